@@ -1,9 +1,10 @@
 //! How fast the cache is when it is full.
 //!
-//! Fills a directory in `TMPDIR` with `--entries` (100,000) small entries and 300 of 50 kB, then prints the
-//! time to open it and to look things up, beside the same figures for an empty one, and what machine it ran
-//! on. The limits that it checks are 5 ms for opening and 100 µs for a verified hit of 50 kB; it fails when
-//! one is missed. Its numbers of calls are its own, and many: it prints medians and 99th percentiles.
+//! Fills a directory in `TMPDIR` with `--entries` (100,000) small entries and 300 of 50 kB, then
+//! prints the time to open it and to look things up, beside the same figures for an empty one, and
+//! what machine it ran on. The limits that it checks are 5 ms for opening and 100 µs for a verified
+//! hit of 50 kB; it fails when one is missed. Its numbers of calls are its own, and many: it prints
+//! medians and 99th percentiles.
 
 use crate::{Options, Result};
 use std::convert::Infallible;
@@ -31,18 +32,26 @@ fn key(number: usize) -> BuildKey {
 }
 
 fn artefact(bytes: usize) -> Artefact {
-    Artefact::new(vec![0x5a; bytes]).meta("kernel", "matvec").meta("registers", "64").need("driver", "13.0")
+    Artefact::new(vec![0x5a; bytes])
+        .meta("kernel", "matvec")
+        .meta("registers", "64")
+        .need("driver", "13.0")
 }
 
-/// Writes an entry to where the cache keeps it, without the syncing that a publication does: filling is not
-/// measured.
+/// Writes an entry to where the cache keeps it, without the syncing that a publication does:
+/// filling is not measured.
 fn plant(dir: &Path, number: usize, bytes: usize) -> std::io::Result<()> {
     let key = key(number);
     let source = key.source().digest().hex();
     let below = dir.join(format!("v{FORMAT}/e")).join(&source[..2]).join(&source);
     DirBuilder::new().recursive(true).mode(0o700).create(&below)?;
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(below.join(key.digest().hex()))?;
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(below.join(key.digest().hex()))?;
     std::io::Write::write_all(&mut file, &Entry::encode(&key, &artefact(bytes), number as u64))
 }
 
@@ -76,17 +85,21 @@ fn measure(out: &mut dyn Write, name: &str, dir: &Path, large_from: usize) -> Re
     keys.iter().for_each(|key| assert!(cache.get(key).is_some()));
     let (hit, hit_99) = time(3_000, |run| assert!(cache.get(&keys[run % keys.len()]).is_some()));
     let sources: Vec<Key> = keys.iter().map(|key| key.source().clone()).collect();
-    let by_source = |run: usize| cache.find(&sources[run % sources.len()], Scope::Everywhere, |_| true).is_some();
+    let by_source = |run: usize| {
+        cache.find(&sources[run % sources.len()], Scope::Everywhere, |_| true).is_some()
+    };
     let (find, find_99) = time(3_000, |run| assert!(by_source(run)));
     let absent: Vec<BuildKey> = (usize::MAX - 300..usize::MAX).map(key).collect();
-    let (miss, miss_99) = time(3_000, |run| assert!(cache.get(&absent[run % absent.len()]).is_none()));
+    let (miss, miss_99) =
+        time(3_000, |run| assert!(cache.get(&absent[run % absent.len()]).is_none()));
     let all = Instant::now();
     let fresh = open(dir);
     keys.iter().for_each(|key| assert!(fresh.get(key).is_some()));
     let all = all.elapsed();
     let (publish, publish_99) = time(50, |run| {
         let key = key(usize::MAX / 2 + run);
-        let Ok(_) = cache.get_or_make::<Infallible, _>(&key, Duration::from_secs(5), || Ok(artefact(LARGE)));
+        let Ok(_) = cache
+            .get_or_make::<Infallible, _>(&key, Duration::from_secs(5), || Ok(artefact(LARGE)));
     });
     let walk = Instant::now();
     let stat = cache.stat();
@@ -126,7 +139,11 @@ fn machine(out: &mut dyn Write, dir: &Path) -> Result<()> {
         .filter(|[at, _]: &[&str; 2]| dir.starts_with(at))
         .max_by_key(|[at, _]| at.len());
     let file_system = mount.map_or("unknown", |[_, kind]| kind);
-    writeln!(out, "machine: {}, {cores} cores, {sha} SHA instructions, {file_system}", of("model name"))?;
+    writeln!(
+        out,
+        "machine: {}, {cores} cores, {sha} SHA instructions, {file_system}",
+        of("model name")
+    )?;
     Ok(writeln!(out, "kernel:  {}", read("/proc/sys/kernel/osrelease").trim())?)
 }
 
@@ -140,7 +157,11 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let removed = std::fs::remove_dir_all(&base);
     let held = held?;
     removed?;
-    writeln!(out, "limits:  open {OPEN_LIMIT:?}, hit {HIT_LIMIT:?}: {}", if held { "held" } else { "MISSED" })?;
+    writeln!(
+        out,
+        "limits:  open {OPEN_LIMIT:?}, hit {HIT_LIMIT:?}: {}",
+        if held { "held" } else { "MISSED" }
+    )?;
     if held { Ok(()) } else { Err("a limit was missed".into()) }
 }
 

@@ -1,5 +1,5 @@
-//! What the CPU does: steps of its threads, products by themselves, reading a model file and its vocabulary, tokenizing, the chat template, a prompt,
-//! decoding.
+//! What the CPU does: steps of its threads, products by themselves, reading a model file and its
+//! vocabulary, tokenizing, the chat template, a prompt, decoding.
 
 use crate::{Options, Result, Times};
 use kjit_kernels::format::Format;
@@ -47,7 +47,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
                 Ok(())
             })?;
             let micros = times.median() / STEPS as f64 * 1e6;
-            writeln!(out, "{:<24} {micros:.2} µs each, {} threads", format!("steps of {tasks}"), options.threads)?;
+            writeln!(
+                out,
+                "{:<24} {micros:.2} µs each, {} threads",
+                format!("steps of {tasks}"),
+                options.threads
+            )?;
         }
     }
     if options.wants("products") {
@@ -55,10 +60,15 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     }
     let path = options.model.clone().unwrap_or_else(usual);
     if options.model.is_none() && !path.exists() {
-        writeln!(out, "SKIPPED: no --model, and {} is not there (scripts/quickstart fetches it)", path.display())?;
+        writeln!(
+            out,
+            "SKIPPED: no --model, and {} is not there (scripts/quickstart fetches it)",
+            path.display()
+        )?;
         return Ok(());
     }
-    let mut say = |name: &str, times: &Times, rate: String| writeln!(out, "{name:<24} {times}{rate}");
+    let mut say =
+        |name: &str, times: &Times, rate: String| writeln!(out, "{name:<24} {times}{rate}");
     if options.wants("open") {
         say("open", &options.time(|| Ok(Gguf::open(&path)?))?, String::new())?;
     }
@@ -68,8 +78,10 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     }
     let tokenizer = Tokenizer::from_gguf(&file)?;
     if options.wants("tokenize") {
-        let text = "The quick brown fox jumps over the lazy dog; 31337 times, he said. ".repeat(4000);
-        let times = options.time(|| Ok(tokenizer.encode(text.as_bytes(), EncodeOptions::PROMPT)))?;
+        let text =
+            "The quick brown fox jumps over the lazy dog; 31337 times, he said. ".repeat(4000);
+        let times =
+            options.time(|| Ok(tokenizer.encode(text.as_bytes(), EncodeOptions::PROMPT)))?;
         say("tokenize", &times, format!(", {:.1} MB/s", text.len() as f64 / 1e6 / times.median()))?;
     }
     if options.wants("template") {
@@ -85,13 +97,19 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
         return Ok(());
     }
     let graph = kjit_model::arch::build(&file)?;
-    let setup = OpenOptions { threads: options.threads, prefill_chunk: Some(PROMPT), ..OpenOptions::new(1024) };
+    let setup = OpenOptions {
+        threads: options.threads,
+        prefill_chunk: Some(PROMPT),
+        ..OpenOptions::new(1024)
+    };
     let mut session = Session::on_cpu(file, graph, &setup)?;
     let sequence = session.add(SampleOptions::default())?;
     let vocabulary = session.n_vocab() as u64;
     // Ids that jump about the vocabulary, so that no row of the embedding is always in the cache.
-    let ids: Vec<u32> = (0..PROMPT as u64).map(|i| u32::try_from(i * 7919 % vocabulary).unwrap_or(0)).collect();
-    let rate = |tokens: usize, times: &Times| format!(", {:.1} tokens/s", tokens as f64 / times.median());
+    let ids: Vec<u32> =
+        (0..PROMPT as u64).map(|i| u32::try_from(i * 7919 % vocabulary).unwrap_or(0)).collect();
+    let rate =
+        |tokens: usize, times: &Times| format!(", {:.1} tokens/s", tokens as f64 / times.median());
     if options.wants("prompt") {
         let times = options.time(|| {
             session.truncate(sequence, 0)?;
@@ -102,7 +120,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     if options.wants("decode") {
         let times = options.time(|| {
             session.truncate(sequence, 0)?;
-            ids.iter().take(TOKENS).try_for_each(|id| session.feed(sequence, &[*id], Want::Last).map(drop))?;
+            ids.iter()
+                .take(TOKENS)
+                .try_for_each(|id| session.feed(sequence, &[*id], Want::Last).map(drop))?;
             Ok(())
         })?;
         say(&format!("decode, {TOKENS} tokens"), &times, rate(TOKENS, &times))?;
@@ -110,8 +130,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Products of one token, with matrices like those of a small model, 60 of them, and of a prompt, by format and
-/// instruction set.
+/// Products of one token, with matrices like those of a small model, 60 of them, and of a prompt,
+/// by format and instruction set.
 fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
     for name in ["Q4_0", "Q4_1", "Q8_0", "F16", "Q4_K", "Q6_K"] {
         let Some(format) = Format::by_name(name) else { continue };
@@ -120,7 +140,9 @@ fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
             let (mut line, threads) = (format!("products {name} {}", isa.name()), options.threads);
             line = format!("{line:<24}");
             let few = || ProductRate::new(isa, threads, format, [60, 1536, cols], 1);
-            for (what, rate) in [(" one token", few()), ("; laid out", few().and_then(ProductRate::laid_out))] {
+            for (what, rate) in
+                [(" one token", few()), ("; laid out", few().and_then(ProductRate::laid_out))]
+            {
                 let Some(mut rate) = rate else { continue };
                 let times = options.time(|| {
                     rate.run();
@@ -128,14 +150,21 @@ fn products(options: &Options, out: &mut dyn Write) -> Result<()> {
                 })?;
                 let (seconds, codes) = (times.least(), rate.products() as f64);
                 line += &format!("{what} {:.1} GB/s", rate.bytes() as f64 / seconds / 1e9);
-                line += &format!(", {:.2} ns for 64 codes of a thread", seconds / codes * 64e9 * threads as f64);
+                line += &format!(
+                    ", {:.2} ns for 64 codes of a thread",
+                    seconds / codes * 64e9 * threads as f64
+                );
             }
-            if let Some(mut rate) = ProductRate::new(isa, threads, format, [1, 1536, 1536], PROMPT) {
+            if let Some(mut rate) = ProductRate::new(isa, threads, format, [1, 1536, 1536], PROMPT)
+            {
                 let times = options.time(|| {
                     rate.run();
                     Ok(())
                 })?;
-                line += &format!("; {PROMPT} tokens {:.0} GFLOP/s", 2.0 * rate.products() as f64 / times.least() / 1e9);
+                line += &format!(
+                    "; {PROMPT} tokens {:.0} GFLOP/s",
+                    2.0 * rate.products() as f64 / times.least() / 1e9
+                );
             }
             writeln!(out, "{line}")?;
         }

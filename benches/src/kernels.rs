@@ -14,12 +14,15 @@ const DEPTH: usize = 1024;
 /// The bench.
 ///
 /// # Errors
-/// A target, device or compiler that was named and cannot be had; a kernel that does not compile or computes
-/// wrongly.
+/// A target, device or compiler that was named and cannot be had; a kernel that does not compile or
+/// computes wrongly.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let engine = Engine::new(Config::new());
     if !options.arch.is_empty() {
-        return options.arch.iter().try_for_each(|arch| resources(&engine, &Target::parse(arch)?, options, out));
+        return options
+            .arch
+            .iter()
+            .try_for_each(|arch| resources(&engine, &Target::parse(arch)?, options, out));
     }
     match engine.device(&options.device) {
         Ok(device) => times(&engine, &device, options, out),
@@ -30,7 +33,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
                 let target = Target::parse(arch)?;
                 match engine.compiler_for(&target) {
                     Ok(_) => resources(&engine, &target, options, out)?,
-                    Err(Error::Miss { .. }) => writeln!(out, "SKIPPED {arch}: no compiler for it is here")?,
+                    Err(Error::Miss { .. }) => {
+                        writeln!(out, "SKIPPED {arch}: no compiler for it is here")?
+                    }
                     Err(other) => return Err(other.into()),
                 }
             }
@@ -39,7 +44,12 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     }
 }
 
-fn resources(engine: &Engine, target: &Target, options: &Options, out: &mut dyn Write) -> Result<()> {
+fn resources(
+    engine: &Engine,
+    target: &Target,
+    options: &Options,
+    out: &mut dyn Write,
+) -> Result<()> {
     let mut samples = matrix::representative(target)?;
     samples.retain(|s| options.wants(&s.name));
     let jobs: Vec<_> = samples.iter().map(|s| s.kernel.job(target)).collect();
@@ -67,7 +77,13 @@ fn times(engine: &Engine, device: &Device, options: &Options, out: &mut dyn Writ
     let mut subjects = measure::representative(device.target(), DEPTH)?;
     subjects.retain(|s| options.wants(&s.name));
     let limits = Limits::measure(engine, device)?;
-    writeln!(out, "{} ({}): {:.0} GB/s read", device.info().name, device.info().arch_id, limits.read / 1e9)?;
+    writeln!(
+        out,
+        "{} ({}): {:.0} GB/s read",
+        device.info().name,
+        device.info().arch_id,
+        limits.read / 1e9
+    )?;
     let mut runs = vec![];
     for run in 0..options.warmup + options.iterations {
         let measured = measure::measure(engine, device, &subjects, &|_| {});
@@ -82,10 +98,15 @@ fn times(engine: &Engine, device: &Device, options: &Options, out: &mut dyn Writ
             wrong.push(format!("{}: {why}", subject.name));
             continue;
         }
-        let seconds = all.iter().filter_map(|m| Some(m.outcome.as_ref().ok()?.timing.median)).collect();
+        let seconds =
+            all.iter().filter_map(|m| Some(m.outcome.as_ref().ok()?.timing.median)).collect();
         let share = all.last().and_then(|m| m.outcome.as_ref().ok()?.of_limit(&limits));
         let share = share.map_or(String::new(), |(part, memory)| {
-            format!(", {:.0} % of the {}'s limit", part * 100.0, if memory { "memory" } else { "matrix unit" })
+            format!(
+                ", {:.0} % of the {}'s limit",
+                part * 100.0,
+                if memory { "memory" } else { "matrix unit" }
+            )
         });
         writeln!(out, "{:<56} {}{share}", subject.name, Times::of(seconds))?;
     }
@@ -98,7 +119,8 @@ mod tests {
 
     #[test]
     fn without_a_card_the_resources_of_the_kernels_asked_for_are_printed() {
-        let options = Options::parse(["--arch=gfx1100", "--filter=^argmax"].map(str::to_owned)).unwrap();
+        let options =
+            Options::parse(["--arch=gfx1100", "--filter=^argmax"].map(str::to_owned)).unwrap();
         let mut out = vec![];
         let engine = kjit_engine::Engine::new(kjit_engine::Config::new());
         if engine.compiler_for(&"gfx1100".parse().unwrap()).is_err() {
@@ -108,7 +130,10 @@ mod tests {
         super::run(&options, &mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         assert!(
-            !text.is_empty() && text.lines().all(|l| l.starts_with("gfx1100") && l.contains(" registers, 0 spills")),
+            !text.is_empty()
+                && text
+                    .lines()
+                    .all(|l| l.starts_with("gfx1100") && l.contains(" registers, 0 spills")),
             "{text}"
         );
         let options = Options { arch: vec!["gfx0".to_owned()], ..options };

@@ -1,5 +1,5 @@
-//! Benches of kjit, without a harness: each is a function that takes [`Options`] and prints a line for each
-//! thing it measured. `benches/README.md` has the flags.
+//! Benches of kjit, without a harness: each is a function that takes [`Options`] and prints a line
+//! for each thing it measured. `benches/README.md` has the flags.
 
 #![forbid(unsafe_code)]
 
@@ -37,7 +37,8 @@ pub struct Options {
     pub model: Option<PathBuf>,
     /// Threads on the CPU.
     pub threads: usize,
-    /// Tokens that all sequences of a server's engine have room for together, in pages; none: a context each.
+    /// Tokens that all sequences of a server's engine have room for together, in pages; none: a
+    /// context each.
     pub pages: Option<usize>,
 }
 
@@ -88,12 +89,19 @@ impl Options {
             if !known.contains(&flag.as_str()) {
                 return Err(format!("there is no {flag}: give {}", known.join(", ")).into());
             }
-            let value = given.or_else(|| arguments.next()).ok_or_else(|| format!("{flag} needs a value"))?;
-            let number = || value.parse::<usize>().map_err(|_| format!("{flag} {value}: give a whole number"));
+            let value = given
+                .or_else(|| arguments.next())
+                .ok_or_else(|| format!("{flag} needs a value"))?;
+            let number = || {
+                value.parse::<usize>().map_err(|_| format!("{flag} {value}: give a whole number"))
+            };
             match flag.as_str() {
                 "--arch" => options.arch.extend(value.split(',').map(str::to_owned)),
                 "--device" => options.device = value,
-                "--filter" => options.filter = Some(Regex::new(&value).map_err(|e| format!("--filter {value}: {e}"))?),
+                "--filter" => {
+                    options.filter =
+                        Some(Regex::new(&value).map_err(|e| format!("--filter {value}: {e}"))?)
+                }
                 "--iterations" => options.iterations = number()?.max(1),
                 "--warmup" => options.warmup = number()?,
                 "--entries" => options.entries = number()?,
@@ -156,9 +164,17 @@ impl Times {
 
 impl std::fmt::Display for Times {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = |seconds: Option<&f64>| format!("{:.2?}", Duration::from_secs_f64(seconds.copied().unwrap_or(0.0)));
+        let text = |seconds: Option<&f64>| {
+            format!("{:.2?}", Duration::from_secs_f64(seconds.copied().unwrap_or(0.0)))
+        };
         let median = text(Some(&self.median()));
-        write!(f, "{median:>10} ({} to {} of {})", text(self.0.first()), text(self.0.last()), self.0.len())
+        write!(
+            f,
+            "{median:>10} ({} to {} of {})",
+            text(self.0.first()),
+            text(self.0.last()),
+            self.0.len()
+        )
     }
 }
 
@@ -191,8 +207,12 @@ mod tests {
 
     #[test]
     fn flags_are_read_in_both_forms_and_wrong_ones_named() {
-        let options = parse("--bench --arch gfx1100,sm_90 --filter=^mat --iterations 3 --warmup 0").unwrap();
-        assert_eq!((options.arch.join(" ").as_str(), options.iterations, options.warmup), ("gfx1100 sm_90", 3, 0));
+        let options =
+            parse("--bench --arch gfx1100,sm_90 --filter=^mat --iterations 3 --warmup 0").unwrap();
+        assert_eq!(
+            (options.arch.join(" ").as_str(), options.iterations, options.warmup),
+            ("gfx1100 sm_90", 3, 0)
+        );
         assert!(options.wants("matvec") && !options.wants("a matvec"));
         for (line, word) in [
             ("--nope", "--nope"),

@@ -1,5 +1,6 @@
-//! How long it takes to look up and load kernels that are in the cache: 300 of them, each another. Without a
-//! card, and with `--arch`, they are looked up only. The first run compiles, into `KJIT_CACHE_DIR`.
+//! How long it takes to look up and load kernels that are in the cache: 300 of them, each another.
+//! Without a card, and with `--arch`, they are looked up only. The first run compiles, into
+//! `KJIT_CACHE_DIR`.
 
 use crate::{Options, Result, Times};
 use kjit_engine::{Config, Engine, Job, Target};
@@ -32,7 +33,8 @@ fn jobs(target: &Target) -> Result<Vec<Job>> {
 /// The bench.
 ///
 /// # Errors
-/// A target, device or compiler that cannot be had, and a cache that does not keep what is put into it.
+/// A target, device or compiler that cannot be had, and a cache that does not keep what is put into
+/// it.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let first = Engine::new(Config::new());
     let (device, target) = match options.arch.first() {
@@ -53,13 +55,19 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     for code in first.compile_all(&jobs) {
         code?;
     }
-    writeln!(out, "{} kernels for {target}, {} of them compiled now", jobs.len(), first.counts().compiled)?;
+    writeln!(
+        out,
+        "{} kernels for {target}, {} of them compiled now",
+        jobs.len(),
+        first.counts().compiled
+    )?;
     let (mut found, mut loaded) = (vec![], vec![]);
     for run in 0..options.warmup + options.iterations {
         // A new engine, as a new process has it: the search for compilers is part of the look-up.
         let engine = Engine::new(Config::new());
         let began = Instant::now();
-        let codes = engine.compile_all(&jobs).into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
+        let codes =
+            engine.compile_all(&jobs).into_iter().collect::<std::result::Result<Vec<_>, _>>()?;
         let looked = began.elapsed();
         let began = Instant::now();
         if let Some(device) = &device {

@@ -1,6 +1,6 @@
-//! What a server's engine does with many clients at once: each asks, waits for its whole answer and asks
-//! again (a closed loop). No HTTP is in between. Tokens are counted as they come out, times from the request
-//! on.
+//! What a server's engine does with many clients at once: each asks, waits for its whole answer and
+//! asks again (a closed loop). No HTTP is in between. Tokens are counted as they come out, times
+//! from the request on.
 
 use crate::{Options, Result};
 use kjit_model::lookup::MOST;
@@ -43,17 +43,28 @@ fn prompt(load: &Load, number: usize, vocabulary: u64) -> Vec<u32> {
     if let Some(text) = &load.text {
         return text.clone();
     }
-    let token = |of: u64, i: usize| u32::try_from((of * 7_919 + (i as u64 + 1) * 104_729) % vocabulary).unwrap_or(0);
+    let token = |of: u64, i: usize| {
+        u32::try_from((of * 7_919 + (i as u64 + 1) * 104_729) % vocabulary).unwrap_or(0)
+    };
     let own = (load.shared..load.prompt).map(|i| token(number as u64 + 2, i * 31 + number));
     (0..load.shared).map(|i| token(1, i)).chain(own).collect()
 }
 
 fn quantile(sorted: &[f64], q: f64) -> f64 {
-    sorted.get(((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    sorted
+        .get(((sorted.len() as f64 * q) as usize).min(sorted.len().saturating_sub(1)))
+        .copied()
+        .unwrap_or(f64::NAN)
 }
 
 /// So many requests, as many at once as there are clients.
-fn run_load(scheduler: &Scheduler, load: &Load, requests: usize, from: usize, vocabulary: u64) -> Result<Seen> {
+fn run_load(
+    scheduler: &Scheduler,
+    load: &Load,
+    requests: usize,
+    from: usize,
+    vocabulary: u64,
+) -> Result<Seen> {
     let (done, ends) = channel();
     let mut asked = 0;
     let mut ask = || -> Result<()> {
@@ -72,7 +83,8 @@ fn run_load(scheduler: &Scheduler, load: &Load, requests: usize, from: usize, vo
         let tokens = prompt(load, from + asked, vocabulary);
         asked += 1;
         let (stop, lookup) = (Stop::Never, load.lookup);
-        let request = Request { max_tokens: Some(load.answer), stop, lookup, ..Request::new(tokens, sink) };
+        let request =
+            Request { max_tokens: Some(load.answer), stop, lookup, ..Request::new(tokens, sink) };
         scheduler.submit(request)?.detach();
         Ok(())
     };
@@ -98,14 +110,15 @@ fn run_load(scheduler: &Scheduler, load: &Load, requests: usize, from: usize, vo
 
 /// A text that says the same again and again, broken off: a model goes on with it.
 fn copying(model: &Model, tokens: usize) -> Vec<u32> {
-    let line = "The harbour master wrote down every ship: the Albatross with timber from Riga, the Heron with salt from Cadiz, \
+    let line = "The harbour master wrote down every ship: the Albatross with timber from Riga, \
+        the Heron with salt from Cadiz, \
                 the Plover with copper from Falun, and the Curlew with wool from Leith. ";
     let ids = model.tokenizer.encode(line.repeat(8).as_bytes(), EncodeOptions::RAW_PROMPT);
     ids.into_iter().take(tokens).collect()
 }
 
-/// What drafts give at most: an answer token by token, then the same answer with drafts that are all right, and
-/// with drafts that are all wrong.
+/// What drafts give at most: an answer token by token, then the same answer with drafts that are
+/// all right, and with drafts that are all wrong.
 fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Write) -> Result<()> {
     let id = session.add(SampleOptions::default())?;
     let (mut plain, mut start) = (vec![], Instant::now());
@@ -145,7 +158,8 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
     let gives = tokens as f64 / steps as f64;
     writeln!(
         out,
-        "drafts           a token {:.2} ms; {} drafted and right {:.2} ms a step, which gives {gives:.1} tokens: {:.2} times; \
+        "drafts           a token {:.2} ms; {} drafted and right {:.2} ms a step, which gives \
+         {gives:.1} tokens: {:.2} times; \
          all wrong {:.2} ms; the same tokens: {same}, {also}",
         1e3 * one,
         MOST,
@@ -161,10 +175,15 @@ fn drafts(session: &mut Session, text: &[u32], tokens: usize, out: &mut dyn Writ
 /// # Errors
 /// A model that was named and cannot be run.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
-    let usual = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let usual =
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models/SmolLM2-135M-Instruct.Q4_1.gguf");
     let path: PathBuf = options.model.clone().unwrap_or_else(usual);
     if options.model.is_none() && !path.exists() {
-        writeln!(out, "SKIPPED: no --model, and {} is not there (scripts/quickstart fetches it)", path.display())?;
+        writeln!(
+            out,
+            "SKIPPED: no --model, and {} is not there (scripts/quickstart fetches it)",
+            path.display()
+        )?;
         return Ok(());
     }
     let device: DeviceChoice = options.device.parse()?;
@@ -203,10 +222,20 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
     let mut loads: Vec<Load> = many.iter().map(|&n| load(format!("clients {n}"), n)).collect();
     let most = many.last().copied().unwrap_or(1).min(32);
     for (name, shared) in [("apart", 0), ("shared", shared)] {
-        loads.push(Load { prompt: long, shared, answer: short, ..load(format!("{name} {long}"), most) });
+        loads.push(Load {
+            prompt: long,
+            shared,
+            answer: short,
+            ..load(format!("{name} {long}"), most)
+        });
     }
     for (name, lookup) in [("copying plain", false), ("copying lookup", true)] {
-        loads.push(Load { lookup, text: Some(text.clone()), answer: 128, ..load(name.to_owned(), 1) });
+        loads.push(Load {
+            lookup,
+            text: Some(text.clone()),
+            answer: 128,
+            ..load(name.to_owned(), 1)
+        });
     }
     let (kind, mut session) = (model.device().label.clone(), model.session);
     writeln!(out, "{} on {kind}", path.file_name().unwrap_or_default().display())?;
@@ -232,7 +261,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<()> {
         let ms = |x: f64| 1e3 * x;
         writeln!(
             out,
-            "{:<16} {:>8.1} tok/s out; first token p50 {:.0} ms, p99 {:.0} ms; between p50 {:.1} ms, p99 {:.1} ms; prompts {} computed, {} there; drafts {} of {}",
+            "{:<16} {:>8.1} tok/s out; first token p50 {:.0} ms, p99 {:.0} ms; between p50 {:.1} \
+             ms, p99 {:.1} ms; prompts {} computed, {} there; drafts {} of {}",
             load.name,
             seen.rate,
             ms(quantile(&seen.first, 0.5)),

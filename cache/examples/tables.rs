@@ -1,4 +1,5 @@
-//! A program with expensive artefacts, embedding the cache: `cargo run -p kjit-cache --example tables`.
+//! A program with expensive artefacts, embedding the cache: `cargo run -p kjit-cache --example
+//! tables`.
 //!
 //! The first run makes every table, the second takes all of them from the user's cache. Try it with
 //! `DEMO_TABLES_CACHE_DIR=/nonexistent` or two at once.
@@ -14,7 +15,8 @@ fn primes(count: usize) -> Vec<u8> {
 }
 
 fn main() {
-    let config = Config::for_app("demo-tables").on_warning(|warning| eprintln!("warning: {warning}"));
+    let config =
+        Config::for_app("demo-tables").on_warning(|warning| eprintln!("warning: {warning}"));
     let cache = Cache::open(config);
     match cache.home() {
         Some(home) => eprintln!("cache: {}", home.display()),
@@ -25,12 +27,18 @@ fn main() {
         let key = BuildKey::new(&source, |key| key.field("algorithm", "trial division, version 1"));
         let start = Instant::now();
         let table = cache.get_or_make(&key, Duration::from_secs(60), || {
-            Ok::<_, std::convert::Infallible>(Artefact::new(primes(count)).meta("count", count.to_string()))
+            Ok::<_, std::convert::Infallible>(
+                Artefact::new(primes(count)).meta("count", count.to_string()),
+            )
         });
         match table {
             Ok(found) => {
                 let how = if found.origin == Origin::Made { "made" } else { "found" };
-                eprintln!("{count} primes, {} bytes: {how} in {:.2?}", found.entry.payload().len(), start.elapsed());
+                eprintln!(
+                    "{count} primes, {} bytes: {how} in {:.2?}",
+                    found.entry.payload().len(),
+                    start.elapsed()
+                );
             }
             Err(never) => match never {},
         }

@@ -35,7 +35,12 @@ pub struct EntryInfo {
 }
 
 impl EntryInfo {
-    pub(crate) fn new(entry: &Entry, layer: Origin, path: Option<PathBuf>, used_s: Option<u64>) -> Self {
+    pub(crate) fn new(
+        entry: &Entry,
+        layer: Origin,
+        path: Option<PathBuf>,
+        used_s: Option<u64>,
+    ) -> Self {
         Self {
             key: entry.key().clone(),
             layer,
@@ -89,20 +94,26 @@ pub struct Cleared {
 }
 
 impl Cache {
-    /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are left out
-    /// (and reported as a warning).
+    /// All entries, verified: home first, then memory, then the read-only layers. Faulty ones are
+    /// left out (and reported as a warning).
     pub fn list(&self) -> Vec<EntryInfo> {
         let mut list = Vec::new();
         if let Some(home) = &self.home {
             for (place, used_s) in self.places_by_use(home) {
-                let entry = place.name().parse().ok().and_then(|build| self.read_entry(home, &place, build, true));
-                list.extend(
-                    entry.map(|entry| EntryInfo::new(&entry, Origin::Home, Some(home.path_of(&place)), used_s)),
-                );
+                let entry = place
+                    .name()
+                    .parse()
+                    .ok()
+                    .and_then(|build| self.read_entry(home, &place, build, true));
+                list.extend(entry.map(|entry| {
+                    EntryInfo::new(&entry, Origin::Home, Some(home.path_of(&place)), used_s)
+                }));
             }
         }
         let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).all();
-        list.extend(in_memory.iter().map(|entry| EntryInfo::new(entry, Origin::Memory, None, None)));
+        list.extend(
+            in_memory.iter().map(|entry| EntryInfo::new(entry, Origin::Memory, None, None)),
+        );
         for layer in &self.layers {
             let origin = Origin::ReadOnly(layer.path().to_owned());
             list.extend(
@@ -132,7 +143,8 @@ impl Cache {
             Layer::Dir(store) => {
                 let walked = store.walk(Kind::Entry, false).into_iter();
                 let entries = walked.filter_map(|(place, _)| {
-                    let entry = self.read_entry(store, &place, place.name().parse().ok()?, false)?;
+                    let entry =
+                        self.read_entry(store, &place, place.name().parse().ok()?, false)?;
                     Some((entry, store.path_of(&place)))
                 });
                 entries.collect()
@@ -142,7 +154,9 @@ impl Cache {
                 let items = pack.items.iter().filter(|item| item.kind == Kind::Entry);
                 let entries = items.filter_map(|item| {
                     let entry = pack.entry(item, self.config.entry_limit);
-                    let entry = entry.map_err(|reason| self.report_bad_item(pack, item.build, reason)).ok()?;
+                    let entry = entry
+                        .map_err(|reason| self.report_bad_item(pack, item.build, reason))
+                        .ok()?;
                     Some((entry, pack.path().to_owned()))
                 });
                 entries.collect()
@@ -150,15 +164,16 @@ impl Cache {
         }
     }
 
-    /// All records of memory and home: key, and value; each key once, with the value that [`Cache::record`]
-    /// gives.
+    /// All records of memory and home: key, and value; each key once, with the value that
+    /// [`Cache::record`] gives.
     pub fn records(&self) -> Vec<(Key, Vec<u8>)> {
         self.own_records().into_values().collect()
     }
 
     fn own_records(&self) -> BTreeMap<Digest, (Key, Vec<u8>)> {
         let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut records: BTreeMap<_, _> = in_memory.iter().map(|(digest, record)| (*digest, record.clone())).collect();
+        let mut records: BTreeMap<_, _> =
+            in_memory.iter().map(|(digest, record)| (*digest, record.clone())).collect();
         drop(in_memory);
         if let Some(home) = &self.home {
             for (name, record) in records_of(home) {
@@ -179,7 +194,9 @@ impl Cache {
                     let items = pack.items.iter().filter(|item| item.kind == Kind::Record);
                     let read = items.filter_map(|item| {
                         let record = pack.record(item, RECORD_LIMIT);
-                        let record = record.map_err(|reason| self.report_bad_item(pack, item.source, reason)).ok()?;
+                        let record = record
+                            .map_err(|reason| self.report_bad_item(pack, item.source, reason))
+                            .ok()?;
                         Some((item.source, record))
                     });
                     read.collect()
@@ -196,7 +213,9 @@ impl Cache {
     pub fn stat(&self) -> Stat {
         let mut layers = Vec::new();
         let of_dir = |layer: Origin, store: &DirStore| {
-            let sum = |walked: Vec<(Place, u64)>| (walked.len() as u64, walked.iter().map(|(_, bytes)| bytes).sum());
+            let sum = |walked: Vec<(Place, u64)>| {
+                (walked.len() as u64, walked.iter().map(|(_, bytes)| bytes).sum())
+            };
             let (entries, bytes) = sum(store.walk(Kind::Entry, false));
             let (records, record_bytes) = sum(store.walk(Kind::Record, false));
             LayerStat { layer, entries, bytes, records, record_bytes }
@@ -236,8 +255,9 @@ impl Cache {
         Stat { home, max_bytes: self.config.max_bytes, layers, other_formats }
     }
 
-    /// Whether the home directory is there and can be read; `false` when it is still to be made, or there is
-    /// none. For commands about the cache itself, to which a cache that is refused is a failure.
+    /// Whether the home directory is there and can be read; `false` when it is still to be made, or
+    /// there is none. For commands about the cache itself, to which a cache that is refused is a
+    /// failure.
     ///
     /// # Errors
     /// Why it is not used.
@@ -253,8 +273,8 @@ impl Cache {
         }
     }
 
-    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they are; what
-    /// cannot be removed is told.
+    /// Removes the entries of home and memory that `which` picks. Read-only layers stay as they
+    /// are; what cannot be removed is told.
     pub fn clear(&self, which: impl Fn(&EntryInfo) -> bool) -> Cleared {
         let mut cleared = Cleared::default();
         let mine = |info: &EntryInfo| matches!(info.layer, Origin::Home | Origin::Memory);
@@ -289,8 +309,12 @@ impl Cache {
     pub fn clear_records(&self, which: impl Fn(&Key) -> bool) -> u64 {
         let mut removed = 0;
         for (key, _) in self.records().into_iter().filter(|(key, _)| which(key)) {
-            let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&key.digest());
-            let at_home = self.home.as_ref().is_some_and(|home| home.remove(&Place::record(key.digest())).is_ok());
+            let in_memory =
+                self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&key.digest());
+            let at_home = self
+                .home
+                .as_ref()
+                .is_some_and(|home| home.remove(&Place::record(key.digest())).is_ok());
             removed += u64::from(in_memory.is_some() || at_home);
         }
         removed

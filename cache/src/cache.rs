@@ -18,8 +18,8 @@ use crate::safe_dir::{Fault, is_privileged};
 use crate::store::{DirStore, Place};
 use crate::warning::{Warning, Warnings};
 
-/// After waiting for another process the entry may need a moment to show (NFS caches absence): so often and
-/// so long we look again before the work is done a second time.
+/// After waiting for another process the entry may need a moment to show (NFS caches absence): so
+/// often and so long we look again before the work is done a second time.
 const LATE_LOOKS: u32 = 3;
 const LATE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -93,7 +93,8 @@ pub(crate) struct Distrust {
     pub(crate) home: bool,
 }
 
-/// A cache of expensive artefacts. Open it once and share it between threads; see the crate's front page.
+/// A cache of expensive artefacts. Open it once and share it between threads; see the crate's front
+/// page.
 pub struct Cache {
     pub(crate) config: Config,
     pub(crate) home: Option<DirStore>,
@@ -110,7 +111,8 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Opens the cache. Never fails: what cannot be used is left out, and [`Cache::warnings`] says why.
+    /// Opens the cache. Never fails: what cannot be used is left out, and [`Cache::warnings`] says
+    /// why.
     pub fn open(config: Config) -> Self {
         let warnings = Warnings::new(config.on_warning.clone());
         let privileged = is_privileged();
@@ -122,7 +124,10 @@ impl Cache {
         }
         let paths = if privileged { Vec::new() } else { config.read_only_paths() };
         let cache = Self {
-            layers: paths.iter().flat_map(|path| layers_at(path, &config.app, &|w| warnings.push(w))).collect(),
+            layers: paths
+                .iter()
+                .flat_map(|path| layers_at(path, &config.app, &|w| warnings.push(w)))
+                .collect(),
             memory: Mutex::new(MemoryLayer::new(config.memory_bytes)),
             records: Mutex::default(),
             distrusted: Mutex::default(),
@@ -166,7 +171,8 @@ impl Cache {
         }
     }
 
-    /// The entry of exactly this build, from the first layer that has it: home, memory, read-only layers.
+    /// The entry of exactly this build, from the first layer that has it: home, memory, read-only
+    /// layers.
     pub fn get(&self, key: &BuildKey) -> Option<Found> {
         let found = self.look_up(key);
         count(if found.is_some() { &self.tally.hits } else { &self.tally.misses });
@@ -175,7 +181,12 @@ impl Cache {
 
     /// The newest entry of `source` that `accept` takes, whatever made it; `accept` judges its
     /// [`needs`](Entry::needs). Home goes before memory before read-only layers, in their order.
-    pub fn find(&self, source: &Key, scope: Scope, accept: impl Fn(&Entry) -> bool) -> Option<Found> {
+    pub fn find(
+        &self,
+        source: &Key,
+        scope: Scope,
+        accept: impl Fn(&Entry) -> bool,
+    ) -> Option<Found> {
         let found = self.search(source.digest(), scope, &accept);
         count(if found.is_some() { &self.tally.hits } else { &self.tally.misses });
         found
@@ -183,9 +194,9 @@ impl Cache {
 
     /// The entry of this build; made by `make` and kept if there is none.
     ///
-    /// However many threads and processes ask at once, one makes it and the others wait, for `deadline` at
-    /// most; then they make it themselves. What a thread's maker fails with, all that wait on it get. The
-    /// maker may use the cache for other keys.
+    /// However many threads and processes ask at once, one makes it and the others wait, for
+    /// `deadline` at most; then they make it themselves. What a thread's maker fails with, all that
+    /// wait on it get. The maker may use the cache for other keys.
     ///
     /// # Errors
     /// Only what `make` returns: whatever is wrong with the cache becomes a [`Warning`].
@@ -199,14 +210,18 @@ impl Cache {
         }
         let now = Instant::now();
         // A deadline beyond what the clock can hold is a year.
-        let until = now.checked_add(deadline).unwrap_or_else(|| now + Duration::from_secs(31_536_000));
+        let until =
+            now.checked_add(deadline).unwrap_or_else(|| now + Duration::from_secs(31_536_000));
         let ticket = loop {
             match self.flights.board(key.digest(), until) {
                 Boarding::Lead(ticket) => break Some(ticket),
-                Boarding::Landed(Landing::Entry(entry)) => return Ok(Found { entry, origin: Origin::Shared }),
+                Boarding::Landed(Landing::Entry(entry)) => {
+                    return Ok(Found { entry, origin: Origin::Shared });
+                }
                 Boarding::Landed(Landing::Failed(error)) => match error.downcast_ref::<E>() {
                     Some(error) => return Err(error.clone()),
-                    // Somebody asked for the key with another type of error: ask the maker ourselves.
+                    // Somebody asked for the key with another type of error: ask the maker
+                    // ourselves.
                     None => break None,
                 },
                 Boarding::Landed(Landing::Abandoned) => {}
@@ -252,7 +267,8 @@ impl Cache {
         Ok(Found { entry: self.put(key, &artefact), origin: Origin::Made })
     }
 
-    /// Takes the lock of a key in the home directory, where that works. `Err` is what appeared while waiting.
+    /// Takes the lock of a key in the home directory, where that works. `Err` is what appeared
+    /// while waiting.
     pub(crate) fn lock<T>(
         &self,
         key: Digest,
@@ -278,8 +294,8 @@ impl Cache {
         }
     }
 
-    /// Keeps an artefact: in the home directory, or in memory where that cannot be. Replaces an entry of the
-    /// same build.
+    /// Keeps an artefact: in the home directory, or in memory where that cannot be. Replaces an
+    /// entry of the same build.
     pub fn put(&self, key: &BuildKey, artefact: &Artefact) -> Entry {
         let created = self.creation_stamp(key.source().digest());
         let bytes = Entry::encode(key, artefact, created);
@@ -290,7 +306,8 @@ impl Cache {
         entry
     }
 
-    /// Publishes an encoded entry in the home directory; false, with a warning, where that cannot be.
+    /// Publishes an encoded entry in the home directory; false, with a warning, where that cannot
+    /// be.
     pub(crate) fn publish_entry(&self, entry: &Entry) -> bool {
         match self.try_publish(entry) {
             Ok(()) => true,
@@ -323,27 +340,29 @@ impl Cache {
         }
     }
 
-    /// Milliseconds since 1970, and later than every build there is of the source: with a clock set back, the
-    /// newest build is still the newest.
+    /// Milliseconds since 1970, and later than every build there is of the source: with a clock set
+    /// back, the newest build is still the newest.
     fn creation_stamp(&self, source: Digest) -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let now = u64::try_from(now).unwrap_or(u64::MAX);
         let Some(home) = &self.home else { return now };
         let builds = home.builds(source).unwrap_or_default();
-        let newest = builds.iter().filter_map(|place| peek_created(&home.peek(place, HEADER_LEN)?)).max();
+        let newest =
+            builds.iter().filter_map(|place| peek_created(&home.peek(place, HEADER_LEN)?)).max();
         newest.map_or(now, |newest| now.max(newest.saturating_add(1)))
     }
 
-    /// Sets the entry aside because what it holds could not be used, so that the next look-up misses and it
-    /// is made again. Returns how often that happened to this key in this process: a maker whose work fails
-    /// twice is not to be asked a third time.
+    /// Sets the entry aside because what it holds could not be used, so that the next look-up
+    /// misses and it is made again. Returns how often that happened to this key in this process: a
+    /// maker whose work fails twice is not to be asked a third time.
     pub fn quarantine(&self, key: &BuildKey) -> u32 {
         let build = key.digest();
         self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(build);
         let place = Place::entry(key.source().digest(), build);
         let stays = match &self.home {
             Some(home) => {
-                // Asked of the directory and not of the call: what counts is whether it could be read again.
+                // Asked of the directory and not of the call: what counts is whether it could be
+                // read again.
                 let _ = home.set_aside(&place);
                 home.peek(&place, HEADER_LEN).is_some()
             }
@@ -390,7 +409,9 @@ fn is_final(fault: &Fault) -> bool {
     use std::io::ErrorKind::{NotADirectory, PermissionDenied, ReadOnlyFilesystem};
     match fault {
         Fault::Refused(_) => true,
-        Fault::Io(error) => matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory),
+        Fault::Io(error) => {
+            matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem | NotADirectory)
+        }
     }
 }
 

@@ -34,8 +34,9 @@ pub struct Config {
 }
 
 impl Config {
-    /// The user's cache of the program `app`: `$APP_CACHE_DIR`, else the platform's cache folder + `/app`,
-    /// else memory. `$APP_PACK_PATH` (a list as in `PATH`) names packs and folders of packs that are read.
+    /// The user's cache of the program `app`: `$APP_CACHE_DIR`, else the platform's cache folder +
+    /// `/app`, else memory. `$APP_PACK_PATH` (a list as in `PATH`) names packs and folders of packs
+    /// that are read.
     pub fn for_app(app: &str) -> Self {
         Self {
             app: app.to_owned(),
@@ -50,7 +51,8 @@ impl Config {
         }
     }
 
-    /// Keeps everything in `dir` instead. When it cannot be used, memory is; never another directory.
+    /// Keeps everything in `dir` instead. When it cannot be used, memory is; never another
+    /// directory.
     #[must_use]
     pub fn dir(mut self, dir: impl AsRef<Path>) -> Self {
         self.home = Home::Dir(dir.as_ref().to_owned());
@@ -71,8 +73,8 @@ impl Config {
         self
     }
 
-    /// Adds a layer that is only read: a pack, a folder of packs (`*.kjitpack` for the app `kjit`), or the
-    /// root of another cache. Earlier ones win. What is not there is passed over.
+    /// Adds a layer that is only read: a pack, a folder of packs (`*.kjitpack` for the app `kjit`),
+    /// or the root of another cache. Earlier ones win. What is not there is passed over.
     #[must_use]
     pub fn read_only(mut self, path: impl AsRef<Path>) -> Self {
         self.read_only.push(path.as_ref().to_owned());
@@ -109,8 +111,11 @@ impl Config {
 
     /// `APP_SUFFIX`, as far as it may be listened to.
     fn variable(&self, suffix: &str) -> Option<std::ffi::OsString> {
-        let mut name: String =
-            self.app.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' }).collect();
+        let mut name: String = self
+            .app
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+            .collect();
         name.push_str(suffix);
         std::env::var_os(name).filter(|value| self.environment && !value.is_empty())
     }
@@ -128,11 +133,14 @@ impl Config {
         Some(std::path::absolute(&dir).unwrap_or(dir))
     }
 
-    /// The read-only layers' paths. What the environment names was named by somebody: it is kept even when it
-    /// is not there, to be reported.
+    /// The read-only layers' paths. What the environment names was named by somebody: it is kept
+    /// even when it is not there, to be reported.
     pub(crate) fn read_only_paths(&self) -> Vec<PathBuf> {
         let named = self.variable("_PACK_PATH");
-        let named = named.iter().flat_map(std::env::split_paths).filter(|path| !path.as_os_str().is_empty());
+        let named = named
+            .iter()
+            .flat_map(std::env::split_paths)
+            .filter(|path| !path.as_os_str().is_empty());
         let paths = named.chain(self.read_only.iter().filter(|path| path.exists()).cloned());
         paths.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
     }

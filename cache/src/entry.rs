@@ -5,9 +5,9 @@
 //! field: source key · field: build key (empty in a record) · map: needs · map: meta · field: payload
 //! SHA-256 of all before it
 //! ```
-//! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs of fields
-//! in rising order. The digests of both keys follow from their fields, so an entry cannot lie about what it
-//! is.
+//! Numbers are little-endian; a field is a u64 length and its bytes; a map is a u32 count and pairs
+//! of fields in rising order. The digests of both keys follow from their fields, so an entry cannot
+//! lie about what it is.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,8 +18,8 @@ use crate::wire::{Reader, WireError, put_bytes, put_map};
 
 /// First bytes of every entry.
 pub(crate) const MAGIC: [u8; 8] = *b"kjcache\n";
-/// Format of entries that this crate writes and reads. The directory's name carries it too, so that programs
-/// of different age sharing one home do not throw each other's entries out.
+/// Format of entries that this crate writes and reads. The directory's name carries it too, so that
+/// programs of different age sharing one home do not throw each other's entries out.
 pub const FORMAT: u32 = 1;
 /// Bytes from the start up to and with `created`.
 pub(crate) const HEADER_LEN: usize = 32;
@@ -75,7 +75,8 @@ pub struct Artefact {
     pub payload: Vec<u8>,
     /// What describes it; shown by `list` and used by its filters.
     pub meta: BTreeMap<String, String>,
-    /// What a machine must offer to use it; judged by the predicate given to [`crate::Cache::find`].
+    /// What a machine must offer to use it; judged by the predicate given to
+    /// [`crate::Cache::find`].
     pub needs: BTreeMap<String, String>,
 }
 
@@ -112,7 +113,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Encodes an artefact; `created_ms` is milliseconds since 1970 and only orders the builds of one source.
+    /// Encodes an artefact; `created_ms` is milliseconds since 1970 and only orders the builds of
+    /// one source.
     pub fn encode(key: &BuildKey, artefact: &Artefact, created_ms: u64) -> Vec<u8> {
         encode(KIND_ENTRY, key.source().encoded(), key.build().encoded(), artefact, created_ms)
     }
@@ -123,15 +125,22 @@ impl Entry {
     /// Says what is wrong; nothing of a faulty entry is returned.
     pub fn decode(bytes: Vec<u8>) -> Result<Self, EntryError> {
         let raw = Raw::parse(&bytes, KIND_ENTRY)?;
-        let key = BuildKey::join(Key::decode(raw.source)?, Key::decode(raw.build)?)
-            .ok_or_else(|| EntryError::Malformed("the build key is not one of the source key".into()))?;
+        let key =
+            BuildKey::join(Key::decode(raw.source)?, Key::decode(raw.build)?).ok_or_else(|| {
+                EntryError::Malformed("the build key is not one of the source key".into())
+            })?;
         let (created_ms, payload) = (raw.created_ms, raw.payload.clone());
         let (needs, meta) = (Arc::new(raw.needs), Arc::new(raw.meta));
         Ok(Self { bytes: Arc::new(bytes), key, created_ms, needs, meta, payload })
     }
 
     /// The entry that `bytes`, just encoded from these parts, would decode to.
-    pub(crate) fn of_encoded(key: &BuildKey, artefact: &Artefact, created_ms: u64, bytes: Vec<u8>) -> Self {
+    pub(crate) fn of_encoded(
+        key: &BuildKey,
+        artefact: &Artefact,
+        created_ms: u64,
+        bytes: Vec<u8>,
+    ) -> Self {
         let end = bytes.len().saturating_sub(HASH_LEN);
         Self {
             payload: end.saturating_sub(artefact.payload.len())..end,
@@ -175,7 +184,8 @@ impl Entry {
         &self.needs
     }
 
-    /// Milliseconds since 1970 by the clock of its maker, made to rise among the builds of one source.
+    /// Milliseconds since 1970 by the clock of its maker, made to rise among the builds of one
+    /// source.
     pub fn created_ms(&self) -> u64 {
         self.created_ms
     }
@@ -192,7 +202,10 @@ pub(crate) fn encode_record(key: &Key, payload: &[u8], created_ms: u64) -> Vec<u
 }
 
 /// The key and payload of a record; with `wanted`, it must be that key's.
-pub(crate) fn decode_record(bytes: &[u8], wanted: Option<Digest>) -> Result<(Key, Vec<u8>), EntryError> {
+pub(crate) fn decode_record(
+    bytes: &[u8],
+    wanted: Option<Digest>,
+) -> Result<(Key, Vec<u8>), EntryError> {
     let raw = Raw::parse(bytes, KIND_RECORD)?;
     let key = Key::decode(raw.source)?;
     if !raw.build.is_empty() {
@@ -242,8 +255,8 @@ struct Raw<'a> {
 }
 
 impl<'a> Raw<'a> {
-    /// Magic and format first (so that a foreign format is called that), then length and checksum, then the
-    /// fields.
+    /// Magic and format first (so that a foreign format is called that), then length and checksum,
+    /// then the fields.
     fn parse(bytes: &'a [u8], kind: u32) -> Result<Self, EntryError> {
         let mut reader = Reader::new(bytes);
         if reader.array::<8>("the magic").map_err(|_| EntryError::Magic)? != MAGIC {

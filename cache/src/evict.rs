@@ -1,10 +1,12 @@
 //! Keeping the home directory below its cap.
 //!
-//! Least recently used first, with one refinement: entries that were used again after they were published are
-//! kept before those that never were, up to [`PROTECTED_PERCENT`] of the cap. A sweep through ten times the
-//! cap's worth of entries therefore does not push out the few that every run needs.
+//! Least recently used first, with one refinement: entries that were used again after they were
+//! published are kept before those that never were, up to [`PROTECTED_PERCENT`] of the cap. A sweep
+//! through ten times the cap's worth of entries therefore does not push out the few that every run
+//! needs.
 //!
-//! Removing an entry never hurts a reader: a reader holds the open file, and what it read is in its memory.
+//! Removing an entry never hurts a reader: a reader holds the open file, and what it read is in its
+//! memory.
 
 use std::sync::PoisonError;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -80,12 +82,14 @@ impl Cache {
     pub(crate) fn note_removed(&self, home: &DirStore, build: Digest, bytes: u64) {
         if let Ok(base) = home.base() {
             let record = encode(Event::Removed, build.into(), bytes, now_s());
-            let _ = self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&base, &record);
+            let _ =
+                self.journal.lock().unwrap_or_else(PoisonError::into_inner).append(&base, &record);
         }
     }
 
-    /// Removes entries until the directory is below its low-water mark, sweeps left-overs and rewrites the
-    /// journal. One process does it at a time; the others go on. Returns entries and bytes removed.
+    /// Removes entries until the directory is below its low-water mark, sweeps left-overs and
+    /// rewrites the journal. One process does it at a time; the others go on. Returns entries and
+    /// bytes removed.
     pub(crate) fn make_room(&self, home: &DirStore, cap: u64) -> (u64, u64) {
         // Where there are no locks two may evict at once; what one removed the other does not find.
         let Ok(_guard) = lock::try_acquire(home, MAINTENANCE) else { return (0, 0) };
@@ -106,8 +110,9 @@ impl Cache {
             let mut kept = Vec::with_capacity(candidates.len());
             // What was published or used last is what somebody is about to use.
             let newest = candidates.iter().map(|candidate| candidate.rank).max();
-            let (newest, others): (Vec<_>, Vec<_>) =
-                candidates.into_iter().partition(|candidate| candidate.rank > 0 && Some(candidate.rank) == newest);
+            let (newest, others): (Vec<_>, Vec<_>) = candidates
+                .into_iter()
+                .partition(|candidate| candidate.rank > 0 && Some(candidate.rank) == newest);
             kept.extend(newest);
             for candidate in others {
                 if total - freed > goal && home.remove(&candidate.place).is_ok() {
@@ -136,7 +141,12 @@ fn rewrite(
     let records: Vec<u8> = kept
         .iter()
         .flat_map(|entry| {
-            let known = Use { rank: entry.rank, used: entry.used, time_s: entry.time_s, bytes: entry.bytes };
+            let known = Use {
+                rank: entry.rank,
+                used: entry.used,
+                time_s: entry.time_s,
+                bytes: entry.bytes,
+            };
             known.record(entry.short)
         })
         .collect();
@@ -149,8 +159,10 @@ pub(crate) fn candidates(home: &DirStore, reading: &Reading) -> Vec<Candidate> {
     let known = walked.into_iter().filter_map(|(place, bytes)| {
         let short = ShortDigest::from(place.name().parse::<Digest>().ok()?);
         // Unknown to the journal: its rank was lost, and it goes first.
-        let (rank, used, time_s) =
-            reading.uses.get(&short).map_or((0, false, 0), |known| (known.rank, known.used, known.time_s));
+        let (rank, used, time_s) = reading
+            .uses
+            .get(&short)
+            .map_or((0, false, 0), |known| (known.rank, known.used, known.time_s));
         Some(Candidate { place, bytes, short, rank, used, time_s })
     });
     known.collect()

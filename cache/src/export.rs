@@ -53,8 +53,8 @@ pub struct Export<'a> {
 }
 
 impl Cache {
-    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same bytes. A
-    /// pack of that name is replaced, any other file is not.
+    /// Writes a pack; it appears under its name whole or not at all. The same entries give the same
+    /// bytes. A pack of that name is replaced, any other file is not.
     ///
     /// # Errors
     /// When the file cannot be written, or an entry vanished meanwhile.
@@ -62,7 +62,8 @@ impl Cache {
         self.export_until(path, what, &|| false)
     }
 
-    /// As [`Cache::export`], asking `stop` between entries whether to leave off; then nothing is left behind.
+    /// As [`Cache::export`], asking `stop` between entries whether to leave off; then nothing is
+    /// left behind.
     ///
     /// # Errors
     /// As [`Cache::export`], and [`PackError::Stopped`].
@@ -83,17 +84,27 @@ impl Cache {
         let mut records = self.records_everywhere();
         records.retain(|_, (key, _)| (what.records)(key));
 
-        let go_on = || if stop() { Err(PackError::Stopped { path: path.to_owned() }) } else { Ok(()) };
-        let mut exported = Exported { entries: picked.len() as u64, records: records.len() as u64, bytes: 0 };
+        let go_on =
+            || if stop() { Err(PackError::Stopped { path: path.to_owned() }) } else { Ok(()) };
+        let mut exported =
+            Exported { entries: picked.len() as u64, records: records.len() as u64, bytes: 0 };
         let mut lines = Vec::with_capacity(picked.len() + records.len());
         for info in picked.values() {
             go_on()?;
             let bytes = self.entry_bytes(path, info)?;
-            lines.push(index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes));
+            lines.push(index_line(
+                Kind::Entry,
+                info.key.source().digest(),
+                info.key.digest(),
+                &bytes,
+            ));
         }
-        let records: Vec<(Digest, Vec<u8>)> =
-            records.iter().map(|(name, (key, value))| (*name, encode_record(key, value, 0))).collect();
-        lines.extend(records.iter().map(|(key, bytes)| index_line(Kind::Record, *key, *key, bytes)));
+        let records: Vec<(Digest, Vec<u8>)> = records
+            .iter()
+            .map(|(name, (key, value))| (*name, encode_record(key, value, 0)))
+            .collect();
+        lines
+            .extend(records.iter().map(|(key, bytes)| index_line(Kind::Record, *key, *key, bytes)));
 
         let io = |error| PackError::Io { path: path.to_owned(), error };
         let (temp, mut file) = create_temp(path).map_err(io)?;
@@ -104,8 +115,13 @@ impl Cache {
                 go_on()?;
                 // Read again instead of kept, so that a pack larger than memory can be written.
                 let bytes = self.entry_bytes(path, info)?;
-                if index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes) != *line {
-                    return Err(io(io::Error::other(format!("the entry {} changed meanwhile", info.key.digest()))));
+                if index_line(Kind::Entry, info.key.source().digest(), info.key.digest(), &bytes)
+                    != *line
+                {
+                    return Err(io(io::Error::other(format!(
+                        "the entry {} changed meanwhile",
+                        info.key.digest()
+                    ))));
                 }
                 exported.bytes += write_counted(&mut file, &bytes).map_err(io)?;
             }
@@ -125,27 +141,38 @@ impl Cache {
     fn entry_bytes(&self, path: &Path, info: &EntryInfo) -> Result<Vec<u8>, PackError> {
         let gone = || PackError::Io {
             path: path.to_owned(),
-            error: io::Error::other(format!("the entry {} was removed while it was exported", info.key.digest())),
+            error: io::Error::other(format!(
+                "the entry {} was removed while it was exported",
+                info.key.digest()
+            )),
         };
         Ok(self.look_up(&info.key).ok_or_else(gone)?.entry.as_bytes().to_vec())
     }
 
-    /// Takes a pack's entries into the home directory, each verified by itself. What is there already stays.
+    /// Takes a pack's entries into the home directory, each verified by itself. What is there
+    /// already stays.
     ///
     /// # Errors
-    /// When the pack as a whole is not used (unreadable, faulty, or, with `signers`, signed by nobody of
-    /// them), and when the home directory takes no more: what was taken until then stays.
-    pub fn import(&self, path: impl AsRef<Path>, signers: &[PublicKey]) -> Result<Imported, PackError> {
+    /// When the pack as a whole is not used (unreadable, faulty, or, with `signers`, signed by
+    /// nobody of them), and when the home directory takes no more: what was taken until then stays.
+    pub fn import(
+        &self,
+        path: impl AsRef<Path>,
+        signers: &[PublicKey],
+    ) -> Result<Imported, PackError> {
         let pack = Pack::open(path, signers)?;
         let mut imported = Imported::default();
         let not_kept = |imported: &Imported, why: Option<Warning>| PackError::NotKept {
             path: pack.path().to_owned(),
             taken: imported.taken,
             of: pack.items.len() as u64,
-            why: why
-                .map_or_else(|| "there is no cache directory that can be written".to_owned(), |why| why.to_string()),
+            why: why.map_or_else(
+                || "there is no cache directory that can be written".to_owned(),
+                |why| why.to_string(),
+            ),
         };
-        let home = self.writable_home().ok_or_else(|| not_kept(&imported, self.check_home().err()))?;
+        let home =
+            self.writable_home().ok_or_else(|| not_kept(&imported, self.check_home().err()))?;
         for item in &pack.items {
             let outcome = match item.kind {
                 Kind::Entry => match pack.entry(item, self.config.entry_limit) {
@@ -164,7 +191,9 @@ impl Cache {
                     Err(reason) => Err(reason),
                 },
                 Kind::Record => match pack.record(item, RECORD_LIMIT) {
-                    Ok((key, _)) if self.read_record(home, key.digest(), true).is_some() => Ok(false),
+                    Ok((key, _)) if self.read_record(home, key.digest(), true).is_some() => {
+                        Ok(false)
+                    }
                     Ok((key, value)) => {
                         let bytes = encode_record(&key, &value, 0);
                         if let Err(fault) = home.publish(&Place::record(key.digest()), &bytes) {
@@ -187,7 +216,8 @@ impl Cache {
 
 /// A name that is free, or that of a pack. A slip of the keyboard must not cost anybody a model.
 fn may_be_replaced(path: &Path) -> Result<(), PackError> {
-    let refused = |reason: &str| PackError::Refused { path: path.to_owned(), reason: reason.to_owned() };
+    let refused =
+        |reason: &str| PackError::Refused { path: path.to_owned(), reason: reason.to_owned() };
     let found = match std::fs::symlink_metadata(path) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -197,13 +227,18 @@ fn may_be_replaced(path: &Path) -> Result<(), PackError> {
         return Err(refused("it is a directory; name the file to write"));
     }
     let mut magic = [0; MAGIC.len()];
-    let is_pack =
-        found.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == MAGIC;
-    if is_pack { Ok(()) } else { Err(refused("it is there already and is no pack; it is left as it is")) }
+    let is_pack = found.is_file()
+        && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok()
+        && magic == MAGIC;
+    if is_pack {
+        Ok(())
+    } else {
+        Err(refused("it is there already and is no pack; it is left as it is"))
+    }
 }
 
-/// The file that becomes the pack, in the same folder. Its lock tells others that its writer lives; those of
-/// writers that died are removed.
+/// The file that becomes the pack, in the same folder. Its lock tells others that its writer lives;
+/// those of writers that died are removed.
 fn create_temp(path: &Path) -> io::Result<(PathBuf, File)> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

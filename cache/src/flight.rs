@@ -1,4 +1,5 @@
-//! Single flight inside one process: of many threads that ask for one key, one works and the others wait.
+//! Single flight inside one process: of many threads that ask for one key, one works and the others
+//! wait.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -68,7 +69,8 @@ impl Flights {
             if left.is_zero() {
                 return Boarding::TimedOut;
             }
-            landing = flight.landed.wait_timeout(landing, left).unwrap_or_else(PoisonError::into_inner).0;
+            landing =
+                flight.landed.wait_timeout(landing, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The order of use, kept by us: file systems lie about access times, and clocks go backwards.
 //!
-//! An append-only file of small records; their order is the order of use. It also carries the sizes of what
-//! came and went, so that the total is known without a walk. It is a hint: whatever is lost, torn or forged
-//! in it costs an entry its rank and nothing else.
+//! An append-only file of small records; their order is the order of use. It also carries the sizes
+//! of what came and went, so that the total is known without a walk. It is a hint: whatever is
+//! lost, torn or forged in it costs an entry its rank and nothing else.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,16 +14,17 @@ use crate::safe_dir::{Fault, SafeDir};
 use crate::store::open_or_clear;
 
 const NAME: &str = "journal";
-/// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check (4). 120
-/// bits of a digest tell all entries apart that will ever be; the time is for people to look at and decides
-/// nothing.
+/// A record: mark (4 bytes), what happened (1), 15 bytes of the digest, size (8), time (8), check
+/// (4). 120 bits of a digest tell all entries apart that will ever be; the time is for people to
+/// look at and decides nothing.
 const RECORD: usize = 40;
 const MARK: [u8; 4] = *b"kjj1";
 /// The journal may have so many bytes for nothing before it is rewritten: 26,000 uses.
 const SLACK: u64 = 1 << 20;
 /// So many bytes lie between two looks at whether it should be.
 const CHECK_EVERY: u64 = 1 << 18;
-/// Longer journals than this are not read to the end: it is 32 million uses, and rewritten long before that.
+/// Longer journals than this are not read to the end: it is 32 million uses, and rewritten long
+/// before that.
 const READ_LIMIT: u64 = 1 << 30;
 
 /// The part of a build digest that the journal keeps.
@@ -64,13 +65,17 @@ impl Event {
     }
 
     fn of_code(code: u8) -> Option<Self> {
-        [Self::Added, Self::AddedAndUsed, Self::Used, Self::Removed].into_iter().find(|event| event.code() == code)
+        [Self::Added, Self::AddedAndUsed, Self::Used, Self::Removed]
+            .into_iter()
+            .find(|event| event.code() == code)
     }
 }
 
 fn check(body: &[u8]) -> [u8; 4] {
     // FNV-1a: finds torn writes; nobody is kept out by it.
-    let hash = body.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
+    let hash = body
+        .iter()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193));
     hash.to_le_bytes()
 }
 
@@ -135,15 +140,16 @@ impl Reading {
         let known = self.uses.get(&build).copied();
         match event {
             Event::Used => {
-                // An entry that the journal does not know (it was lost) has no size here; the next walk finds
-                // it.
+                // An entry that the journal does not know (it was lost) has no size here; the next
+                // walk finds it.
                 let bytes = known.map_or(0, |known| known.bytes);
                 self.uses.insert(build, Use { rank, used: true, time_s, bytes });
             }
             Event::Added | Event::AddedAndUsed => {
                 let before = known.map_or(0, |known| known.bytes);
                 self.total = self.total.saturating_sub(before).saturating_add(bytes);
-                self.uses.insert(build, Use { rank, used: event == Event::AddedAndUsed, time_s, bytes });
+                self.uses
+                    .insert(build, Use { rank, used: event == Event::AddedAndUsed, time_s, bytes });
             }
             Event::Removed => {
                 if let Some(known) = self.uses.remove(&build) {
@@ -153,7 +159,8 @@ impl Reading {
         }
     }
 
-    /// Takes in what is left of `bytes`, skipping what is no record; returns how many bytes are done with.
+    /// Takes in what is left of `bytes`, skipping what is no record; returns how many bytes are
+    /// done with.
     fn absorb(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while let Some(record) = bytes.get(at..at + RECORD) {
@@ -184,7 +191,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Appends one record; a journal that was replaced meanwhile is opened anew. Returns its length before.
+    /// Appends one record; a journal that was replaced meanwhile is opened anew. Returns its length
+    /// before.
     pub(crate) fn append(&mut self, base: &SafeDir, record: &[u8]) -> Result<u64, Fault> {
         let len = self.open(base)?;
         if let Some(mut file) = self.file.as_ref() {
@@ -216,7 +224,8 @@ impl Journal {
             // Somebody cut it off: what we knew from it no longer counts.
             *reading = Reading::default();
         }
-        let todo = usize::try_from(len - reading.offset).map_err(|_| Fault::Refused("the journal is too long"))?;
+        let todo = usize::try_from(len - reading.offset)
+            .map_err(|_| Fault::Refused("the journal is too long"))?;
         let mut bytes = vec![0; todo];
         file.read_exact_at(&mut bytes, reading.offset)?;
         let done = reading.absorb(&bytes);
@@ -240,14 +249,21 @@ impl Journal {
         let reading = self.catch_up(base)?;
         let mut uses: Vec<(&ShortDigest, &Use)> = reading.uses.iter().collect();
         uses.sort_by_key(|(_, known)| known.rank);
-        let records: Vec<u8> = uses.into_iter().flat_map(|(build, known)| known.record(*build)).collect();
+        let records: Vec<u8> =
+            uses.into_iter().flat_map(|(build, known)| known.record(*build)).collect();
         let read_to = reading.offset;
         self.rewrite(base, temp, &records, read_to)
     }
 
-    /// Replaces the journal by one record for each entry there is, in their order. What others appended to
-    /// the old one after `read_to` is carried over.
-    pub(crate) fn rewrite(&mut self, base: &SafeDir, temp: &str, records: &[u8], read_to: u64) -> Result<(), Fault> {
+    /// Replaces the journal by one record for each entry there is, in their order. What others
+    /// appended to the old one after `read_to` is carried over.
+    pub(crate) fn rewrite(
+        &mut self,
+        base: &SafeDir,
+        temp: &str,
+        records: &[u8],
+        read_to: u64,
+    ) -> Result<(), Fault> {
         let file = base.create_file(temp)?;
         let written = (&file).write_all(records).map_err(Fault::from).and_then(|()| {
             base.rename(temp, base, NAME)?;
@@ -286,7 +302,10 @@ mod tests {
             let mut reading = Reading::default();
             reading.absorb(&bytes);
             assert_eq!(reading.total, 40, "torn at {torn}");
-            assert!(reading.uses[&short(1)].used && reading.uses[&short(1)].rank > reading.uses[&short(3)].rank);
+            assert!(
+                reading.uses[&short(1)].used
+                    && reading.uses[&short(1)].rank > reading.uses[&short(3)].rank
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! Keys: SHA-256 over labelled, length-prefixed fields, with the fields kept in clear beside the digest.
+//! Keys: SHA-256 over labelled, length-prefixed fields, with the fields kept in clear beside the
+//! digest.
 
 use std::fmt;
 use std::str::FromStr;
@@ -107,7 +108,8 @@ pub struct Field {
 #[derive(Clone)]
 pub struct Key {
     digest: Digest,
-    /// The bytes that were hashed. They are what an entry stores, so reading one back re-derives the digest.
+    /// The bytes that were hashed. They are what an entry stores, so reading one back re-derives
+    /// the digest.
     encoded: Arc<[u8]>,
 }
 
@@ -183,8 +185,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Collects a key's fields. Labels and lengths are hashed too, so no two lists of fields run into each other;
-/// the order counts (use [`KeyBuilder::sorted`] where it should not).
+/// Collects a key's fields. Labels and lengths are hashed too, so no two lists of fields run into
+/// each other; the order counts (use [`KeyBuilder::sorted`] where it should not).
 #[derive(Debug, Clone)]
 pub struct KeyBuilder {
     encoded: Vec<u8>,
@@ -220,13 +222,19 @@ impl KeyBuilder {
         self
     }
 
-    /// Adds named values in the order of their names, whatever the order they come in. Each becomes the field
-    /// `label.name`.
+    /// Adds named values in the order of their names, whatever the order they come in. Each becomes
+    /// the field `label.name`.
     #[must_use]
-    pub fn sorted<N: AsRef<str>, V: AsRef<[u8]>>(self, label: &str, values: impl IntoIterator<Item = (N, V)>) -> Self {
+    pub fn sorted<N: AsRef<str>, V: AsRef<[u8]>>(
+        self,
+        label: &str,
+        values: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
         let mut values: Vec<(N, V)> = values.into_iter().collect();
         values.sort_by(|a, b| (a.0.as_ref(), a.1.as_ref()).cmp(&(b.0.as_ref(), b.1.as_ref())));
-        values.iter().fold(self, |key, (name, value)| key.field(&format!("{label}.{}", name.as_ref()), value.as_ref()))
+        values.iter().fold(self, |key, (name, value)| {
+            key.field(&format!("{label}.{}", name.as_ref()), value.as_ref())
+        })
     }
 
     /// The key.
@@ -235,7 +243,8 @@ impl KeyBuilder {
     }
 }
 
-/// The two keys of an entry: what was asked for (`source`) and by what exactly it was made (`build`).
+/// The two keys of an entry: what was asked for (`source`) and by what exactly it was made
+/// (`build`).
 ///
 /// Two compilers given the same source make two builds of one source key. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -245,8 +254,8 @@ pub struct BuildKey {
 }
 
 impl BuildKey {
-    /// Joins the source key with the fields that `maker` adds: identity and own flags of whatever makes the
-    /// artefact.
+    /// Joins the source key with the fields that `maker` adds: identity and own flags of whatever
+    /// makes the artefact.
     ///
     /// ```
     /// use kjit_cache::{BuildKey, Key};
@@ -276,10 +285,12 @@ impl BuildKey {
         self.build.digest()
     }
 
-    /// Puts two keys read from a file together again; `None` when the build is not one of this source.
+    /// Puts two keys read from a file together again; `None` when the build is not one of this
+    /// source.
     pub(crate) fn join(source: Key, build: Key) -> Option<Self> {
         let first = build.fields().into_iter().next()?;
-        let of_source = first.label == "source" && first.value == FieldValue::Clear(source.digest().0.to_vec());
+        let of_source =
+            first.label == "source" && first.value == FieldValue::Clear(source.digest().0.to_vec());
         (of_source && build.domain() == "build").then_some(Self { source, build })
     }
 }

@@ -32,7 +32,8 @@ impl Layer {
     }
 }
 
-/// The layers that `path` stands for: a pack, the root of a cache, or the packs in a folder by name.
+/// The layers that `path` stands for: a pack, the root of a cache, or the packs in a folder by
+/// name.
 pub(crate) fn layers_at(path: &Path, app: &str, warn: &dyn Fn(Warning)) -> Vec<Layer> {
     let pack = |path: PathBuf| Layer::Pack(LazyPack { path, pack: OnceLock::new() });
     if !path.is_dir() {
@@ -47,7 +48,12 @@ pub(crate) fn layers_at(path: &Path, app: &str, warn: &dyn Fn(Warning)) -> Vec<L
         Ok(mut names) => {
             names.sort();
             let suffix = format!(".{app}pack");
-            layers.extend(names.iter().filter(|name| name.ends_with(&suffix)).map(|name| pack(path.join(name))));
+            layers.extend(
+                names
+                    .iter()
+                    .filter(|name| name.ends_with(&suffix))
+                    .map(|name| pack(path.join(name))),
+            );
         }
         Err(fault) => warn(Warning::Refused { path: path.to_owned(), reason: fault.to_string() }),
     }
@@ -60,15 +66,18 @@ impl Cache {
         let opened = lazy.pack.get_or_init(|| match Pack::open(&lazy.path, &self.config.signers) {
             Ok(pack) => Some(pack),
             Err(error) => {
-                self.warnings.push(Warning::PackRefused { path: lazy.path.clone(), reason: error.to_string() });
+                self.warnings.push(Warning::PackRefused {
+                    path: lazy.path.clone(),
+                    reason: error.to_string(),
+                });
                 None
             }
         });
         opened.as_ref()
     }
 
-    /// The packs among the read-only layers, those that were refused left out. A caller that finds nothing in
-    /// them can say from their [`meta`](Pack::meta) what they are for.
+    /// The packs among the read-only layers, those that were refused left out. A caller that finds
+    /// nothing in them can say from their [`meta`](Pack::meta) what they are for.
     pub fn packs(&self) -> Vec<&Pack> {
         let lazy = self.layers.iter().filter_map(|layer| match layer {
             Layer::Pack(lazy) => Some(lazy),
@@ -77,7 +86,12 @@ impl Cache {
         lazy.filter_map(|lazy| self.pack(lazy)).collect()
     }
 
-    pub(crate) fn entry_in_layer(&self, layer: &Layer, source: Digest, build: Digest) -> Option<Entry> {
+    pub(crate) fn entry_in_layer(
+        &self,
+        layer: &Layer,
+        source: Digest,
+        build: Digest,
+    ) -> Option<Entry> {
         match layer {
             Layer::Dir(store) => self.read_entry(store, &Place::entry(source, build), build, false),
             Layer::Pack(lazy) => {
@@ -95,17 +109,27 @@ impl Cache {
                 let builds = store.builds(source).unwrap_or_default();
                 builds.iter().filter_map(|place| place.name().parse().ok()).collect()
             }
-            Layer::Pack(lazy) => self.pack(lazy).map(|pack| pack.builds(source)).unwrap_or_default(),
+            Layer::Pack(lazy) => {
+                self.pack(lazy).map(|pack| pack.builds(source)).unwrap_or_default()
+            }
         }
     }
 
-    pub(crate) fn record_in_layer(&self, layer: &Layer, key: Digest, limit: u64) -> Option<Vec<u8>> {
+    pub(crate) fn record_in_layer(
+        &self,
+        layer: &Layer,
+        key: Digest,
+        limit: u64,
+    ) -> Option<Vec<u8>> {
         match layer {
             Layer::Dir(store) => self.read_record(store, key, false),
             Layer::Pack(lazy) => {
                 let pack = self.pack(lazy)?;
                 let record = pack.record(pack.item(key, Kind::Record)?, limit);
-                record.map_err(|reason| self.report_bad_item(pack, key, reason)).ok().map(|(_, value)| value)
+                record
+                    .map_err(|reason| self.report_bad_item(pack, key, reason))
+                    .ok()
+                    .map(|(_, value)| value)
             }
         }
     }

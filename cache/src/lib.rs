@@ -2,17 +2,18 @@
 //!
 //! It knows bytes and keys, and has never heard of GPUs. What it promises:
 //!
-//! * **A wrong artefact is never returned.** Every entry is verified (SHA-256 over all of it, both keys
-//!   re-derived from the fields in clear) from the one read that is then returned.
-//! * **It never fails its caller.** [`Cache::open`] returns a cache, always; a home that is full, read-only,
-//!   absent, hostile or on a bad network file system costs speed, and says so in a [`Warning`].
-//! * **One maker per key**, among the threads of a process and among processes, with a deadline after which
-//!   the work is done anyway. Readers never lock.
+//! * **A wrong artefact is never returned.** Every entry is verified (SHA-256 over all of it, both
+//!   keys re-derived from the fields in clear) from the one read that is then returned.
+//! * **It never fails its caller.** [`Cache::open`] returns a cache, always; a home that is full,
+//!   read-only, absent, hostile or on a bad network file system costs speed, and says so in a
+//!   [`Warning`].
+//! * **One maker per key**, among the threads of a process and among processes, with a deadline
+//!   after which the work is done anyway. Readers never lock.
 //! * **Nothing half-written is ever seen**, whenever the process is killed.
 //!
-//! An entry has two keys. The *source key* says what was asked for, the *build key* adds who made it. So a
-//! new compiler gives new artefacts ([`Cache::get_or_make`]), and a machine without one takes the newest that
-//! it can use ([`Cache::find`]).
+//! An entry has two keys. The *source key* says what was asked for, the *build key* adds who made
+//! it. So a new compiler gives new artefacts ([`Cache::get_or_make`]), and a machine without one
+//! takes the newest that it can use ([`Cache::find`]).
 //!
 //! ```
 //! use std::time::Duration;
@@ -45,28 +46,35 @@
 //!
 //! # Layers
 //!
-//! The home directory ([`Config::dir`], else `$APP_CACHE_DIR`, else the user's cache folder); then memory,
-//! which holds what no directory would take; then read-only layers: [`Pack`] files, folders of them, other
-//! caches (`$APP_PACK_PATH`, [`Config::read_only`]). A local build goes before a pack's.
+//! The home directory ([`Config::dir`], else `$APP_CACHE_DIR`, else the user's cache folder); then
+//! memory, which holds what no directory would take; then read-only layers: [`Pack`] files, folders
+//! of them, other caches (`$APP_PACK_PATH`, [`Config::read_only`]). A local build goes before a
+//! pack's.
 //!
 //! # Trust
 //!
-//! Directories are made 0700 and reached by handle, step by step, following no link; each handle is asked who
-//! owns it and who may write. What belongs to another user (root excepted) or is writable for others is
-//! refused with a reason. In a setuid program the cache is off. A checksum keeps out accidents; it is
-//! ownership, or a pack's signature, that keeps out people.
+//! Directories are made 0700 and reached by handle, step by step, following no link; each handle is
+//! asked who owns it and who may write. What belongs to another user (root excepted) or is writable
+//! for others is refused with a reason. In a setuid program the cache is off. A checksum keeps out
+//! accidents; it is ownership, or a pack's signature, that keeps out people.
 //!
 //! # Beside entries
 //!
-//! [`Cache::put_record`] keeps small values (measured timings) by key; [`Cache::file_digest`] remembers the
-//! digest of large files. [`Cache::list`], [`Cache::stat`], [`Cache::verify`], [`Cache::clear`],
-//! [`Cache::export`] and [`Cache::import`] are for the owner.
+//! [`Cache::put_record`] keeps small values (measured timings) by key; [`Cache::file_digest`]
+//! remembers the digest of large files. [`Cache::list`], [`Cache::stat`], [`Cache::verify`],
+//! [`Cache::clear`], [`Cache::export`] and [`Cache::import`] are for the owner.
 //!
 //! Not for Windows: nothing here has been tried there, and the crate does not build for it.
 
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 #![forbid(unsafe_code)]
 

@@ -33,8 +33,8 @@ pub(crate) struct KeyLock {
 
 impl Drop for KeyLock {
     fn drop(&mut self) {
-        // Removed while it is held: whoever waits on the removed file sees that and opens the new one. If it
-        // cannot be removed it stays, free, and serves the next one.
+        // Removed while it is held: whoever waits on the removed file sees that and opens the new
+        // one. If it cannot be removed it stays, free, and serves the next one.
         let _ = self.dir.unlink(&self.name);
         // Said aloud, since a forked child may hold a copy of the handle.
         let _ = self.file.unlock();
@@ -65,7 +65,8 @@ pub(crate) fn acquire<T>(
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {}
-                Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(TryLockError::Error(error))
+                    if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(TryLockError::Error(error)) => return Outcome::Unavailable(path, error.into()),
             }
             waited = true;

@@ -35,7 +35,12 @@ impl Cache {
     }
 
     /// As [`Cache::find`], uncounted.
-    pub(crate) fn search(&self, source: Digest, scope: Scope, accept: &dyn Fn(&Entry) -> bool) -> Option<Found> {
+    pub(crate) fn search(
+        &self,
+        source: Digest,
+        scope: Scope,
+        accept: &dyn Fn(&Entry) -> bool,
+    ) -> Option<Found> {
         if scope == Scope::Everywhere {
             if let Some(home) = &self.home
                 && let Some(entry) = newest(self.entries_at_home(home, source), accept)
@@ -43,7 +48,8 @@ impl Cache {
                 self.note_use(entry.key().digest());
                 return Some(Found { entry, origin: Origin::Home });
             }
-            let in_memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).of_source(source);
+            let in_memory =
+                self.memory.lock().unwrap_or_else(PoisonError::into_inner).of_source(source);
             if let Some(entry) = newest(in_memory, accept) {
                 return Some(Found { entry, origin: Origin::Memory });
             }
@@ -51,7 +57,8 @@ impl Cache {
         self.layers.iter().find_map(|layer| {
             let builds = self.builds_in_layer(layer, source);
             let trusted = builds.into_iter().filter(|build| !self.distrust().contains_key(build));
-            let entries = trusted.filter_map(|build| self.entry_in_layer(layer, source, build)).collect();
+            let entries =
+                trusted.filter_map(|build| self.entry_in_layer(layer, source, build)).collect();
             let entry = newest(entries, accept)?;
             Some(Found { entry, origin: Origin::ReadOnly(layer.path().to_owned()) })
         })
@@ -70,12 +77,23 @@ impl Cache {
         usable.collect()
     }
 
-    /// Reads and verifies one entry. A faulty one is reported and, in a directory of ours, set aside.
-    pub(crate) fn read_entry(&self, store: &DirStore, place: &Place, build: Digest, ours: bool) -> Option<Entry> {
+    /// Reads and verifies one entry. A faulty one is reported and, in a directory of ours, set
+    /// aside.
+    pub(crate) fn read_entry(
+        &self,
+        store: &DirStore,
+        place: &Place,
+        build: Digest,
+        ours: bool,
+    ) -> Option<Entry> {
         let reason = match store.read(place, self.config.entry_limit) {
             Ok(bytes) => match Entry::decode_for(bytes?, build) {
-                Ok(entry) if place.is_of_source(entry.key().source().digest()) => return Some(entry),
-                Ok(entry) => EntryError::OtherKey { found: entry.key().source().digest() }.to_string(),
+                Ok(entry) if place.is_of_source(entry.key().source().digest()) => {
+                    return Some(entry);
+                }
+                Ok(entry) => {
+                    EntryError::OtherKey { found: entry.key().source().digest() }.to_string()
+                }
                 Err(error) => error.to_string(),
             },
             Err(fault) if store.base().is_err() => {
@@ -93,7 +111,13 @@ impl Cache {
         None
     }
 
-    pub(crate) fn report_corrupt(&self, store: &DirStore, place: &Place, reason: String, ours: bool) {
+    pub(crate) fn report_corrupt(
+        &self,
+        store: &DirStore,
+        place: &Place,
+        reason: String,
+        ours: bool,
+    ) {
         count(&self.tally.corrupt);
         self.warnings.push(Warning::Corrupt { path: store.path_of(place), reason });
         if ours {

@@ -24,7 +24,11 @@ impl MemoryLayer {
     }
 
     pub(crate) fn of_source(&self, source: Digest) -> Vec<Entry> {
-        self.entries.values().filter(|entry| entry.key().source().digest() == source).cloned().collect()
+        self.entries
+            .values()
+            .filter(|entry| entry.key().source().digest() == source)
+            .cloned()
+            .collect()
     }
 
     pub(crate) fn all(&self) -> Vec<Entry> {

@@ -7,9 +7,9 @@
 //! SHA-256 of all before
 //! the entries, as they lie in a cache, one after another in the order of the index
 //! ```
-//! An entry's checksum in the index is the one at its own end. So the signature covers every byte of every
-//! entry, and each is verified when it is read, from one read. Packs are read with `pread`, not mapped: a
-//! pack that is cut off while it is open is an error here and not a SIGBUS.
+//! An entry's checksum in the index is the one at its own end. So the signature covers every byte
+//! of every entry, and each is verified when it is read, from one read. Packs are read with
+//! `pread`, not mapped: a pack that is cut off while it is open is an error here and not a SIGBUS.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -156,8 +156,8 @@ pub struct Pack {
 impl Pack {
     /// Opens a pack and verifies its index, and its signature where it has one.
     ///
-    /// With `signers`, one of them must have signed it. Without, the file must belong to the user or to root
-    /// and be writable for nobody else.
+    /// With `signers`, one of them must have signed it. Without, the file must belong to the user
+    /// or to root and be writable for nobody else.
     ///
     /// # Errors
     /// When it cannot be read, is not trusted, or is faulty.
@@ -165,7 +165,9 @@ impl Pack {
         let path = path.as_ref();
         let fail = |fault| match fault {
             Fault::Io(error) => PackError::Io { path: path.to_owned(), error },
-            Fault::Refused(reason) => PackError::Refused { path: path.to_owned(), reason: reason.to_owned() },
+            Fault::Refused(reason) => {
+                PackError::Refused { path: path.to_owned(), reason: reason.to_owned() }
+            }
         };
         let file = open_untrusted(path).map_err(fail)?;
         if file.metadata().is_ok_and(|found| found.is_dir()) {
@@ -186,14 +188,19 @@ impl Pack {
         }
         file.read_exact_at(&mut header, 0).map_err(io)?;
         let index_len = index_len(&header).map_err(malformed)?;
-        let head_len = usize::try_from(index_len).ok().and_then(|len| len.checked_add(HEADER_LEN + SEAL_LEN));
-        let head_len = head_len.filter(|head| *head as u64 <= len).ok_or_else(|| malformed("cut off".into()))?;
+        let head_len =
+            usize::try_from(index_len).ok().and_then(|len| len.checked_add(HEADER_LEN + SEAL_LEN));
+        let head_len = head_len
+            .filter(|head| *head as u64 <= len)
+            .ok_or_else(|| malformed("cut off".into()))?;
         let mut head = vec![0; head_len];
         file.read_exact_at(&mut head, 0).map_err(io)?;
         let parsed = parse_head(&head, len).map_err(malformed)?;
         if !signers.is_empty() && !parsed.signer.is_some_and(|signer| signers.contains(&signer)) {
             let reason = match parsed.signer {
-                Some(signer) => format!("signed by {signer}, which is not among the keys asked for"),
+                Some(signer) => {
+                    format!("signed by {signer}, which is not among the keys asked for")
+                }
                 None => "it is not signed, and a signature was asked for".to_owned(),
             };
             return Err(PackError::Refused { path: path.to_owned(), reason });
@@ -252,9 +259,13 @@ impl Pack {
         items.iter().filter_map(|at| Some(self.items.get(*at)?.build)).collect()
     }
 
-    /// The bytes of an item; still to be verified by decoding, which covers all of them with the checksum.
+    /// The bytes of an item; still to be verified by decoding, which covers all of them with the
+    /// checksum.
     fn read(&self, item: &Item, limit: u64) -> Result<Vec<u8>, String> {
-        let len = usize::try_from(item.len).ok().filter(|len| *len as u64 <= limit).ok_or("it is too large")?;
+        let len = usize::try_from(item.len)
+            .ok()
+            .filter(|len| *len as u64 <= limit)
+            .ok_or("it is too large")?;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(len).map_err(|_| "it does not fit in memory")?;
         bytes.resize(len, 0);
@@ -266,7 +277,8 @@ impl Pack {
     }
 
     pub(crate) fn entry(&self, item: &Item, limit: u64) -> Result<Entry, String> {
-        let entry = Entry::decode_for(self.read(item, limit)?, item.build).map_err(|error| error.to_string())?;
+        let entry = Entry::decode_for(self.read(item, limit)?, item.build)
+            .map_err(|error| error.to_string())?;
         match entry.key().source().digest() == item.source {
             true => Ok(entry),
             false => Err("its source key is not the one in the index".to_owned()),
@@ -274,7 +286,8 @@ impl Pack {
     }
 
     pub(crate) fn record(&self, item: &Item, limit: u64) -> Result<(Key, Vec<u8>), String> {
-        decode_record(&self.read(item, limit)?, Some(item.source)).map_err(|error| error.to_string())
+        decode_record(&self.read(item, limit)?, Some(item.source))
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -301,13 +314,16 @@ fn index_len(header: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// Checksum, then signature, then the index itself; the entries must fill the rest of the file exactly.
+/// Checksum, then signature, then the index itself; the entries must fill the rest of the file
+/// exactly.
 fn parse_head(head: &[u8], file_len: u64) -> Result<Head, String> {
-    let (sealed, checksum) = head.split_at_checked(head.len().saturating_sub(32)).ok_or("cut off")?;
+    let (sealed, checksum) =
+        head.split_at_checked(head.len().saturating_sub(32)).ok_or("cut off")?;
     if Digest::of(sealed).0 != checksum {
         return Err("checksum mismatch in the index".into());
     }
-    let (signed, seal) = sealed.split_at_checked(sealed.len().saturating_sub(96)).ok_or("cut off")?;
+    let (signed, seal) =
+        sealed.split_at_checked(sealed.len().saturating_sub(96)).ok_or("cut off")?;
     let text = |error: WireError| error.to_string();
     let mut reader = Reader::new(signed);
     reader.take(12, "the header").map_err(text)?;
@@ -356,8 +372,8 @@ fn verify_signature(signed: &[u8], seal: &[u8]) -> Result<PublicKey, String> {
     Ok(PublicKey(public))
 }
 
-/// What goes into a pack's index for one item: kind, both digests, and the encoded bytes' length and
-/// checksum.
+/// What goes into a pack's index for one item: kind, both digests, and the encoded bytes' length
+/// and checksum.
 pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]) -> Vec<u8> {
     let mut line = Vec::with_capacity(ITEM_LEN);
     line.extend_from_slice(&(if kind == Kind::Entry { 1u32 } else { 2 }).to_le_bytes());
@@ -369,7 +385,11 @@ pub(crate) fn index_line(kind: Kind, source: Digest, build: Digest, bytes: &[u8]
 }
 
 /// Everything before the entries.
-pub(crate) fn encode_head(meta: &BTreeMap<String, String>, lines: &[Vec<u8>], secret: Option<&SecretKey>) -> Vec<u8> {
+pub(crate) fn encode_head(
+    meta: &BTreeMap<String, String>,
+    lines: &[Vec<u8>],
+    secret: Option<&SecretKey>,
+) -> Vec<u8> {
     let mut index = Vec::new();
     put_map(&mut index, meta);
     index.extend_from_slice(&(lines.len() as u64).to_le_bytes());

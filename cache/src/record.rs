@@ -18,20 +18,25 @@ use crate::warning::Warning;
 
 /// A record is read as a whole on the way to something else: it stays small.
 pub(crate) const RECORD_LIMIT: u64 = 16 << 20;
-/// A file that changed within this time may change again without its times showing it: file systems stamp in
-/// steps of up to two seconds.
+/// A file that changed within this time may change again without its times showing it: file systems
+/// stamp in steps of up to two seconds.
 const SETTLED: Duration = Duration::from_secs(3);
 
 impl Cache {
-    /// The record kept under `key`, from memory, home or the first read-only layer that has one. (In memory
-    /// is only what home did not take, so it is newer than what home has.)
+    /// The record kept under `key`, from memory, home or the first read-only layer that has one.
+    /// (In memory is only what home did not take, so it is newer than what home has.)
     pub fn record(&self, key: &Key) -> Option<Vec<u8>> {
         let digest = key.digest();
-        let in_memory = self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
+        let in_memory =
+            self.records.lock().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
         in_memory
             .map(|(_, value)| value)
             .or_else(|| self.home.as_ref().and_then(|home| self.read_record(home, digest, true)))
-            .or_else(|| self.layers.iter().find_map(|layer| self.record_in_layer(layer, digest, RECORD_LIMIT)))
+            .or_else(|| {
+                self.layers
+                    .iter()
+                    .find_map(|layer| self.record_in_layer(layer, digest, RECORD_LIMIT))
+            })
     }
 
     /// Keeps `value` under `key`, in place of what was there.
@@ -39,14 +44,20 @@ impl Cache {
         self.put_record_as(key, value, DirStore::publish);
     }
 
-    /// The same without waiting for the disk: the next process finds it, but a machine that stops may take it
-    /// along.
+    /// The same without waiting for the disk: the next process finds it, but a machine that stops
+    /// may take it along.
     pub fn put_record_soon(&self, key: &Key, value: &[u8]) {
         self.put_record_as(key, value, DirStore::publish_soon);
     }
 
-    fn put_record_as(&self, key: &Key, value: &[u8], publish: impl Fn(&DirStore, &Place, &[u8]) -> Result<(), Fault>) {
-        let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
+    fn put_record_as(
+        &self,
+        key: &Key,
+        value: &[u8],
+        publish: impl Fn(&DirStore, &Place, &[u8]) -> Result<(), Fault>,
+    ) {
+        let created =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis());
         let bytes = encode_record(key, value, u64::try_from(created).unwrap_or(u64::MAX));
         let in_memory = || self.records.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(home) = self.writable_home() {
@@ -61,9 +72,14 @@ impl Cache {
         in_memory().insert(key.digest(), (key.clone(), value.to_vec()));
     }
 
-    /// Replaces a record by what `change` makes of it, under the key's lock, so that no other process's
-    /// update is lost. After `deadline` it goes on without the lock.
-    pub fn update_record(&self, key: &Key, deadline: Duration, change: impl FnOnce(Option<&[u8]>) -> Vec<u8>) {
+    /// Replaces a record by what `change` makes of it, under the key's lock, so that no other
+    /// process's update is lost. After `deadline` it goes on without the lock.
+    pub fn update_record(
+        &self,
+        key: &Key,
+        deadline: Duration,
+        change: impl FnOnce(Option<&[u8]>) -> Vec<u8>,
+    ) {
         let now = Instant::now();
         let until = now.checked_add(deadline).unwrap_or(now);
         let lock = self.lock::<()>(key.digest(), until, || None);
@@ -72,8 +88,9 @@ impl Cache {
         drop(lock);
     }
 
-    /// Says that the record under `key` holds what no writer of its kind writes: it is set aside where it is
-    /// ours, forgotten in memory, and warned of. One in a read-only layer stays, and is warned of once.
+    /// Says that the record under `key` holds what no writer of its kind writes: it is set aside
+    /// where it is ours, forgotten in memory, and warned of. One in a read-only layer stays, and is
+    /// warned of once.
     pub fn reject_record(&self, key: &Key, reason: impl Into<String>) {
         let (digest, reason) = (key.digest(), reason.into());
         self.records.lock().unwrap_or_else(PoisonError::into_inner).remove(&digest);
@@ -86,7 +103,12 @@ impl Cache {
         }
     }
 
-    pub(crate) fn read_record(&self, store: &DirStore, digest: Digest, ours: bool) -> Option<Vec<u8>> {
+    pub(crate) fn read_record(
+        &self,
+        store: &DirStore,
+        digest: Digest,
+        ours: bool,
+    ) -> Option<Vec<u8>> {
         let place = Place::record(digest);
         let reason = match store.read(&place, RECORD_LIMIT) {
             Ok(bytes) => match decode_record(&bytes?, Some(digest)) {
@@ -103,9 +125,10 @@ impl Cache {
         None
     }
 
-    /// SHA-256 of a file's content, remembered by device, inode, size, modification and change time — never
-    /// by its path. A 100 MB compiler library costs its 0.1 s once; replaced under the same name, it is read
-    /// again. (The change time cannot be set by anybody, so a lying modification time does no harm.)
+    /// SHA-256 of a file's content, remembered by device, inode, size, modification and change time
+    /// — never by its path. A 100 MB compiler library costs its 0.1 s once; replaced under the same
+    /// name, it is read again. (The change time cannot be set by anybody, so a lying modification
+    /// time does no harm.)
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -134,8 +157,8 @@ impl Cache {
         }
         let digest = Digest(hasher.finalize().into());
         let after = file.metadata()?;
-        let unchanged =
-            (before.size(), before.ctime(), before.ctime_nsec()) == (after.size(), after.ctime(), after.ctime_nsec());
+        let unchanged = (before.size(), before.ctime(), before.ctime_nsec())
+            == (after.size(), after.ctime(), after.ctime_nsec());
         if unchanged && is_settled(after.ctime()) {
             self.put_record(&key, &digest.0);
         }
@@ -143,8 +166,10 @@ impl Cache {
     }
 }
 
-/// Whether a change time lies far enough back that a later change must show. With a clock before it: no.
+/// Whether a change time lies far enough back that a later change must show. With a clock before
+/// it: no.
 fn is_settled(changed_s: i64) -> bool {
     let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) else { return false };
-    u64::try_from(changed_s).is_ok_and(|changed| now.as_secs() > changed.saturating_add(SETTLED.as_secs()))
+    u64::try_from(changed_s)
+        .is_ok_and(|changed| now.as_secs() > changed.saturating_add(SETTLED.as_secs()))
 }

@@ -1,7 +1,8 @@
 //! Directories that are trusted before they are used, reached by handle and never by a path twice.
 //!
-//! Every step opens one name below an open directory without following links, and asks the open handle — not
-//! the name — who owns it. So a link or a directory swapped in between two calls changes nothing.
+//! Every step opens one name below an open directory without following links, and asks the open
+//! handle — not the name — who owns it. So a link or a directory swapped in between two calls
+//! changes nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -60,16 +61,19 @@ pub(crate) struct SafeDir {
     fd: OwnedFd,
 }
 
-const OPEN_DIR: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+const OPEN_DIR: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NONBLOCK);
 
 fn trusted_owner(stat: &Stat) -> bool {
     stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw()
 }
 
 impl SafeDir {
-    /// Opens the root of a store. The way there may pass links (a home on another disk); the last step may
-    /// not be one, must belong to us or to root, and must not be writable for everybody.
+    /// Opens the root of a store. The way there may pass links (a home on another disk); the last
+    /// step may not be one, must belong to us or to root, and must not be writable for everybody.
     pub(crate) fn open_root(path: &Path) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(CWD, path, OPEN_DIR, Mode::empty()) {
             // A link opened with both flags reports ENOTDIR, not ELOOP, on Linux.
@@ -107,7 +111,9 @@ impl SafeDir {
     /// Opens a directory just below this one; nobody but its owner may be able to write there.
     pub(crate) fn open_dir(&self, name: &str) -> Result<Self, Fault> {
         let fd = match rustix::fs::openat(&self.fd, name, OPEN_DIR, Mode::empty()) {
-            Err(Errno::NOTDIR) => return Err(Fault::Refused("something that is no directory stands in its place")),
+            Err(Errno::NOTDIR) => {
+                return Err(Fault::Refused("something that is no directory stands in its place"));
+            }
             result => result?,
         };
         Self::check(fd, GROUP_OR_OTHERS_WRITE)
@@ -132,9 +138,11 @@ impl SafeDir {
         rustix::fs::fstat(&self.fd).is_ok_and(|stat| stat.st_nlink == 0)
     }
 
-    /// Opens a regular file for reading, with its length. Never follows a link and never waits on a FIFO.
+    /// Opens a regular file for reading, with its length. Never follows a link and never waits on a
+    /// FIFO.
     pub(crate) fn open_file(&self, name: &str) -> Result<(File, u64), Fault> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let flags =
+            OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())?;
         let len = check_file(&fd)?;
         Ok((File::from(fd), len))
@@ -146,23 +154,33 @@ impl SafeDir {
         if len > limit {
             return Err(Fault::Refused("it is larger than the limit for one entry"));
         }
-        // One byte more than it says: a file that grew while it was read shows, and is never half taken.
-        let capacity = usize::try_from(len).map_err(|_| Fault::Refused("it does not fit in memory"))?;
+        // One byte more than it says: a file that grew while it was read shows, and is never half
+        // taken.
+        let capacity =
+            usize::try_from(len).map_err(|_| Fault::Refused("it does not fit in memory"))?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(capacity.saturating_add(1)).map_err(|_| Fault::Refused("it does not fit in memory"))?;
+        bytes
+            .try_reserve_exact(capacity.saturating_add(1))
+            .map_err(|_| Fault::Refused("it does not fit in memory"))?;
         file.take(len.saturating_add(1)).read_to_end(&mut bytes)?;
         Ok(bytes)
     }
 
     /// Makes a file that must not have been there; whatever is written goes to its end.
     pub(crate) fn create_file(&self, name: &str) -> Result<File, Fault> {
-        let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR
+            | OFlags::APPEND
+            | OFlags::CREATE
+            | OFlags::EXCL
+            | OFlags::NOFOLLOW
+            | OFlags::CLOEXEC;
         Ok(File::from(rustix::fs::openat(&self.fd, name, flags, FILE_MODE)?))
     }
 
     /// Opens a file for locking or appending, made if it is not there.
     pub(crate) fn open_shared(&self, name: &str, append: bool) -> Result<File, Fault> {
-        let mut flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mut flags =
+            OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         if append {
             flags |= OFlags::APPEND;
         }
@@ -203,8 +221,8 @@ impl SafeDir {
         Ok(rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes whatever bears the name: a file, a link, or a directory with what is in it, `depth` levels at
-    /// most. Links are removed, never followed.
+    /// Removes whatever bears the name: a file, a link, or a directory with what is in it, `depth`
+    /// levels at most. Links are removed, never followed.
     pub(crate) fn remove_tree(&self, name: &str, depth: u32) -> Result<(), Fault> {
         let Err(fault) = self.unlink(name).or_else(|_| self.rmdir(name)) else { return Ok(()) };
         let Some(left) = depth.checked_sub(1) else { return Err(fault) };
@@ -236,10 +254,11 @@ impl SafeDir {
     }
 }
 
-/// Opens a file by its path for reading, without following a link in the last step or waiting on a FIFO.
-/// Nothing is known about it yet.
+/// Opens a file by its path for reading, without following a link in the last step or waiting on a
+/// FIFO. Nothing is known about it yet.
 pub(crate) fn open_untrusted(path: &Path) -> Result<File, Fault> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     Ok(File::from(rustix::fs::openat(CWD, path, flags, Mode::empty())?))
 }
 
@@ -275,15 +294,17 @@ pub(crate) fn is_privileged() -> bool {
         || is_secure_execution()
 }
 
-/// The kernel's own word (`AT_SECURE`), which knows file capabilities too. A process that may not read its
-/// own auxiliary vector is one that was made undumpable for just that reason.
+/// The kernel's own word (`AT_SECURE`), which knows file capabilities too. A process that may not
+/// read its own auxiliary vector is one that was made undumpable for just that reason.
 fn is_secure_execution() -> bool {
     const AT_SECURE: usize = 23;
     const WORD: usize = size_of::<usize>();
     match std::fs::read("/proc/self/auxv") {
         Ok(bytes) => {
-            let words: Vec<usize> =
-                bytes.chunks_exact(WORD).map(|w| w.try_into().map_or(0, usize::from_ne_bytes)).collect();
+            let words: Vec<usize> = bytes
+                .chunks_exact(WORD)
+                .map(|w| w.try_into().map_or(0, usize::from_ne_bytes))
+                .collect();
             words.chunks_exact(2).any(|pair| matches!(pair, [AT_SECURE, value] if *value != 0))
         }
         Err(error) => error.kind() == io::ErrorKind::PermissionDenied,

@@ -1,5 +1,5 @@
-//! One directory of entries: reading, publishing and setting aside. It knows names and bytes, not their
-//! meaning.
+//! One directory of entries: reading, publishing and setting aside. It knows names and bytes, not
+//! their meaning.
 //!
 //! ```text
 //! ROOT/v1/e/ab/SOURCE/BUILD     entries: a directory for each source key, so that its builds are one small listing
@@ -22,7 +22,8 @@ use crate::warning::Warning;
 
 /// So often a look-up starts again from the top when the file system says that a handle went stale.
 const STALE_RETRIES: usize = 4;
-/// So often a publication starts again when its directory was removed under it (by eviction or by hand).
+/// So often a publication starts again when its directory was removed under it (by eviction or by
+/// hand).
 const PUBLISH_RETRIES: usize = 8;
 const ASIDE: &str = "aside";
 /// So many faulty entries are kept for whoever wants to look at them.
@@ -138,7 +139,8 @@ impl DirStore {
     /// Folders beside the base that belong to other formats.
     pub(crate) fn other_formats(&self) -> Vec<String> {
         let mut names = self.root().and_then(|root| root.list()).unwrap_or_default();
-        let numbered = |name: &str| name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
+        let numbered =
+            |name: &str| name.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
         names.retain(|name| numbered(name) && *name != base_name());
         names.sort();
         names
@@ -213,8 +215,8 @@ impl DirStore {
         self.publish_as(place, bytes, true)
     }
 
-    /// The same without waiting for the disk: what is there outlives the process, and may not outlive the
-    /// machine. For a moment nothing is there.
+    /// The same without waiting for the disk: what is there outlives the process, and may not
+    /// outlive the machine. For a moment nothing is there.
     pub(crate) fn publish_soon(&self, place: &Place, bytes: &[u8]) -> Result<(), Fault> {
         self.publish_as(place, bytes, false)
     }
@@ -238,15 +240,17 @@ impl DirStore {
         sweep_temps(&dir);
         let (temp, file) = create_temp(&dir)?;
         let written = write(&file, bytes, durable).and_then(|()| {
-            // A file system that is asked to put one file in place of another writes the new one out at once
-            // (ext4: a millisecond and more).
+            // A file system that is asked to put one file in place of another writes the new one
+            // out at once (ext4: a millisecond and more).
             if !durable {
                 let _ = dir.unlink(&place.name);
             }
             let renamed = dir.rename(&temp, &dir, &place.name);
-            // Something that no file can replace (a directory) may stand there. Where the disk is at fault, a
-            // good entry may.
-            if renamed.as_ref().is_err_and(|fault| !fault.is_of_the_disk()) && self.set_aside(place).is_ok() {
+            // Something that no file can replace (a directory) may stand there. Where the disk is
+            // at fault, a good entry may.
+            if renamed.as_ref().is_err_and(|fault| !fault.is_of_the_disk())
+                && self.set_aside(place).is_ok()
+            {
                 return dir.rename(&temp, &dir, &place.name);
             }
             renamed
@@ -265,7 +269,8 @@ impl DirStore {
         }
     }
 
-    /// Takes what lies at `place` out of the way, whatever it is. Kept for inspection where that is possible.
+    /// Takes what lies at `place` out of the way, whatever it is. Kept for inspection where that is
+    /// possible.
     pub(crate) fn set_aside(&self, place: &Place) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
         clear_place(&*self.base()?, &dir, &place.name)
@@ -274,7 +279,8 @@ impl DirStore {
     /// Removes what lies at `place`, and its directory when that was the last build of its source.
     pub(crate) fn remove(&self, place: &Place) -> Result<(), Fault> {
         let dir = self.open_place(place)?;
-        dir.unlink(&place.name).or_else(|fault| if fault.is_absent() { Ok(()) } else { dir.rmdir(&place.name) })?;
+        dir.unlink(&place.name)
+            .or_else(|fault| if fault.is_absent() { Ok(()) } else { dir.rmdir(&place.name) })?;
         if let [parents @ .., source] = place.dirs.as_slice()
             && source.len() == 64
         {
@@ -285,12 +291,14 @@ impl DirStore {
         Ok(())
     }
 
-    /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left behind when
-    /// `sweep`.
+    /// Everything of one kind, with its size, in no order. Also sweeps what crashed writers left
+    /// behind when `sweep`.
     pub(crate) fn walk(&self, kind: Kind, sweep: bool) -> Vec<(Place, u64)> {
         let mut found = Vec::new();
         let Ok(base) = self.base() else { return found };
-        let Ok(top) = base.open_dir(if kind == Kind::Entry { "e" } else { "r" }) else { return found };
+        let Ok(top) = base.open_dir(if kind == Kind::Entry { "e" } else { "r" }) else {
+            return found;
+        };
         for (shard, dir) in subdirs(&top) {
             if sweep {
                 sweep_temps(&dir);
@@ -323,9 +331,14 @@ pub(crate) fn make_room(base: &SafeDir, dir: &SafeDir, name: &str) -> Result<Saf
     }
 }
 
-/// Opens a file of the cache's own (a lock, the journal), made if it is not there; what stands in its place
-/// and is no such file is moved aside.
-pub(crate) fn open_or_clear(base: &SafeDir, dir: &SafeDir, name: &str, append: bool) -> Result<File, Fault> {
+/// Opens a file of the cache's own (a lock, the journal), made if it is not there; what stands in
+/// its place and is no such file is moved aside.
+pub(crate) fn open_or_clear(
+    base: &SafeDir,
+    dir: &SafeDir,
+    name: &str,
+    append: bool,
+) -> Result<File, Fault> {
     match dir.open_shared(name, append) {
         // A directory opened for writing.
         Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::IsADirectory => {}
@@ -362,7 +375,8 @@ fn subdirs(dir: &SafeDir) -> Vec<(String, SafeDir)> {
     listed.into_iter().filter_map(|name| dir.open_dir(&name).ok().map(|sub| (name, sub))).collect()
 }
 
-/// What bears a digest's name, whatever it is: a FIFO in an entry's place is found too, with no bytes.
+/// What bears a digest's name, whatever it is: a FIFO in an entry's place is found too, with no
+/// bytes.
 fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
     let listed = dir.list().unwrap_or_default();
     let named = listed.into_iter().filter(|name| name.parse::<Digest>().is_ok());
@@ -374,13 +388,16 @@ fn files(dir: &SafeDir, dirs: &[String]) -> Vec<(Place, u64)> {
         .collect()
 }
 
-/// A name that no other process uses, with high probability; whoever creates it insists on being the first.
+/// A name that no other process uses, with high probability; whoever creates it insists on being
+/// the first.
 pub(crate) fn unique_name(prefix: &str) -> String {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    // The time only tells processes of one number apart (containers that share a home); O_EXCL decides.
-    let nanos =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+    // The time only tells processes of one number apart (containers that share a home); O_EXCL
+    // decides.
+    let nanos = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |time| time.subsec_nanos());
     format!("{prefix}-{}-{count}-{nanos}", std::process::id())
 }
 
@@ -390,11 +407,14 @@ fn create_temp(dir: &SafeDir) -> Result<(String, File), Fault> {
         let name = unique_name(TEMP_PREFIX.trim_end_matches('-'));
         match dir.create_file(&name) {
             Ok(file) => {
-                // Tells sweepers that the writer lives; the lock dies with it. Without locks nobody sweeps.
+                // Tells sweepers that the writer lives; the lock dies with it. Without locks nobody
+                // sweeps.
                 let _ = file.try_lock();
                 return Ok((name, file));
             }
-            Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::AlreadyExists => last = error.into(),
+            Err(Fault::Io(error)) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                last = error.into()
+            }
             Err(fault) => return Err(fault),
         }
     }

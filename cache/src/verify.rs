@@ -22,8 +22,9 @@ pub struct Verification {
     pub moved: u64,
     /// What was faulty, and why.
     pub bad: Vec<(PathBuf, String)>,
-    /// How many of the faulty were set aside, so that they are made anew. The others lie where nothing may be
-    /// changed: in read-only layers and in a home that cannot be written. They are never used either.
+    /// How many of the faulty were set aside, so that they are made anew. The others lie where
+    /// nothing may be changed: in read-only layers and in a home that cannot be written. They are
+    /// never used either.
     pub aside: u64,
 }
 
@@ -31,15 +32,17 @@ pub struct Verification {
 type Counts<'a> = &'a dyn Fn(Option<&EntryInfo>) -> bool;
 
 impl Cache {
-    /// Reads and checks every byte of every layer. In the home directory it repairs what can be: faulty
-    /// entries are set aside (they will be made again), good ones under a wrong name are put under their own,
-    /// what crashed writers left is swept, and the journal is written anew from what is there.
+    /// Reads and checks every byte of every layer. In the home directory it repairs what can be:
+    /// faulty entries are set aside (they will be made again), good ones under a wrong name are put
+    /// under their own, what crashed writers left is swept, and the journal is written anew from
+    /// what is there.
     pub fn verify(&self) -> Verification {
         self.verify_counting(&|_| true)
     }
 
-    /// As [`Cache::verify`], but only entries that `which` picks count as good, and no records. Everything is
-    /// checked and repaired all the same: what is faulty has no name or metadata that could be believed.
+    /// As [`Cache::verify`], but only entries that `which` picks count as good, and no records.
+    /// Everything is checked and repaired all the same: what is faulty has no name or metadata that
+    /// could be believed.
     pub fn verify_picked(&self, which: impl Fn(&EntryInfo) -> bool) -> Verification {
         self.verify_counting(&|info| info.is_some_and(&which))
     }
@@ -59,14 +62,23 @@ impl Cache {
                 Layer::Dir(store) => self.verify_dir(store, origin, counts, &mut report),
                 Layer::Pack(lazy) => match self.pack(lazy) {
                     Some(pack) => self.verify_pack(pack, &origin, counts, &mut report),
-                    None => report.bad.push((layer.path().to_owned(), "the pack is not used; see the warnings".into())),
+                    None => report.bad.push((
+                        layer.path().to_owned(),
+                        "the pack is not used; see the warnings".into(),
+                    )),
                 },
             }
         }
         report
     }
 
-    fn verify_pack(&self, pack: &Pack, origin: &Origin, counts: Counts<'_>, report: &mut Verification) {
+    fn verify_pack(
+        &self,
+        pack: &Pack,
+        origin: &Origin,
+        counts: Counts<'_>,
+        report: &mut Verification,
+    ) {
         for item in &pack.items {
             let counted = match item.kind {
                 Kind::Entry => pack
@@ -78,10 +90,17 @@ impl Cache {
         }
     }
 
-    fn verify_dir(&self, store: &DirStore, origin: Origin, counts: Counts<'_>, report: &mut Verification) {
+    fn verify_dir(
+        &self,
+        store: &DirStore,
+        origin: Origin,
+        counts: Counts<'_>,
+        report: &mut Verification,
+    ) {
         let ours = origin == Origin::Home;
         let used = if ours { self.places_by_use(store) } else { Vec::new() };
-        let used: HashMap<&str, u64> = used.iter().filter_map(|(place, used)| Some((place.name(), (*used)?))).collect();
+        let used: HashMap<&str, u64> =
+            used.iter().filter_map(|(place, used)| Some((place.name(), (*used)?))).collect();
         for (place, bytes) in store.walk(Kind::Entry, false) {
             let decoded = match store.read(&place, self.config.entry_limit) {
                 Ok(None) => continue,
@@ -97,7 +116,12 @@ impl Cache {
                     report.moved += 1;
                     let _ = store.remove(&place);
                 }
-                Ok(counts(Some(&EntryInfo::new(&entry, origin.clone(), None, used.get(own.name()).copied()))))
+                Ok(counts(Some(&EntryInfo::new(
+                    &entry,
+                    origin.clone(),
+                    None,
+                    used.get(own.name()).copied(),
+                ))))
             });
             if let (Err(reason), true) = (&checked, ours) {
                 self.report_corrupt(store, &place, reason.clone(), true);
@@ -109,7 +133,9 @@ impl Cache {
             let name = place.name().parse().ok();
             let checked = match store.read(&place, RECORD_LIMIT) {
                 Ok(None) => continue,
-                Ok(Some(bytes)) => decode_record(&bytes, name).map(|_| counts(None)).map_err(|error| error.to_string()),
+                Ok(Some(bytes)) => decode_record(&bytes, name)
+                    .map(|_| counts(None))
+                    .map_err(|error| error.to_string()),
                 Err(fault) => Err(fault.to_string()),
             };
             if let (Err(reason), true) = (&checked, ours) {

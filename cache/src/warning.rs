@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[non_exhaustive]
 pub enum Warning {
     /// There is no home directory to be found.
-    #[error("no cache directory: neither an explicit one nor the user's is known; artefacts are kept in memory only")]
+    #[error(
+        "no cache directory: neither an explicit one nor the user's is known; artefacts are kept \
+         in memory only"
+    )]
     NoHome,
     /// The process runs setuid: nothing on disk is trusted.
     #[error("the cache is off: the process runs with rights that its starter lacks (setuid)")]
@@ -68,7 +71,10 @@ pub enum Warning {
         reason: String,
     },
     /// The artefact alone is above the cap.
-    #[error("an artefact of {bytes} bytes does not fit the cache's cap of {cap}; it is kept in memory only")]
+    #[error(
+        "an artefact of {bytes} bytes does not fit the cache's cap of {cap}; it is kept in \
+         memory only"
+    )]
     TooLarge {
         /// Its size.
         bytes: u64,

@@ -1,6 +1,8 @@
-//! Length-prefixed little-endian fields: the one way in which anything of this crate is laid out in a file.
+//! Length-prefixed little-endian fields: the one way in which anything of this crate is laid out in
+//! a file.
 //!
-//! The reader never trusts a length: each one is checked against what is left before anything is sliced.
+//! The reader never trusts a length: each one is checked against what is left before anything is
+//! sliced.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +45,10 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], WireError> {
+    pub(crate) fn array<const N: usize>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<[u8; N], WireError> {
         let short = WireError::Short { what, at: self.at };
         self.take(N as u64, what)?.try_into().map_err(|_| short)
     }
@@ -71,7 +76,10 @@ impl<'a> Reader<'a> {
     }
 
     /// A map of strings; its keys must rise strictly, so that one map has one encoding.
-    pub(crate) fn map(&mut self, what: &'static str) -> Result<BTreeMap<String, String>, WireError> {
+    pub(crate) fn map(
+        &mut self,
+        what: &'static str,
+    ) -> Result<BTreeMap<String, String>, WireError> {
         let count = self.u32(what)?;
         let mut map = BTreeMap::new();
         let mut last: Option<&str> = None;
@@ -94,8 +102,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Appends a map of strings in its canonical form. The count is a u32: a map of four billion pairs does not
-/// fit in memory, so that saturating there can lose nothing.
+/// Appends a map of strings in its canonical form. The count is a u32: a map of four billion pairs
+/// does not fit in memory, so that saturating there can lose nothing.
 pub(crate) fn put_map(out: &mut Vec<u8>, map: &BTreeMap<String, String>) {
     out.extend_from_slice(&u32::try_from(map.len()).unwrap_or(u32::MAX).to_le_bytes());
     for (key, value) in map {

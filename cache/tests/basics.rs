@@ -48,7 +48,10 @@ fn looking_at_a_cache_that_is_not_there_makes_none() {
     let dir = scratch();
     let cache = open(&dir.path().join("cache"));
     assert_eq!(cache.check_home(), Ok(false));
-    assert_eq!((cache.list().len(), cache.stat().layers[0].entries, cache.verify().good), (0, 0, 0));
+    assert_eq!(
+        (cache.list().len(), cache.stat().layers[0].entries, cache.verify().good),
+        (0, 0, 0)
+    );
     assert_eq!((cache.clear(|_| true).entries, cache.records().len()), (0, 0));
     assert_eq!((cache.warnings(), cache.check_home()), (vec![], Ok(false)));
     assert!(!dir.path().join("cache").exists());
@@ -62,7 +65,9 @@ fn find_gives_the_newest_build_that_is_accepted() {
         cache.put(&build("a", maker), &Artefact::new(maker).need("driver", driver));
     }
     let find = |driver: &str| {
-        let found = cache.find(&source("a"), Scope::Everywhere, |entry| entry.needs()["driver"].as_str() <= driver);
+        let found = cache.find(&source("a"), Scope::Everywhere, |entry| {
+            entry.needs()["driver"].as_str() <= driver
+        });
         found.map(|found| String::from_utf8_lossy(found.entry.payload()).into_owned())
     };
     assert_eq!(find("99").as_deref(), Some("new"));
@@ -74,7 +79,11 @@ fn find_gives_the_newest_build_that_is_accepted() {
 #[test]
 fn another_field_value_label_or_order_is_another_key() {
     let digest = |fields: &[(&str, &str)]| {
-        fields.iter().fold(Key::builder("test"), |key, (label, value)| key.field(label, value)).finish().digest()
+        fields
+            .iter()
+            .fold(Key::builder("test"), |key, (label, value)| key.field(label, value))
+            .finish()
+            .digest()
     };
     let base = digest(&[("a", "bc"), ("d", "e")]);
     for other in [
@@ -121,7 +130,10 @@ fn a_changed_header_flag_constant_wave_width_or_feature_is_another_key() {
 fn the_digest_of_a_key_never_changes_between_versions_of_this_crate() {
     // The expected digest was computed by a few lines of Python over the documented encoding.
     let key = Key::builder("test").field("a", "b").content("c", "text").finish();
-    assert_eq!(key.digest().to_string(), "8b834029ccca26dac52c0a1888a4aca870242de0eb3d45165a15609ad65ae6f2");
+    assert_eq!(
+        key.digest().to_string(),
+        "8b834029ccca26dac52c0a1888a4aca870242de0eb3d45165a15609ad65ae6f2"
+    );
 }
 
 #[test]
@@ -131,11 +143,12 @@ fn one_hundred_and_twenty_eight_threads_make_one_key_once() {
     std::thread::scope(|scope| {
         for _ in 0..128 {
             scope.spawn(|| {
-                let found = cache.get_or_make::<Infallible, _>(&build("a", "one"), DEADLINE, || {
-                    made.fetch_add(1, Ordering::SeqCst);
-                    std::thread::sleep(Duration::from_millis(30));
-                    Ok(Artefact::new("result"))
-                });
+                let found =
+                    cache.get_or_make::<Infallible, _>(&build("a", "one"), DEADLINE, || {
+                        made.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_millis(30));
+                        Ok(Artefact::new("result"))
+                    });
                 assert_eq!(found.unwrap().entry.payload(), b"result");
             });
         }
@@ -162,7 +175,8 @@ fn what_the_maker_fails_with_reaches_every_waiter_and_is_not_kept() {
         }
     });
     assert_eq!(made.load(Ordering::SeqCst), 1);
-    let retried = cache.get_or_make::<&str, _>(&build("a", "one"), DEADLINE, || Ok(Artefact::new("now it works")));
+    let retried = cache
+        .get_or_make::<&str, _>(&build("a", "one"), DEADLINE, || Ok(Artefact::new("now it works")));
     assert_eq!(retried.unwrap().origin, Origin::Made);
 }
 
@@ -176,7 +190,8 @@ fn a_maker_that_panics_leaves_the_key_free() {
     }));
     assert!(outcome.is_err());
     let started = std::time::Instant::now();
-    let found = cache.get_or_make::<Infallible, _>(&key, DEADLINE, || Ok(Artefact::new("fine"))).unwrap();
+    let found =
+        cache.get_or_make::<Infallible, _>(&key, DEADLINE, || Ok(Artefact::new("fine"))).unwrap();
     assert_eq!(found.origin, Origin::Made);
     assert!(started.elapsed() < DEADLINE / 4);
 }

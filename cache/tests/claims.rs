@@ -1,13 +1,13 @@
-//! README.md says which test shows what; this holds it to that: every test that the table names is there,
-//! under that name, in that file, and runs.
+//! README.md says which test shows what; this holds it to that: every test that the table names is
+//! there, under that name, in that file, and runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The numbered faults, and the lettered ones beside them.
 const ROWS: &[&str] = &[
-    "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "20", "a",
-    "b", "c", "d", "e", "f",
+    "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17",
+    "18", "19", "20", "a", "b", "c", "d", "e", "f",
 ];
 
 /// `[`name`](file)` in a line, wherever it stands.
@@ -21,15 +21,15 @@ fn named(line: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whether the file has a test of that name that is run: a function after `#[test]`, or a name given to a
-/// macro that makes one.
+/// Whether the file has a test of that name that is run: a function after `#[test]`, or a name
+/// given to a macro that makes one.
 fn is_there(text: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     text.match_indices(&function).any(|(at, _)| {
         let before = text.get(..at).unwrap_or_default();
         let attributes = before.rfind("#[test]").and_then(|from| before.get(from..)).unwrap_or("}");
-        // Between the attribute and the function there is no end of another one, and nothing that leaves it
-        // out.
+        // Between the attribute and the function there is no end of another one, and nothing that
+        // leaves it out.
         !attributes.contains('}') && !attributes.contains("#[ignore")
     })
 }
@@ -48,7 +48,8 @@ fn every_fault_of_the_readmes_table_names_a_test_that_is_there() {
         let tests = named(line);
         assert!(!tests.is_empty(), "{number} names no test");
         for (name, file) in tests {
-            let text = std::fs::read_to_string(here.join(&file)).unwrap_or_else(|e| panic!("{number}: {file}: {e}"));
+            let text = std::fs::read_to_string(here.join(&file))
+                .unwrap_or_else(|e| panic!("{number}: {file}: {e}"));
             assert!(is_there(&text, &name), "{number}: {file} has no test {name}");
         }
     }
@@ -58,7 +59,8 @@ fn every_fault_of_the_readmes_table_names_a_test_that_is_there() {
 
 #[test]
 fn a_name_that_is_no_test_is_not_taken_for_one() {
-    let text = "#[test]\nfn real() {}\n\nfn helper() {}\n\n#[test]\n#[ignore = \"\"]\nfn left_out() {}\n// fn gone(";
+    let text = "#[test]\nfn real() {}\n\nfn helper() {}\n\n#[test]\n#[ignore = \"\"]\nfn \
+        left_out() {}\n// fn gone(";
     assert!(is_there(text, "real"));
     for name in ["helper", "left_out", "gone", "rea", "missing"] {
         assert!(!is_there(text, name), "{name}");

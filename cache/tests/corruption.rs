@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use kjit_cache::{Artefact, BuildKey, Cache, Config, Entry, EntryError, Key, Origin, Scope, Warning};
+use kjit_cache::{
+    Artefact, BuildKey, Cache, Config, Entry, EntryError, Key, Origin, Scope, Warning,
+};
 
 /// In memory where that is to be had: thousands of files are written here.
 fn scratch() -> tempfile::TempDir {
@@ -45,12 +47,16 @@ fn filled() -> (tempfile::TempDir, PathBuf, Vec<u8>) {
     (dir, path, bytes)
 }
 
-/// What stands at the entry's place is not taken by any look-up, is reported, and is made again exactly once.
+/// What stands at the entry's place is not taken by any look-up, is reported, and is made again
+/// exactly once.
 #[track_caller]
 fn assert_made_again_once(dir: &Path, what: &str) {
     let cache = open(dir);
     assert!(cache.get(&key("k")).is_none(), "{what} was run");
-    assert!(cache.find(key("k").source(), Scope::Everywhere, |_| true).is_none(), "{what} was found by source");
+    assert!(
+        cache.find(key("k").source(), Scope::Everywhere, |_| true).is_none(),
+        "{what} was found by source"
+    );
     let mut made = 0;
     for _ in 0..3 {
         let found = cache.get_or_make::<Infallible, _>(&key("k"), Duration::from_secs(5), || {
@@ -60,7 +66,11 @@ fn assert_made_again_once(dir: &Path, what: &str) {
         assert_eq!(found.unwrap().entry.payload(), artefact("k").payload);
     }
     assert_eq!(made, 1, "{what}");
-    assert!(matches!(cache.warnings().as_slice(), [Warning::Corrupt { .. }]), "{what}: {:?}", cache.warnings());
+    assert!(
+        matches!(cache.warnings().as_slice(), [Warning::Corrupt { .. }]),
+        "{what}: {:?}",
+        cache.warnings()
+    );
     assert_eq!(open(dir).get(&key("k")).map(|found| found.origin), Some(Origin::Home), "{what}");
 }
 
@@ -90,7 +100,10 @@ fn an_entry_with_any_bit_flipped_is_never_run() {
             tried += 1;
             if bit == at % 8 {
                 write(&path, &flipped);
-                assert!(open(dir.path()).get(&key("k")).is_none(), "bit {bit} of byte {at}, from disk");
+                assert!(
+                    open(dir.path()).get(&key("k")).is_none(),
+                    "bit {bit} of byte {at}, from disk"
+                );
             }
         }
     }
@@ -139,7 +152,10 @@ fn an_entry_of_a_newer_or_older_format_is_called_that() {
     for format in [0u32, 2, 77, u32::MAX] {
         let mut foreign = bytes.clone();
         foreign[8..12].copy_from_slice(&format.to_le_bytes());
-        assert_eq!(Entry::decode(foreign.clone()).unwrap_err(), EntryError::Format { found: format });
+        assert_eq!(
+            Entry::decode(foreign.clone()).unwrap_err(),
+            EntryError::Format { found: format }
+        );
         write(&path, &foreign);
         assert_made_again_once(dir.path(), "a foreign format");
     }
@@ -150,7 +166,9 @@ fn a_directory_a_fifo_a_link_or_a_device_in_an_entrys_place_is_moved_away() {
     let (dir, path, _) = filled();
     let steps: Vec<PathBuf> = path.ancestors().take(3).map(Path::to_owned).collect();
     for step in &steps {
-        for what in ["directory", "full directory", "fifo", "dangling link", "link to itself", "file"] {
+        for what in
+            ["directory", "full directory", "fifo", "dangling link", "link to itself", "file"]
+        {
             if step.is_dir() {
                 std::fs::remove_dir_all(step).unwrap();
             } else {
@@ -175,10 +193,18 @@ fn a_directory_a_fifo_a_link_or_a_device_in_an_entrys_place_is_moved_away() {
             }
             let cache = open(dir.path());
             assert!(cache.get(&key("k")).is_none(), "{what} at {}", step.display());
-            let made = cache.get_or_make::<Infallible, _>(&key("k"), Duration::from_secs(5), || Ok(artefact("k")));
+            let made =
+                cache.get_or_make::<Infallible, _>(&key("k"), Duration::from_secs(5), || {
+                    Ok(artefact("k"))
+                });
             assert_eq!(made.unwrap().origin, Origin::Made);
             let again = open(dir.path()).get(&key("k"));
-            assert_eq!(again.map(|found| found.origin), Some(Origin::Home), "{what} at {} stayed", step.display());
+            assert_eq!(
+                again.map(|found| found.origin),
+                Some(Origin::Home),
+                "{what} at {} stayed",
+                step.display()
+            );
         }
     }
 }
@@ -214,22 +240,40 @@ fn whatever_stands_in_place_of_the_caches_own_files_is_moved_away() {
                     std::fs::set_permissions(below, PermissionsExt::from_mode(0o700)).unwrap();
                 }
             }
-            let config = || Config::for_app("kjit-test").ignore_environment().dir(dir.path()).max_bytes(3_000);
+            let config = || {
+                Config::for_app("kjit-test").ignore_environment().dir(dir.path()).max_bytes(3_000)
+            };
             let cache = Cache::open(config());
-            let made = cache.get_or_make::<Infallible, _>(&key("k"), Duration::from_secs(5), || Ok(artefact("k")));
+            let made =
+                cache.get_or_make::<Infallible, _>(&key("k"), Duration::from_secs(5), || {
+                    Ok(artefact("k"))
+                });
             assert_eq!(made.unwrap().origin, Origin::Made, "{what} at {name}");
             cache.put_record(&Key::builder("record").finish(), b"{}");
             for number in 0..20 {
                 cache.put(&key(&number.to_string()), &artefact("x"));
             }
-            // What stood in the way of a look-up is said; what stood in the way of a lock or the journal is
-            // nobody's loss.
+            // What stood in the way of a look-up is said; what stood in the way of a lock or the
+            // journal is nobody's loss.
             let quiet = !["e", "r"].contains(&name);
-            assert!(cache.warnings().iter().all(|said| !quiet && matches!(said, Warning::Corrupt { .. })), "{name}");
+            assert!(
+                cache
+                    .warnings()
+                    .iter()
+                    .all(|said| !quiet && matches!(said, Warning::Corrupt { .. })),
+                "{name}"
+            );
             let cache = Cache::open(config());
-            assert_eq!(cache.get(&key("19")).map(|found| found.origin), Some(Origin::Home), "{what} at {name}");
+            assert_eq!(
+                cache.get(&key("19")).map(|found| found.origin),
+                Some(Origin::Home),
+                "{what} at {name}"
+            );
             assert!(cache.record(&Key::builder("record").finish()).is_some(), "{what} at {name}");
-            assert!(cache.stat().layers[0].bytes <= 3_000, "{what} at {name}: the cap does not hold");
+            assert!(
+                cache.stat().layers[0].bytes <= 3_000,
+                "{what} at {name}: the cap does not hold"
+            );
         }
     }
 }

@@ -30,7 +30,9 @@ fn payload(number: u64) -> Vec<u8> {
 
 /// Whether it had to be made.
 fn use_it(cache: &Cache, number: u64) -> bool {
-    let Ok(found) = cache.get_or_make::<Infallible, _>(&key(number), DEADLINE, || Ok(Artefact::new(payload(number))));
+    let Ok(found) = cache.get_or_make::<Infallible, _>(&key(number), DEADLINE, || {
+        Ok(Artefact::new(payload(number)))
+    });
     assert_eq!(found.entry.payload(), payload(number));
     found.origin == Origin::Made
 }
@@ -43,9 +45,9 @@ fn home_bytes(cache: &Cache) -> u64 {
 fn a_working_set_of_ten_times_the_cap_stays_below_it_and_leaves_the_hot_set_in_peace() {
     let dir = scratch();
     let cache = open(dir.path(), CAP);
-    // 50 hot entries (5 MB), then a sweep through 950 cold ones (95 MB) between whose uses the hot ones go
-    // round: from one use of a hot entry to the next 10 MB pass by, so that plain LRU would throw out every
-    // one of them.
+    // 50 hot entries (5 MB), then a sweep through 950 cold ones (95 MB) between whose uses the hot
+    // ones go round: from one use of a hot entry to the next 10 MB pass by, so that plain LRU would
+    // throw out every one of them.
     for hot in (0..50).chain(0..50) {
         use_it(&cache, hot);
     }
@@ -79,7 +81,12 @@ fn the_least_recently_used_go_first_whatever_the_files_times_say() {
     let walk = |age: u64| std::time::UNIX_EPOCH + Duration::from_secs(1_000_000 * age);
     for info in cache.list() {
         let number = info.path.as_ref().map_or(0, |path| path.as_os_str().len() as u64);
-        std::fs::File::options().append(true).open(info.path.unwrap()).unwrap().set_modified(walk(number)).unwrap();
+        std::fs::File::options()
+            .append(true)
+            .open(info.path.unwrap())
+            .unwrap()
+            .set_modified(walk(number))
+            .unwrap();
     }
     for number in 1_000..1_030 {
         use_it(&cache, number);
@@ -140,7 +147,10 @@ fn a_lost_torn_or_forged_journal_costs_ranks_and_nothing_else() {
     for (what, contents) in [
         ("lost", None),
         ("empty", Some(Vec::new())),
-        ("noise", Some((0..10_000u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect())),
+        (
+            "noise",
+            Some((0..10_000u32).flat_map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect()),
+        ),
         ("marks", Some(b"kjj1".repeat(5_000))),
     ] {
         let dir = scratch();
@@ -158,7 +168,8 @@ fn a_lost_torn_or_forged_journal_costs_ranks_and_nothing_else() {
                 use_it(cache, number);
             }
         }
-        // Without the journal the total is only known again after the next walk, which verify makes.
+        // Without the journal the total is only known again after the next walk, which verify
+        // makes.
         let cache = open(dir.path(), 1_000_000);
         assert_eq!(cache.verify().bad, [], "{what}");
         assert!(home_bytes(&cache) <= 1_000_000, "{what}: {} bytes", home_bytes(&cache));

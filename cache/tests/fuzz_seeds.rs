@@ -24,7 +24,8 @@ fn key(name: &str) -> BuildKey {
 }
 
 fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
-    let artefact = Artefact::new("payload").meta("name", "seed").meta("arch", "any").need("driver", "13");
+    let artefact =
+        Artefact::new("payload").meta("name", "seed").meta("arch", "any").need("driver", "13");
     let full = Entry::encode(&key("full"), &artefact, 1_700_000_000_000);
     let bare = Entry::encode(&key("bare"), &Artefact::default(), 0);
     // Unsealed ones too: the exercise puts the checksum on.
@@ -33,13 +34,21 @@ fn wanted() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let dir = scratch();
     let pack = |names: &[&str], secret: Option<&SecretKey>| {
         // Made without a clock, so that the bytes are the same each time.
-        let maker = Cache::open(Config::for_app("seed").ignore_environment().dir(dir.path().join(names.concat())));
+        let maker = Cache::open(
+            Config::for_app("seed").ignore_environment().dir(dir.path().join(names.concat())),
+        );
         for name in names {
-            plant(&dir.path().join(names.concat()), &key(name), &Entry::encode(&key(name), &artefact, 7));
+            plant(
+                &dir.path().join(names.concat()),
+                &key(name),
+                &Entry::encode(&key(name), &artefact, 7),
+            );
         }
         let path = dir.path().join("x");
         let meta = [("model".to_owned(), "seed".to_owned())].into();
-        maker.export(&path, &Export { meta, entries: &|_| true, records: &|_| true, secret }).unwrap();
+        maker
+            .export(&path, &Export { meta, entries: &|_| true, records: &|_| true, secret })
+            .unwrap();
         std::fs::read(&path).unwrap()
     };
     let two = pack(&["a", "b"], None);
@@ -65,8 +74,13 @@ fn plant(dir: &Path, key: &BuildKey, bytes: &[u8]) {
     let below = dir.join("v1/e").join(&source[..2]).join(&source);
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&below).unwrap();
     let mut options = std::fs::OpenOptions::new();
-    let mut file =
-        options.write(true).create(true).truncate(true).mode(0o600).open(below.join(key.digest().hex())).unwrap();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(below.join(key.digest().hex()))
+        .unwrap();
     std::io::Write::write_all(&mut file, bytes).unwrap();
 }
 
@@ -78,7 +92,11 @@ fn the_seeds_are_what_this_format_writes() {
             std::fs::create_dir_all(seeds(target)).unwrap();
             std::fs::write(&path, &bytes).unwrap();
         }
-        assert!(std::fs::read(&path).unwrap() == bytes, "{} is another; see this file's head", path.display());
+        assert!(
+            std::fs::read(&path).unwrap() == bytes,
+            "{} is another; see this file's head",
+            path.display()
+        );
     }
 }
 

@@ -1,7 +1,8 @@
-//! Random interleavings of everything that can happen to a cache, against the simplest reference there is.
+//! Random interleavings of everything that can happen to a cache, against the simplest reference
+//! there is.
 //!
-//! The reference knows which artefact belongs to which key and which keys may be there. Whatever happens, a
-//! look-up gives the right artefact or none; and what must be there is.
+//! The reference knows which artefact belongs to which key and which keys may be there. Whatever
+//! happens, a look-up gives the right artefact or none; and what must be there is.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -93,7 +94,12 @@ impl World {
 
     fn path(&self, s: u8, maker: u8) -> PathBuf {
         let hex = source(s).digest().hex();
-        self.dir.path().join("home/v1/e").join(&hex[..2]).join(&hex).join(key(s, maker).digest().hex())
+        self.dir
+            .path()
+            .join("home/v1/e")
+            .join(&hex[..2])
+            .join(&hex)
+            .join(key(s, maker).digest().hex())
     }
 
     fn added(&mut self, s: u8, maker: u8) {
@@ -111,17 +117,24 @@ impl World {
         match *step {
             Step::Get(s, m) => {
                 let found = self.cache.get(&key(s, m));
-                assert_eq!(found.is_some(), self.there.contains(&(s, m)) || (self.has_pack && found.is_some()));
+                assert_eq!(
+                    found.is_some(),
+                    self.there.contains(&(s, m)) || (self.has_pack && found.is_some())
+                );
                 if let Some(found) = found {
                     assert_eq!(found.entry.payload(), artefact(s, m).payload);
                 }
             }
             Step::GetOrMake(s, m) => {
                 let mut made = false;
-                let Ok(found) = self.cache.get_or_make::<Infallible, _>(&key(s, m), Duration::from_secs(5), || {
-                    made = true;
-                    Ok(artefact(s, m))
-                });
+                let Ok(found) = self.cache.get_or_make::<Infallible, _>(
+                    &key(s, m),
+                    Duration::from_secs(5),
+                    || {
+                        made = true;
+                        Ok(artefact(s, m))
+                    },
+                );
                 assert_eq!(found.entry.payload(), artefact(s, m).payload);
                 assert!(!(made && self.there.contains(&(s, m))), "made although it was there");
                 if made {
@@ -129,7 +142,8 @@ impl World {
                 }
             }
             Step::FailToMake(s, m) => {
-                let found = self.cache.get_or_make(&key(s, m), Duration::from_secs(5), || Err("no"));
+                let found =
+                    self.cache.get_or_make(&key(s, m), Duration::from_secs(5), || Err("no"));
                 assert!(found.is_ok() || !self.there.contains(&(s, m)));
             }
             Step::Put(s, m) => {
@@ -140,7 +154,9 @@ impl World {
                 let found = self.cache.find(&source(s), Scope::Everywhere, |_| true);
                 let newest = self.newest.iter().rev().find(|(of, _)| *of == s);
                 match (found, newest) {
-                    (Some(found), Some((s, m))) => assert_eq!(found.entry.payload(), artefact(*s, *m).payload),
+                    (Some(found), Some((s, m))) => {
+                        assert_eq!(found.entry.payload(), artefact(*s, *m).payload)
+                    }
                     (None, Some(newest)) => panic!("{newest:?} was not found"),
                     (Some(found), None) => assert!(self.has_pack, "found {:?}", found.entry.key()),
                     (None, None) => {}
@@ -159,7 +175,8 @@ impl World {
                 for (dir, name) in [(below, "tmp-1-1-1"), (locks, lock.as_str())] {
                     if dir.is_dir() {
                         std::fs::write(dir.join(name), b"half an ent").unwrap();
-                        std::fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o600)).unwrap();
+                        std::fs::set_permissions(dir.join(name), PermissionsExt::from_mode(0o600))
+                            .unwrap();
                     }
                 }
             }
@@ -196,7 +213,12 @@ impl World {
             }
             Step::PackAndForget => {
                 let path = self.dir.path().join("all.kjitpack");
-                let what = Export { meta: Default::default(), entries: &|_| true, records: &|_| false, secret: None };
+                let what = Export {
+                    meta: Default::default(),
+                    entries: &|_| true,
+                    records: &|_| false,
+                    secret: None,
+                };
                 self.cache.export(&path, &what).unwrap();
                 self.has_pack = true;
                 self.cache = open(self.dir.path(), 1 << 20, true);
@@ -207,10 +229,18 @@ impl World {
                 let left = small.stat().layers[0].bytes;
                 assert!(left <= 1_200, "{left} bytes");
                 self.added(0, 0);
-                let kept: Vec<(u8, u8)> =
-                    self.there.iter().copied().filter(|(s, m)| self.path(*s, *m).exists()).collect();
+                let kept: Vec<(u8, u8)> = self
+                    .there
+                    .iter()
+                    .copied()
+                    .filter(|(s, m)| self.path(*s, *m).exists())
+                    .collect();
                 assert!(kept.contains(&(0, 0)), "the newest was evicted");
-                self.there.clone().iter().filter(|known| !kept.contains(known)).for_each(|(s, m)| self.gone(*s, *m));
+                self.there
+                    .clone()
+                    .iter()
+                    .filter(|known| !kept.contains(known))
+                    .for_each(|(s, m)| self.gone(*s, *m));
             }
         }
     }
@@ -234,7 +264,8 @@ proptest! {
         }
         let taken = TAKEN.fetch_add(steps.len(), Ordering::Relaxed) + steps.len();
         if RUNS.fetch_add(1, Ordering::Relaxed) + 1 == CASES as usize {
-            eprintln!("FIGURE random interleavings of publish, read, evict, damage, crash, clear, pack against a reference | {CASES} runs, {taken} steps | 0");
+            eprintln!("FIGURE random interleavings of publish, read, evict, damage, crash, clear, \
+                pack against a reference | {CASES} runs, {taken} steps | 0");
         }
     }
 }

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use kjit_cache::{
-    Artefact, BuildKey, Cache, Config, Export, Exported, Key, Origin, Pack, PackError, Scope, SecretKey, Warning,
+    Artefact, BuildKey, Cache, Config, Export, Exported, Key, Origin, Pack, PackError, Scope,
+    SecretKey, Warning,
 };
 
 /// In memory where that is to be had: thousands of files are written here.
@@ -65,9 +66,12 @@ fn a_pack_is_read_in_place_and_by_source_when_the_maker_is_another() {
         );
         assert!(cache.get(&key("a", "near")).is_none());
         for scope in [Scope::ReadOnly, Scope::Everywhere] {
-            let found = cache.find(&source("b"), scope, |entry| entry.needs()["driver"] == "13").unwrap();
+            let found =
+                cache.find(&source("b"), scope, |entry| entry.needs()["driver"] == "13").unwrap();
             assert_eq!(found.entry.payload(), artefact("b", "far").payload);
-            assert!(cache.find(&source("b"), scope, |entry| entry.needs()["driver"] == "14").is_none());
+            assert!(
+                cache.find(&source("b"), scope, |entry| entry.needs()["driver"] == "14").is_none()
+            );
         }
         assert_eq!(cache.record(&source("tuning")).as_deref(), Some(&b"{\"best\": 3}"[..]));
         assert_eq!(cache.warnings(), []);
@@ -88,7 +92,10 @@ fn a_pack_never_displaces_a_local_build_however_old() {
     assert_eq!((found.origin, found.entry.payload()), (Origin::Home, &b"built here, too"[..]));
     let imported = cache.import(&path, &[]).unwrap();
     assert_eq!((imported.taken, imported.present, imported.refused), (3, 1, vec![]));
-    assert_eq!(Cache::open(config(&home)).get(&key("a", "far")).unwrap().entry.payload(), b"built here");
+    assert_eq!(
+        Cache::open(config(&home)).get(&key("a", "far")).unwrap().entry.payload(),
+        b"built here"
+    );
 }
 
 #[test]
@@ -128,7 +135,8 @@ fn with_a_signer_every_other_pack_is_refused() {
     for (path, fits) in [(&signed, true), (&foreign, false), (&unsigned, false)] {
         let import = home.import(path, &[good.public()]);
         assert_eq!(import.is_ok(), fits, "{import:?}");
-        let cache = Cache::open(config(&dir.path().join("other")).read_only(path).signer(good.public()));
+        let cache =
+            Cache::open(config(&dir.path().join("other")).read_only(path).signer(good.public()));
         assert_eq!(cache.get(&key("a", "far")).is_some(), fits);
         assert_eq!(cache.warnings().is_empty(), fits, "{:?}", cache.warnings());
     }
@@ -267,7 +275,8 @@ fn several_packs_for_several_machines_serve_each_its_own() {
     }
     // What is in none of them can be said to be so: each tells what it was made for.
     assert!(cache.find(&source("gfx942"), Scope::Everywhere, |_| true).is_none());
-    let made_for: Vec<&str> = cache.packs().iter().map(|pack| pack.meta()["model"].as_str()).collect();
+    let made_for: Vec<&str> =
+        cache.packs().iter().map(|pack| pack.meta()["model"].as_str()).collect();
     assert_eq!(made_for, ["smollm2", "smollm2"]);
     let archs: Vec<String> = cache.list().iter().map(|info| info.meta["arch"].clone()).collect();
     assert_eq!(archs, ["gfx1100", "sm_90a"]);
@@ -277,8 +286,8 @@ fn several_packs_for_several_machines_serve_each_its_own() {
 #[test]
 fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     let (dir, first) = packed(None);
-    // A second pack with another value for the same key, a read-only directory with a record of its own, and
-    // a home.
+    // A second pack with another value for the same key, a read-only directory with a record of its
+    // own, and a home.
     let other = Cache::open(config(&dir.path().join("other")));
     other.put_record(&source("tuning"), b"{\"best\": 4}");
     let second = dir.path().join("y.kjitpack");
@@ -286,7 +295,10 @@ fn an_export_takes_records_of_every_layer_each_once_and_the_one_that_counts() {
     let shared = Cache::open(config(&dir.path().join("shared")));
     shared.put_record(&source("shared"), b"5");
     let cache = Cache::open(
-        config(&dir.path().join("home")).read_only(&first).read_only(&second).read_only(dir.path().join("shared")),
+        config(&dir.path().join("home"))
+            .read_only(&first)
+            .read_only(&second)
+            .read_only(dir.path().join("shared")),
     );
     cache.put_record(&source("own"), b"6");
     let third = dir.path().join("z.kjitpack");

@@ -10,7 +10,11 @@ fn fields() -> impl Strategy<Value = Vec<(String, Vec<u8>, bool)>> {
     vec((".{0,12}", vec(any::<u8>(), 0..40), any::<bool>()), 0..6)
 }
 
-fn build(domain: &str, source: &[(String, Vec<u8>, bool)], maker: &[(String, Vec<u8>, bool)]) -> BuildKey {
+fn build(
+    domain: &str,
+    source: &[(String, Vec<u8>, bool)],
+    maker: &[(String, Vec<u8>, bool)],
+) -> BuildKey {
     let add = |key: kjit_cache::KeyBuilder, fields: &[(String, Vec<u8>, bool)]| {
         fields.iter().fold(key, |key, (label, value, long)| match long {
             true => key.content(label, value),
@@ -23,10 +27,8 @@ fn build(domain: &str, source: &[(String, Vec<u8>, bool)], maker: &[(String, Vec
 fn artefact() -> impl Strategy<Value = Artefact> {
     let map = || btree_map(".{0,8}", ".{0,20}", 0..5);
     (vec(any::<u8>(), 0..600), map(), map()).prop_map(
-        |(payload, meta, needs): (Vec<u8>, BTreeMap<String, String>, BTreeMap<String, String>)| Artefact {
-            payload,
-            meta,
-            needs,
+        |(payload, meta, needs): (Vec<u8>, BTreeMap<String, String>, BTreeMap<String, String>)| {
+            Artefact { payload, meta, needs }
         },
     )
 }
@@ -69,8 +71,8 @@ proptest! {
     fn fields_that_lie_are_refused_even_under_a_good_checksum(
         artefact in artefact(), at in 32usize..400, value in any::<u8>()
     ) {
-        // The hostile writer computes the checksum anew; lengths, order, UTF-8 and keys must hold all the
-        // same.
+        // The hostile writer computes the checksum anew; lengths, order, UTF-8 and keys must hold
+        // all the same.
         let key = build("x", &[("a".into(), vec![1], false)], &[]);
         let mut bytes = Entry::encode(&key, &artefact, 7);
         let body = bytes.len() - 32;
@@ -79,8 +81,8 @@ proptest! {
         let hash = kjit_cache::Digest::of(&bytes[..body]);
         bytes[body..].copy_from_slice(&hash.0);
         if let Ok(entry) = Entry::decode(bytes.clone()) {
-            // Accepted: then it is another well-formed entry, whose every part lies inside the file and which
-            // encodes to the same bytes again.
+            // Accepted: then it is another well-formed entry, whose every part lies inside the file
+            // and which encodes to the same bytes again.
             let artefact = Artefact {
                 payload: entry.payload().to_vec(), meta: entry.meta().clone(), needs: entry.needs().clone()
             };

@@ -1,4 +1,5 @@
-//! Embedding the engine: compile a kernel of your own for the GPU at hand, keep it on disk, launch it.
+//! Embedding the engine: compile a kernel of your own for the GPU at hand, keep it on disk, launch
+//! it.
 //!
 //! Run it twice: the second time nothing is compiled.
 
@@ -25,7 +26,10 @@ fn main() -> ExitCode {
     match saxpy(&engine, "auto", n) {
         Ok(wrong) => {
             let counts = engine.counts();
-            eprintln!("{wrong} wrong of {n}; compiled {}, cached {}", counts.compiled, counts.cached);
+            eprintln!(
+                "{wrong} wrong of {n}; compiled {}, cached {}",
+                counts.compiled, counts.cached
+            );
             ExitCode::from(u8::from(wrong > 0))
         }
         Err(e) => {

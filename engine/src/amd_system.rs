@@ -1,5 +1,6 @@
-//! What the system itself says of AMD's GPUs, without AMD's runtime: the kernel driver's list of nodes, the
-//! release of ROCm that a library belongs to, and what a distribution calls the packages.
+//! What the system itself says of AMD's GPUs, without AMD's runtime: the kernel driver's list of
+//! nodes, the release of ROCm that a library belongs to, and what a distribution calls the
+//! packages.
 
 use crate::driver::DeviceInfo;
 use std::path::Path;
@@ -19,7 +20,8 @@ pub struct KfdNode {
     pub render: u32,
 }
 
-/// The GPUs that the kernel driver lists, by the folder of its nodes; none where there is no such driver.
+/// The GPUs that the kernel driver lists, by the folder of its nodes; none where there is no such
+/// driver.
 #[must_use]
 pub fn kfd_nodes(folder: &Path) -> Vec<KfdNode> {
     let mut nodes: Vec<KfdNode> = std::fs::read_dir(folder)
@@ -52,18 +54,33 @@ fn kfd_node(node: u32, properties: &str) -> Option<KfdNode> {
     let arch = format!("gfx{major}{minor:x}{stepping:x}");
     let small = |name| u32::try_from(number(name)).unwrap_or(u32::MAX);
     let integrated = number("cpu_cores_count") > 0;
-    Some(KfdNode { node, arch, simds: small("simd_count"), integrated, render: small("drm_render_minor") })
+    Some(KfdNode {
+        node,
+        arch,
+        simds: small("simd_count"),
+        integrated,
+        render: small("drm_render_minor"),
+    })
 }
 
-/// Where the runtime and the kernel driver disagree on what is here, a sentence each. What hides or disguises
-/// devices (`visibility`, see [`Inventory`](crate::Inventory)) may be meant.
+/// Where the runtime and the kernel driver disagree on what is here, a sentence each. What hides or
+/// disguises devices (`visibility`, see [`Inventory`](crate::Inventory)) may be meant.
 #[must_use]
-pub fn disagreements(devices: &[DeviceInfo], nodes: &[KfdNode], visibility: &[(String, String)]) -> Vec<String> {
-    let shown: Vec<&str> = devices.iter().map(|d| d.arch_id.split(':').next().unwrap_or_default()).collect();
-    let set: Vec<String> = visibility.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let because = if set.is_empty() { String::new() } else { format!(" (set: {})", set.join(", ")) };
-    let count = |list: &mut dyn Iterator<Item = &str>, arch: &str| list.filter(|a| *a == arch).count();
-    let mut archs: Vec<&str> = nodes.iter().map(|n| n.arch.as_str()).chain(shown.iter().copied()).collect();
+pub fn disagreements(
+    devices: &[DeviceInfo],
+    nodes: &[KfdNode],
+    visibility: &[(String, String)],
+) -> Vec<String> {
+    let shown: Vec<&str> =
+        devices.iter().map(|d| d.arch_id.split(':').next().unwrap_or_default()).collect();
+    let set: Vec<String> =
+        visibility.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let because =
+        if set.is_empty() { String::new() } else { format!(" (set: {})", set.join(", ")) };
+    let count =
+        |list: &mut dyn Iterator<Item = &str>, arch: &str| list.filter(|a| *a == arch).count();
+    let mut archs: Vec<&str> =
+        nodes.iter().map(|n| n.arch.as_str()).chain(shown.iter().copied()).collect();
     archs.sort_unstable();
     archs.dedup();
     let mut said = vec![];
@@ -71,10 +88,13 @@ pub fn disagreements(devices: &[DeviceInfo], nodes: &[KfdNode], visibility: &[(S
         let there = count(&mut nodes.iter().map(|n| n.arch.as_str()), arch);
         let here = count(&mut shown.iter().copied(), arch);
         if there > here {
-            said.push(format!("the kernel driver lists {there} × {arch}, the HIP runtime shows {here}{because}"));
+            said.push(format!(
+                "the kernel driver lists {there} × {arch}, the HIP runtime shows {here}{because}"
+            ));
         } else if here > there {
             said.push(format!(
-                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: kernels run on another \
+                "the HIP runtime shows {here} × {arch}, the kernel driver lists {there}: kernels \
+                 run on another \
                  architecture than they are made for{because}"
             ));
         }
@@ -82,8 +102,8 @@ pub fn disagreements(devices: &[DeviceInfo], nodes: &[KfdNode], visibility: &[(S
     said
 }
 
-/// The release of ROCm that a library belongs to, and how that is known: by the folder that it lies in
-/// (`/opt/rocm-6.4.1`), or by the `.info/version` of its installation.
+/// The release of ROCm that a library belongs to, and how that is known: by the folder that it lies
+/// in (`/opt/rocm-6.4.1`), or by the `.info/version` of its installation.
 #[must_use]
 pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     let file = library.canonicalize().ok()?;
@@ -95,7 +115,8 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
                 return Some((version.to_owned(), info.display().to_string()));
             }
         }
-        let named = folder.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("rocm-"));
+        let named =
+            folder.file_name().and_then(|n| n.to_str()).and_then(|n| n.strip_prefix("rocm-"));
         if let Some(version) = named.filter(|v| v.starts_with(|c: char| c.is_ascii_digit())) {
             return Some((version.to_owned(), folder.display().to_string()));
         }
@@ -103,12 +124,13 @@ pub fn rocm_release(library: &Path) -> Option<(String, String)> {
     None
 }
 
-/// A distribution's packages for AMD GPUs: what `/etc/os-release` calls it (or what it is like), and what to
-/// do. What is like another stands before that.
+/// A distribution's packages for AMD GPUs: what `/etc/os-release` calls it (or what it is like),
+/// and what to do. What is like another stands before that.
 pub const PACKAGES: &[(&[&str], &str)] = &[
     (
         &["ubuntu"],
-        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's amdgpu-install",
+        "Ubuntu: apt install libamdhip64-5 clang-19 lld-19 (24.04 and later), or ROCm by AMD's \
+         amdgpu-install",
     ),
     (&["debian"], "Debian: apt install libamdhip64-5 clang-19 lld-19"),
     (&["fedora", "rhel"], "Fedora: dnf install rocm-hip rocm-comgr clang lld"),
@@ -116,12 +138,14 @@ pub const PACKAGES: &[(&[&str], &str)] = &[
 ];
 
 /// The same for a container, whatever is in it.
-pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device /dev/dri and --group-add of \
-                                  the groups that own them, and have libamdhip64 in the image (rocm/dev-… images have it)";
+pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device \
+    /dev/dri and --group-add of \
+                                  the groups that own them, and have libamdhip64 in the image \
+                                  (rocm/dev-… images have it)";
 
 /// The same for any other system.
-pub const ELSEWHERE: &str =
-    "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's installer; clang 19 or newer with lld";
+pub const ELSEWHERE: &str = "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's \
+    installer; clang 19 or newer with lld";
 
 /// What to install for AMD GPUs, by the text of `/etc/os-release` and whether this is a container.
 #[must_use]
@@ -129,7 +153,9 @@ pub fn install(os_release: &str, container: bool) -> &'static str {
     if container {
         return IN_A_CONTAINER;
     }
-    let names = os_release.lines().filter_map(|l| l.strip_prefix("ID=").or_else(|| l.strip_prefix("ID_LIKE=")));
+    let names = os_release
+        .lines()
+        .filter_map(|l| l.strip_prefix("ID=").or_else(|| l.strip_prefix("ID_LIKE=")));
     let names: Vec<&str> = names.flat_map(|l| l.trim_matches('"').split(' ')).collect();
     let of = PACKAGES.iter().find(|(ids, _)| ids.iter().any(|id| names.contains(id)));
     of.map_or(ELSEWHERE, |(_, how)| how)
@@ -169,13 +195,22 @@ mod tests {
             std::fs::write(folder.path().join(n).join("properties"), text).unwrap();
         };
         node("0", "cpu_cores_count 16\nsimd_count 0\ngfx_target_version 0\n");
-        node("1", "cpu_cores_count 0\nsimd_count 440\ndrm_render_minor 129\ngfx_target_version 90010\n");
-        node("2", "cpu_cores_count 8\nsimd_count 4\ndrm_render_minor 128\ngfx_target_version 100306\n");
+        node(
+            "1",
+            "cpu_cores_count 0\nsimd_count 440\ndrm_render_minor 129\ngfx_target_version 90010\n",
+        );
+        node(
+            "2",
+            "cpu_cores_count 8\nsimd_count 4\ndrm_render_minor 128\ngfx_target_version 100306\n",
+        );
         let found = kfd_nodes(folder.path());
-        let short: Vec<_> = found.iter().map(|n| (n.node, n.arch.as_str(), n.integrated, n.render)).collect();
+        let short: Vec<_> =
+            found.iter().map(|n| (n.node, n.arch.as_str(), n.integrated, n.render)).collect();
         assert_eq!(short, [(1, "gfx90a", false, 129), (2, "gfx1036", true, 128)]);
         assert!(kfd_nodes(Path::new("/nowhere")).is_empty());
-        for (version, arch) in [("90402", "gfx942"), ("120001", "gfx1201"), ("90012", "gfx90c"), ("80003", "gfx803")] {
+        for (version, arch) in
+            [("90402", "gfx942"), ("120001", "gfx1201"), ("90012", "gfx90c"), ("80003", "gfx803")]
+        {
             let node = kfd_node(0, &format!("gfx_target_version {version}\n")).unwrap();
             assert_eq!(node.arch, arch);
         }
@@ -183,14 +218,24 @@ mod tests {
 
     #[test]
     fn a_hidden_card_and_a_disguised_one_are_disagreements() {
-        let nodes =
-            [kfd_node(1, "gfx_target_version 100302\n").unwrap(), kfd_node(2, "gfx_target_version 110000\n").unwrap()];
+        let nodes = [
+            kfd_node(1, "gfx_target_version 100302\n").unwrap(),
+            kfd_node(2, "gfx_target_version 110000\n").unwrap(),
+        ];
         assert!(disagreements(&[device("gfx1032"), device("gfx1100")], &nodes, &[]).is_empty());
         let said = disagreements(&[device("gfx1100")], &nodes, &[]);
-        assert!(said.len() == 1 && said[0].contains("lists 1 × gfx1032, the HIP runtime shows 0"), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].contains("lists 1 × gfx1032, the HIP runtime shows 0"),
+            "{said:?}"
+        );
         let over = [("HSA_OVERRIDE_GFX_VERSION".to_owned(), "10.3.0".to_owned())];
         let said = disagreements(&[device("gfx1030"), device("gfx1100")], &nodes, &over);
-        assert!(said.len() == 2 && said[0].contains("another architecture") && said[0].contains("10.3.0"), "{said:?}");
+        assert!(
+            said.len() == 2
+                && said[0].contains("another architecture")
+                && said[0].contains("10.3.0"),
+            "{said:?}"
+        );
     }
 
     #[test]

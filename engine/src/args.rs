@@ -54,7 +54,8 @@ impl<'a> Arg<'a> {
         }
     }
 
-    /// Bytes of memory from a buffer's address on to the end of its allocation; 0 for anything else.
+    /// Bytes of memory from a buffer's address on to the end of its allocation; 0 for anything
+    /// else.
     #[must_use]
     pub fn room(&self) -> u64 {
         match self {
@@ -67,7 +68,9 @@ impl<'a> Arg<'a> {
     #[must_use]
     pub fn number(&self) -> Option<u64> {
         match self {
-            Arg::Scalar { kind, bytes, .. } if kind.starts_with('u') => Some(u64::from_le_bytes(*bytes)),
+            Arg::Scalar { kind, bytes, .. } if kind.starts_with('u') => {
+                Some(u64::from_le_bytes(*bytes))
+            }
             Arg::Scalar { kind, bytes, len } if kind.starts_with('i') => {
                 // The sign's place of a number of so many bytes.
                 let unused = 64 - 8 * u32::from((*len).clamp(1, 8));
@@ -125,18 +128,24 @@ const MOST_BYTES: u64 = 32 << 10;
 /// Lays the arguments out as the code object says, or names the first one that does not fit.
 ///
 /// # Errors
-/// [`Error::Launch`]: another count, another size, a number where the code object takes a pointer or the
-/// other way round (where the code object tells: AMD's does, a cubin gives sizes only).
+/// [`Error::Launch`]: another count, another size, a number where the code object takes a pointer
+/// or the other way round (where the code object tells: AMD's does, a cubin gives sizes only).
 pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) -> Result<()> {
     let fail = |why: String| Error::Launch { kernel: kernel.name.clone(), why };
     if args.len() != kernel.args.len() {
-        return Err(fail(format!("{} arguments given, the code object takes {}", args.len(), kernel.args.len())));
+        return Err(fail(format!(
+            "{} arguments given, the code object takes {}",
+            args.len(),
+            kernel.args.len()
+        )));
     }
     into.clear();
-    let total = kernel.args.iter().map(|a| u64::from(a.offset) + u64::from(a.size)).max().unwrap_or(0);
+    let total =
+        kernel.args.iter().map(|a| u64::from(a.offset) + u64::from(a.size)).max().unwrap_or(0);
     if total > MOST_BYTES {
         return Err(fail(format!(
-            "the code object says {total} bytes of arguments, no device takes more than {MOST_BYTES}"
+            "the code object says {total} bytes of arguments, no device takes more than \
+             {MOST_BYTES}"
         )));
     }
     into.resize(total as usize, 0);
@@ -153,15 +162,21 @@ pub(crate) fn pack(kernel: &KernelInfo, args: &[Arg<'_>], into: &mut Vec<u8>) ->
                 Some(ArgKind::Buffer) => "a buffer".to_owned(),
                 _ => format!("{size} bytes"),
             };
-            return Err(fail(format!("argument {i} is {}, the code object takes {takes} there", arg.what())));
+            return Err(fail(format!(
+                "argument {i} is {}, the code object takes {takes} there",
+                arg.what()
+            )));
         }
         let start = offset as usize;
-        let slot =
-            into.get_mut(start..start + size as usize).ok_or_else(|| fail(format!("argument {i} lies outside")))?;
+        let slot = into
+            .get_mut(start..start + size as usize)
+            .ok_or_else(|| fail(format!("argument {i} lies outside")))?;
         match arg {
             Arg::Buffer { address, .. } => slot.copy_from_slice(&address.to_le_bytes()),
             Arg::Null => slot.fill(0),
-            Arg::Scalar { bytes, len, .. } => slot.copy_from_slice(bytes.get(..usize::from(*len)).unwrap_or_default()),
+            Arg::Scalar { bytes, len, .. } => {
+                slot.copy_from_slice(bytes.get(..usize::from(*len)).unwrap_or_default())
+            }
             Arg::Bytes(bytes) => slot.copy_from_slice(bytes),
         }
     }
@@ -176,7 +191,11 @@ mod tests {
         let arg = |offset, size, kind| ArgInfo { offset, size, kind };
         KernelInfo {
             name: "saxpy".into(),
-            args: vec![arg(0, 8, Some(ArgKind::Buffer)), arg(8, 4, None), arg(16, 8, Some(ArgKind::Value))],
+            args: vec![
+                arg(0, 8, Some(ArgKind::Buffer)),
+                arg(8, 4, None),
+                arg(16, 8, Some(ArgKind::Value)),
+            ],
             ..KernelInfo::default()
         }
     }
@@ -196,8 +215,14 @@ mod tests {
         let mut bytes = Vec::new();
         for (args, word) in [
             (vec![Arg::Null], "1 arguments given, the code object takes 3"),
-            (args![Arg::Null, 1u64, 7u64].to_vec(), "argument 1 is u64 (8 bytes), the code object takes 4 bytes"),
-            (args![3u64, 1u32, 7u64].to_vec(), "argument 0 is u64 (8 bytes), the code object takes a buffer"),
+            (
+                args![Arg::Null, 1u64, 7u64].to_vec(),
+                "argument 1 is u64 (8 bytes), the code object takes 4 bytes",
+            ),
+            (
+                args![3u64, 1u32, 7u64].to_vec(),
+                "argument 0 is u64 (8 bytes), the code object takes a buffer",
+            ),
             (args![Arg::Null, 1u32, Arg::Null].to_vec(), "argument 2 is a null buffer"),
         ] {
             let error = pack(&kernel(), &args, &mut bytes).unwrap_err().to_string();

@@ -1,4 +1,5 @@
-//! Compiling behind the work: what is not needed yet is made while the caller goes on with what it has.
+//! Compiling behind the work: what is not needed yet is made while the caller goes on with what it
+//! has.
 
 use crate::code_object::CodeObject;
 use crate::engine::{Engine, lock};
@@ -10,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Jobs that are compiled while the caller goes on, in the order given, after everything that somebody waits
-/// for. Nothing of a device is touched: loading is the caller's, at a moment of its choice. Dropped: what has
-/// not begun is left, what has begun is finished and kept in the cache unless the process ends first.
+/// Jobs that are compiled while the caller goes on, in the order given, after everything that
+/// somebody waits for. Nothing of a device is touched: loading is the caller's, at a moment of its
+/// choice. Dropped: what has not begun is left, what has begun is finished and kept in the cache
+/// unless the process ends first.
 pub struct Behind {
     shared: Arc<Shared>,
     jobs: usize,
@@ -51,7 +53,8 @@ impl Engine {
             shared.ended.notify_all();
         };
         let thread = std::thread::Builder::new().name("kjit compiles behind".into()).spawn(work);
-        thread.map_err(|e| Error::Io { path: "a thread that compiles".into(), why: e.to_string() })?;
+        thread
+            .map_err(|e| Error::Io { path: "a thread that compiles".into(), why: e.to_string() })?;
         Ok(behind)
     }
 }
@@ -74,8 +77,8 @@ impl Behind {
         answers.take_if(|a| a.iter().all(Option::is_some))?.into_iter().collect()
     }
 
-    /// Begins nothing more, and waits so long at most for what has begun: it is in the cache then. The
-    /// answers that there are; none for a job that was not begun or not ended in time.
+    /// Begins nothing more, and waits so long at most for what has begun: it is in the cache then.
+    /// The answers that there are; none for a job that was not begun or not ended in time.
     #[must_use]
     pub fn finish(self, at_most: Duration) -> Vec<Option<Result<CodeObject>>> {
         self.shared.stop.store(true, Ordering::Relaxed);
@@ -89,7 +92,12 @@ impl Behind {
             if left.is_zero() {
                 return vec![None; self.jobs];
             }
-            answers = self.shared.ended.wait_timeout(answers, left).unwrap_or_else(PoisonError::into_inner).0;
+            answers = self
+                .shared
+                .ended
+                .wait_timeout(answers, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }

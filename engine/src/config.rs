@@ -35,8 +35,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s a compile and as many
-    /// addresses as there is memory (4 to 16 GiB).
+    /// The user's cache, any compiler, one job a core as far as memory allows, 300 s a compile and
+    /// as many addresses as there is memory (4 to 16 GiB).
     #[must_use]
     pub fn new() -> Config {
         Config {
@@ -107,8 +107,9 @@ impl Config {
         self
     }
 
-    /// A driver that takes longer to say what devices there are is taken for one that hangs. It is asked in a
-    /// process of its own the first time after the machine was started; not with [`Isolation::InProcess`].
+    /// A driver that takes longer to say what devices there are is taken for one that hangs. It is
+    /// asked in a process of its own the first time after the machine was started; not with
+    /// [`Isolation::InProcess`].
     #[must_use]
     pub fn discovery_limit(mut self, limit: Duration) -> Config {
         self.discovery = limit;
@@ -123,7 +124,8 @@ impl Config {
         self
     }
 
-    /// Verdicts are wanted of every vendor's devices, not only of AMD's ([`crate::Engine::proves`]).
+    /// Verdicts are wanted of every vendor's devices, not only of AMD's
+    /// ([`crate::Engine::proves`]).
     #[must_use]
     pub fn prove_all(mut self) -> Config {
         self.prove_all = true;
@@ -138,15 +140,17 @@ impl Config {
     }
 }
 
-/// A job a core, as long as each has 512 MiB: nvrtc and hiprtc stay below that for kernels of our size.
+/// A job a core, as long as each has 512 MiB: nvrtc and hiprtc stay below that for kernels of our
+/// size.
 fn default_jobs() -> usize {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let room = available_memory().map_or(cores, |bytes| usize::try_from(bytes / (512 << 20)).unwrap_or(cores));
+    let room = available_memory()
+        .map_or(cores, |bytes| usize::try_from(bytes / (512 << 20)).unwrap_or(cores));
     cores.min(room).max(1)
 }
 
-/// What a compiler that allocates without end gets: no more than is free, or the whole machine would suffer.
-/// The least is what run-time compilers map before they do anything.
+/// What a compiler that allocates without end gets: no more than is free, or the whole machine
+/// would suffer. The least is what run-time compilers map before they do anything.
 fn default_memory() -> u64 {
     available_memory().unwrap_or(u64::MAX).clamp(4 << 30, 16 << 30)
 }

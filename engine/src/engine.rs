@@ -15,7 +15,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may use it together.
+/// Compiles, caches and loads kernels. Cheap to clone: clones share everything. Threads may use it
+/// together.
 #[derive(Clone)]
 pub struct Engine {
     pub(crate) inner: Arc<Inner>,
@@ -135,22 +136,27 @@ impl Engine {
     /// Opens a device: `cuda:0`, `cuda`, `auto` (the first GPU; it never means the CPU).
     ///
     /// # Errors
-    /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides devices.
+    /// [`Error::NoDevice`], [`Error::NoLibrary`]: what was asked, what there is, what hides
+    /// devices.
     pub fn device(&self, asked: &str) -> Result<Device> {
         self.look();
-        // Whoever opens a device will look for kernels next, and for that must know the compiler: found out
-        // meanwhile. (A context takes 110 ms to make, a compiler never seen before 80 ms to hash.) Without a
-        // thread it is done then.
+        // Whoever opens a device will look for kernels next, and for that must know the compiler:
+        // found out meanwhile. (A context takes 110 ms to make, a compiler never seen before 80 ms
+        // to hash.) Without a thread it is done then.
         let word = asked.split(':').next().unwrap_or_default();
-        if let Some(vendor) = [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word) {
+        if let Some(vendor) =
+            [Vendor::Nvidia, Vendor::Amd].into_iter().find(|v| v.device_word() == word)
+        {
             let engine = self.clone();
             let search = move || drop(engine.search(vendor));
-            let _ = std::thread::Builder::new().name("kjit looks for compilers".into()).spawn(search);
+            let _ =
+                std::thread::Builder::new().name("kjit looks for compilers".into()).spawn(search);
         }
         driver::open(asked, self.inner.config.trace.clone())
     }
 
-    /// The file that AMD's runtime was opened from, if it opens: where the loader found it by name, that.
+    /// The file that AMD's runtime was opened from, if it opens: where the loader found it by name,
+    /// that.
     #[must_use]
     pub fn amd_library(&self) -> Option<std::path::PathBuf> {
         self.look();
@@ -168,28 +174,43 @@ impl Engine {
         }
     }
 
-    /// The compiler that would make code for a target, with the reason: the vendor's own before clang, the
-    /// newest of a kind, the first that knows the architecture.
+    /// The compiler that would make code for a target, with the reason: the vendor's own before
+    /// clang, the newest of a kind, the first that knows the architecture.
     ///
     /// # Errors
     /// [`Error::Miss`] when none here can.
     pub fn compiler_for(&self, target: &Target) -> Result<CompilerChoice> {
         let search = self.search(target.vendor());
-        let passed: Vec<String> =
-            search.found.iter().take_while(|t| !t.knows(target.id())).map(Toolchain::name).collect();
+        let passed: Vec<String> = search
+            .found
+            .iter()
+            .take_while(|t| !t.knows(target.id()))
+            .map(Toolchain::name)
+            .collect();
         let Some(chosen) = search.found.get(passed.len()) else {
             let why = search.why_not(target.vendor(), &self.inner.config.wish, target.id());
-            return Err(Error::Miss { kernel: "(any)".to_owned(), target: target.to_string(), why });
+            return Err(Error::Miss {
+                kernel: "(any)".to_owned(),
+                target: target.to_string(),
+                why,
+            });
         };
         let wish = &self.inner.config.wish;
         let reason = match (&wish.kind, &wish.file) {
             (_, Some(file)) => format!("{} was asked for", file.display()),
             (Some(kind), None) => format!("{kind} was asked for"),
-            _ if !passed.is_empty() => format!("{} does not know {}", passed.join(", "), target.id()),
-            _ if chosen.compiler.kind() == "clang" => "no run-time compiler of the vendor is here".to_owned(),
+            _ if !passed.is_empty() => {
+                format!("{} does not know {}", passed.join(", "), target.id())
+            }
+            _ if chosen.compiler.kind() == "clang" => {
+                "no run-time compiler of the vendor is here".to_owned()
+            }
             _ => "the vendor's run-time compiler comes first".to_owned(),
         };
-        Ok(CompilerChoice { compiler: chosen.info(), reason: format!("{}: {reason}", chosen.name()) })
+        Ok(CompilerChoice {
+            compiler: chosen.info(),
+            reason: format!("{}: {reason}", chosen.name()),
+        })
     }
 
     pub(crate) fn search(&self, vendor: Vendor) -> Arc<Search> {
@@ -218,8 +239,8 @@ impl Engine {
         self.load_all(device, std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver does not take
-    /// is set aside in the cache and compiled once more.
+    /// Compiles (or finds) all jobs in parallel and loads them. A code object that the driver does
+    /// not take is set aside in the cache and compiled once more.
     pub fn load_all(&self, device: &Device, jobs: &[Job]) -> Vec<Result<Module>> {
         let codes = self.compile_all(jobs);
         jobs.iter().zip(codes).map(|(job, code)| self.load_code(device, job, &code?)).collect()
@@ -237,7 +258,8 @@ impl Engine {
         match load(code) {
             Err(refused @ Error::Load { .. }) if self.distrust(code) => match self.compile(job) {
                 Ok(code) => load(&code),
-                // That it cannot be made anew either is no news to somebody whose driver refuses it.
+                // That it cannot be made anew either is no news to somebody whose driver refuses
+                // it.
                 Err(Error::Miss { .. } | Error::Worker { .. }) => Err(refused),
                 Err(error) => Err(error),
             },

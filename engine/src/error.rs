@@ -1,5 +1,5 @@
-//! What can go wrong, told apart so that a caller can act on it: each one line that names the thing and what
-//! to do.
+//! What can go wrong, told apart so that a caller can act on it: each one line that names the thing
+//! and what to do.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,9 @@ pub enum Error {
         why: String,
     },
     /// Nothing in the cache fits and no compiler can be had.
-    #[error("kernel '{kernel}' for {target} is not in the cache and cannot be compiled here: {why}")]
+    #[error(
+        "kernel '{kernel}' for {target} is not in the cache and cannot be compiled here: {why}"
+    )]
     Miss {
         /// The kernel.
         kernel: String,
@@ -72,8 +74,8 @@ pub enum Error {
         /// The driver's words, versions where they matter.
         why: String,
     },
-    /// A launch that the code object or the device cannot take; found before the driver sees it where
-    /// possible.
+    /// A launch that the code object or the device cannot take; found before the driver sees it
+    /// where possible.
     #[error("launch of '{kernel}': {why}")]
     Launch {
         /// The kernel.
@@ -120,7 +122,8 @@ pub enum Error {
     },
     /// The system or the driver gives no page-locked memory.
     #[error(
-        "{device} is given no page-locked memory of the system ({} asked; {call}: {says}): too little of it is free, \
+        "{device} is given no page-locked memory of the system ({} asked; {call}: {says}): too \
+         little of it is free, \
          or a container bounds it (start it with --ulimit memlock=-1 and more --memory)",
         bytes(*.asked)
     )]
@@ -146,10 +149,13 @@ pub enum Error {
         /// The driver's sentence.
         says: String,
     },
-    /// What a kernel did wrong has ended all work on a device: nothing that was made on it can be used any
-    /// more. once all that is dropped, `Engine::device` opens it anew where the driver allows that; where it
-    /// answers with this error again, only a new process has the device.
-    #[error("{device} is lost: {says} ({call}, code {code}): what a kernel did ends all that this process has there")]
+    /// What a kernel did wrong has ended all work on a device: nothing that was made on it can be
+    /// used any more. once all that is dropped, `Engine::device` opens it anew where the driver
+    /// allows that; where it answers with this error again, only a new process has the device.
+    #[error(
+        "{device} is lost: {says} ({call}, code {code}): what a kernel did ends all that this \
+         process has there"
+    )]
     DeviceLost {
         /// The call that told.
         call: &'static str,
@@ -205,22 +211,33 @@ pub struct CompileFailure {
     pub arguments: Vec<String>,
     /// The compiler's own output.
     pub log: String,
-    /// The directory with log, options, constants and rendered source; none when no directory could be
-    /// written.
+    /// The directory with log, options, constants and rendered source; none when no directory could
+    /// be written.
     pub kept: Option<PathBuf>,
 }
 
 impl std::fmt::Display for CompileFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let first =
-            self.log.lines().find(|l| l.contains("error")).or_else(|| self.log.lines().find(|l| !l.trim().is_empty()));
-        write!(f, "kernel '{}' for {} does not compile ({})", self.kernel, self.target, self.compiler)?;
+        let first = self
+            .log
+            .lines()
+            .find(|l| l.contains("error"))
+            .or_else(|| self.log.lines().find(|l| !l.trim().is_empty()));
+        write!(
+            f,
+            "kernel '{}' for {} does not compile ({})",
+            self.kernel, self.target, self.compiler
+        )?;
         if !self.constants.is_empty() {
             write!(f, " with {}", self.constants)?;
         }
         write!(f, ": {}", first.unwrap_or("the compiler said nothing").trim())?;
         if let Some(kept) = &self.kept {
-            write!(f, "; source, options and log are in {0}, sh {0}/again.sh repeats it", kept.display())?;
+            write!(
+                f,
+                "; source, options and log are in {0}, sh {0}/again.sh repeats it",
+                kept.display()
+            )?;
         }
         Ok(())
     }

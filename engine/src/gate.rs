@@ -1,5 +1,5 @@
-//! How many compiles run at once, whoever asks: what somebody waits for goes before what is compiled behind
-//! the work.
+//! How many compiles run at once, whoever asks: what somebody waits for goes before what is
+//! compiled behind the work.
 
 use crate::engine::lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,12 +22,13 @@ pub(crate) struct Gate {
 
 struct State {
     free: usize,
-    /// Jobs that somebody waits for and that have not begun: while there are any, others stand back.
+    /// Jobs that somebody waits for and that have not begun: while there are any, others stand
+    /// back.
     urgent: usize,
 }
 
-/// The jobs of one call: urgent ones count from the call on, so that what is compiled behind does not slip in
-/// while they are looked up.
+/// The jobs of one call: urgent ones count from the call on, so that what is compiled behind does
+/// not slip in while they are looked up.
 pub(crate) struct Line<'a> {
     gate: &'a Gate,
     urgency: Urgency,
@@ -71,7 +72,10 @@ impl<'a> Line<'a> {
     }
 
     fn count_one(&self, state: &mut MutexGuard<'_, State>) {
-        let counted = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+        let counted = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1))
+            .is_ok();
         state.urgent -= usize::from(counted);
     }
 }
@@ -108,7 +112,8 @@ mod tests {
             for n in 0..24 {
                 let (gate, inside, most) = (&gate, &inside, &most);
                 scope.spawn(move || {
-                    let line = gate.line(if n % 2 == 0 { Urgency::Now } else { Urgency::Behind }, 1);
+                    let line =
+                        gate.line(if n % 2 == 0 { Urgency::Now } else { Urgency::Behind }, 1);
                     let _pass = line.enter();
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     std::thread::sleep(Duration::from_millis(5));
@@ -145,7 +150,10 @@ mod tests {
                 });
             }
         });
-        assert_eq!(order.into_inner().unwrap(), ["now", "now", "now", "behind", "behind", "behind"]);
+        assert_eq!(
+            order.into_inner().unwrap(),
+            ["now", "now", "now", "behind", "behind", "behind"]
+        );
     }
 
     #[test]

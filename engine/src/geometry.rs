@@ -1,7 +1,7 @@
 //! The shape of a launch.
 
-/// Grid and block of a launch. Plain arithmetic, no device: kernel authors return it, the executor launches
-/// it.
+/// Grid and block of a launch. Plain arithmetic, no device: kernel authors return it, the executor
+/// launches it.
 ///
 /// ```
 /// use kjit_engine::Geometry;
@@ -12,15 +12,17 @@
 pub struct Geometry {
     /// Blocks in x, y, z.
     pub grid: [u32; 3],
-    /// Threads of a block in x, y, z. Our kernels have it as the constant `KJ_BLOCK` and never read it.
+    /// Threads of a block in x, y, z. Our kernels have it as the constant `KJ_BLOCK` and never read
+    /// it.
     pub block: [u32; 3],
     /// Dynamic LDS / shared memory a block gets, in bytes.
     pub shared: u32,
-    /// All blocks must be resident at once (kernels with a grid barrier); refused when they cannot be.
+    /// All blocks must be resident at once (kernels with a grid barrier); refused when they cannot
+    /// be.
     pub cooperative: bool,
-    /// May start before the kernel before it in the stream has ended (programmatic dependent launch): the
-    /// kernel must wait by itself before it reads what that one wrote. Drivers without it order the two as
-    /// usual.
+    /// May start before the kernel before it in the stream has ended (programmatic dependent
+    /// launch): the kernel must wait by itself before it reads what that one wrote. Drivers without
+    /// it order the two as usual.
     pub dependent: bool,
 }
 

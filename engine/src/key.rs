@@ -5,8 +5,8 @@ use crate::error::{Error, Result};
 use crate::source::{Constants, Options, Source};
 use kjit_cache::{BuildKey, Digest, Key};
 
-/// Number of the contract between kernels and the engine (what is defined before a kernel, how arguments are
-/// passed). Raised when old machine code could no longer be launched rightly.
+/// Number of the contract between kernels and the engine (what is defined before a kernel, how
+/// arguments are passed). Raised when old machine code could no longer be launched rightly.
 pub const KERNEL_ABI: u32 = 1;
 
 /// One thing to compile.
@@ -59,8 +59,8 @@ impl Job {
         self.compile_id().map(|_| ())
     }
 
-    /// The source key: source and headers, sorted constants, semantic options, compile target, ABI. No path,
-    /// no time, nothing that only a live device tells.
+    /// The source key: source and headers, sorted constants, semantic options, compile target, ABI.
+    /// No path, no time, nothing that only a live device tells.
     ///
     /// # Errors
     /// As [`Job::check`].
@@ -84,7 +84,12 @@ impl Job {
 }
 
 /// The build key: the source key, the compiler's identity by content, and its whole command line.
-pub(crate) fn build_key(source: &Key, kind: &str, identity: Digest, arguments: &[String]) -> BuildKey {
+pub(crate) fn build_key(
+    source: &Key,
+    kind: &str,
+    identity: Digest,
+    arguments: &[String],
+) -> BuildKey {
     BuildKey::new(source, |mut key| {
         key = key.field("compiler", kind).field("identity", identity.hex());
         for argument in arguments {
@@ -99,8 +104,15 @@ mod tests {
     use super::*;
 
     fn job() -> Job {
-        let source = Source::new("k", "k.hip", "#include \"a.h\"\nint x;").file("a.h", "int a;").file("b.h", "int b;");
-        Job::new(source, Constants::new().set("N", 4), Options::wave(32), Target::parse("sm_90").unwrap())
+        let source = Source::new("k", "k.hip", "#include \"a.h\"\nint x;")
+            .file("a.h", "int a;")
+            .file("b.h", "int b;");
+        Job::new(
+            source,
+            Constants::new().set("N", 4),
+            Options::wave(32),
+            Target::parse("sm_90").unwrap(),
+        )
     }
 
     #[test]
@@ -118,14 +130,19 @@ mod tests {
         assert!(differs(&|j| j.target = Target::parse("sm_89").unwrap()));
         assert!(differs(&|j| j.source = j.source.clone().file("a.h", "int a; ")));
         assert!(differs(&|j| j.source = Source::new("k", "k.hip", "int x;")));
-        // A header that nothing includes, the order of constants, the a of sm_90a that no option asked for.
+        // A header that nothing includes, the order of constants, the a of sm_90a that no option
+        // asked for.
         assert!(!differs(&|j| j.source = j.source.clone().file("b.h", "changed")));
         assert!(!differs(&|j| j.target = Target::parse("sm_90a").unwrap()));
     }
 
     #[test]
     fn wave_width_is_part_of_the_key_and_must_be_one_of_the_targets() {
-        let amd = |wave| Job { options: Options::wave(wave), target: Target::parse("gfx1100").unwrap(), ..job() };
+        let amd = |wave| Job {
+            options: Options::wave(wave),
+            target: Target::parse("gfx1100").unwrap(),
+            ..job()
+        };
         assert_ne!(amd(32).source_key().unwrap().digest(), amd(64).source_key().unwrap().digest());
         let error = Job { options: Options::wave(64), ..job() }.source_key().unwrap_err();
         assert!(error.to_string().contains("waves of 64 on sm_90a"), "{error}");
@@ -134,7 +151,10 @@ mod tests {
     #[test]
     fn a_target_feature_is_part_of_the_key_where_a_kernel_asks_for_it_and_only_there() {
         let digest = |target: &str, features: &[&'static str]| {
-            let options = Options { features: features.iter().map(|f| (*f).into()).collect(), ..Options::wave(64) };
+            let options = Options {
+                features: features.iter().map(|f| (*f).into()).collect(),
+                ..Options::wave(64)
+            };
             let job = Job { options, target: Target::parse(target).unwrap(), ..job() };
             job.source_key().unwrap().digest()
         };

@@ -1,8 +1,9 @@
-//! Compile, load, launch: GPU kernels compiled at run time for exactly one target, kept on disk, launched on
-//! a device.
+//! Compile, load, launch: GPU kernels compiled at run time for exactly one target, kept on disk,
+//! launched on a device.
 //!
-//! No SDK is needed to build with it, and no library to start: drivers and compilers are opened when they are
-//! used, and one that is missing is an error that names it, the places tried and the package that has it.
+//! No SDK is needed to build with it, and no library to start: drivers and compilers are opened
+//! when they are used, and one that is missing is an error that names it, the places tried and the
+//! package that has it.
 //!
 //! ```no_run
 //! use kjit_engine::{Config, Constants, Engine, Geometry, Job, Options, Source, args};
@@ -66,15 +67,22 @@
 //! code objects |
 //! | `driver` | vendors' runtimes behind one trait: devices, memory, streams, events, graphs, modules |
 //!
-//! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`]; unsafe code
-//! only in `driver` and in the compilers' own calls; nothing waits for the device, allocates on it or
-//! compiles unless the function's documentation says so, and [`Counts`] and [`CompileCounts`] count all of
-//! it; the engine has no kernel of its own and has never heard of models.
+//! Invariants: a vendor is visible only in `compiler`, `driver` and the rows of [`arch::ARCHS`];
+//! unsafe code only in `driver` and in the compilers' own calls; nothing waits for the device,
+//! allocates on it or compiles unless the function's documentation says so, and [`Counts`] and
+//! [`CompileCounts`] count all of it; the engine has no kernel of its own and has never heard of
+//! models.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 
 pub mod amd_system;
@@ -109,9 +117,9 @@ pub use compiler::discover::Tried;
 pub use compiler::worker::Isolation;
 pub use config::Config;
 pub use driver::{
-    Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, Counts, Crossing, Device, DeviceBuffer,
-    DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Memory, Module, PinnedBuffer, Pool, PoolStats,
-    Stream, end_if_left,
+    Arena, Blas, COLLECTIVE_ID, CheckedKernel, Collective, CollectiveLibrary, Counts, Crossing,
+    Device, DeviceBuffer, DeviceInfo, Event, Graph, HostArg, HostMap, Inventory, Kernel, Memory,
+    Module, PinnedBuffer, Pool, PoolStats, Stream, end_if_left,
 };
 pub use engine::{CompileCounts, CompilerChoice, CompilerInfo, CompilerReport, Engine};
 pub use error::{Error, Result};

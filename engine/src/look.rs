@@ -1,9 +1,9 @@
 //! Whether a vendor's runtime answers at all: found out in a process of its own, with a deadline.
 //!
-//! A kernel driver that hangs (after a fault that it could not reset, or with a card that it half knows) holds
-//! whoever asks it for ever, in a call that nothing ends, and some runtimes end the process that asks. So the
-//! first question after the machine was started is put by a child. It is remembered that it was answered: the
-//! next start asks at once.
+//! A kernel driver that hangs (after a fault that it could not reset, or with a card that it half
+//! knows) holds whoever asks it for ever, in a call that nothing ends, and some runtimes end the
+//! process that asks. So the first question after the machine was started is put by a child. It is
+//! remembered that it was answered: the next start asks at once.
 
 use crate::compiler::child::LOOK;
 use crate::driver;
@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 /// What the answer depends on, beside which start of the machine this is.
 const VARIABLES: &[&str] = &["KJIT_HIP_LIBRARY", "ROCM_PATH", "LD_LIBRARY_PATH"];
 
-/// The child: asks for devices, and ends well whatever it is told. What it is told, the parent hears itself.
+/// The child: asks for devices, and ends well whatever it is told. What it is told, the parent
+/// hears itself.
 pub(crate) fn look(word: &str) -> i32 {
     driver::ask(word);
     0
@@ -35,9 +36,10 @@ fn key(word: &str, boot: &str) -> Key {
     let seen = seen.iter().map(|(name, value)| (name.as_str(), value.clone()));
     named
         .chain(seen)
-        .fold(Key::builder("kjit discovery").field("driver", word).field("boot", boot), |key, (name, value)| {
-            key.field(name, value)
-        })
+        .fold(
+            Key::builder("kjit discovery").field("driver", word).field("boot", boot),
+            |key, (name, value)| key.field(name, value),
+        )
         .finish()
 }
 
@@ -68,16 +70,25 @@ impl Engine {
 
     /// Whether a child could ask and came back; why not, if the driver held or ended it.
     fn ask_apart(&self, word: &str) -> Result<bool, String> {
-        let (Some(program), Ok(mut log)) = (self.inner.workers.apart(), tempfile::tempfile()) else { return Ok(false) };
+        let (Some(program), Ok(mut log)) = (self.inner.workers.apart(), tempfile::tempfile())
+        else {
+            return Ok(false);
+        };
         let Ok(errors) = log.try_clone() else { return Ok(false) };
         let mut command = Command::new(program);
-        command.args([LOOK, word]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).process_group(0);
+        command
+            .args([LOOK, word])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors)
+            .process_group(0);
         let Ok(child) = command.spawn() else { return Ok(false) };
         let patience = self.inner.config.discovery;
         let name = driver::runtime_name(word);
         let Some(status) = wait(child, patience) else {
             return Err(format!(
-                "{name} did not answer within {} s, nor may it ever: the kernel driver hangs (dmesg | grep amdgpu says \
+                "{name} did not answer within {} s, nor may it ever: the kernel driver hangs \
+                 (dmesg | grep amdgpu says \
                  of what; a restart of the machine ends that)",
                 patience.as_secs_f64()
             ));
@@ -87,9 +98,13 @@ impl Engine {
         }
         let mut said = String::new();
         let _ = log.rewind().and_then(|()| log.read_to_string(&mut said));
-        let last = said.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim()));
+        let last =
+            said.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim()));
         let how = status.signal().map_or_else(|| status.to_string(), |n| format!("signal {n}"));
-        Err(format!("{name} ends the process that asks it for devices ({how}){}", last.unwrap_or_default()))
+        Err(format!(
+            "{name} ends the process that asks it for devices ({how}){}",
+            last.unwrap_or_default()
+        ))
     }
 }
 

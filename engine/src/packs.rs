@@ -1,5 +1,5 @@
-//! What those are told who looked in vain: which packs there are for what, and which code is there and cannot
-//! be run.
+//! What those are told who looked in vain: which packs there are for what, and which code is there
+//! and cannot be run.
 
 use crate::arch::Target;
 use crate::driver;
@@ -12,41 +12,57 @@ use std::collections::BTreeSet;
 pub const PACK_ARCHS: &str = "archs";
 
 impl Engine {
-    /// Why the packs that are there gave nothing for a target: each with the architectures that it has, in
-    /// one sentence. None when there are no packs.
+    /// Why the packs that are there gave nothing for a target: each with the architectures that it
+    /// has, in one sentence. None when there are no packs.
     #[must_use]
     pub fn packs_lack(&self, target: &Target) -> Option<String> {
-        let packs: Vec<_> =
-            self.inner.cache.packs().into_iter().map(|pack| (pack.path().display(), self.archs(pack))).collect();
-        if let Some((path, _)) = packs.iter().find(|(_, archs)| archs.iter().any(|arch| target.runs(arch))) {
+        let packs: Vec<_> = self
+            .inner
+            .cache
+            .packs()
+            .into_iter()
+            .map(|pack| (pack.path().display(), self.archs(pack)))
+            .collect();
+        if let Some((path, _)) =
+            packs.iter().find(|(_, archs)| archs.iter().any(|arch| target.runs(arch)))
+        {
             let why = "but not this kernel: it is of another model or another version of kjit";
             return Some(format!("the pack {path} has {target}, {why}"));
         }
         let lacks = |(path, archs): &(_, BTreeSet<String>)| {
             let has = archs.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            format!("the pack {path} has {} and not {target}", if has.is_empty() { "nothing" } else { &has })
+            format!(
+                "the pack {path} has {} and not {target}",
+                if has.is_empty() { "nothing" } else { &has }
+            )
         };
         (!packs.is_empty()).then(|| packs.iter().map(lacks).collect::<Vec<_>>().join("; "))
     }
 
-    /// Why code of this source that is there is not used: its maker is newer than the driver. Names both
-    /// versions.
+    /// Why code of this source that is there is not used: its maker is newer than the driver. Names
+    /// both versions.
     pub(crate) fn too_new(&self, job: &Job, source: &Key) -> Option<String> {
         let (major, minor) = driver::driver_version(job.target.vendor())?;
         let found = self.inner.cache.find(source, Scope::Everywhere, |_| true)?;
-        let (needs, maker) = (found.entry.needs().get("driver")?, found.entry.meta().get("compiler")?);
+        let (needs, maker) =
+            (found.entry.needs().get("driver")?, found.entry.meta().get("compiler")?);
         Some(format!(
-            "its code by {maker} is there but needs driver {needs} or newer, and the driver is {major}.{minor}: update the driver, or compile with a compiler that is not newer than it"
+            "its code by {maker} is there but needs driver {needs} or newer, and the driver is \
+             {major}.{minor}: update the driver, or compile with a compiler that is not newer \
+             than it"
         ))
     }
 
     fn archs(&self, pack: &Pack) -> BTreeSet<String> {
         match pack.meta().get(PACK_ARCHS) {
-            Some(said) => said.split(',').filter(|arch| !arch.is_empty()).map(str::to_owned).collect(),
+            Some(said) => {
+                said.split(',').filter(|arch| !arch.is_empty()).map(str::to_owned).collect()
+            }
             // A pack that another program made: its entries know.
             None => {
                 let here = Origin::ReadOnly(pack.path().to_owned());
-                let entries = self.inner.cache.list().into_iter().filter(|entry| entry.layer == here);
+                let entries =
+                    self.inner.cache.list().into_iter().filter(|entry| entry.layer == here);
                 entries.filter_map(|entry| entry.meta.get("arch").cloned()).collect()
             }
         }

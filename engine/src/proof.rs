@@ -1,17 +1,18 @@
-//! Verdicts on code objects that were run on a device before they are used there, in the cache beside the
-//! code objects and under the same rules.
+//! Verdicts on code objects that were run on a device before they are used there, in the cache
+//! beside the code objects and under the same rules.
 //!
-//! A verdict is about a kind of device (its name, architecture and units, not its number), a version of its driver
-//! and one build: another compiler's code object of the same source is another subject. All verdicts of a
-//! kind and a driver are one record: a start reads one file, and waits for the disk twice, however many
-//! kernels are new.
+//! A verdict is about a kind of device (its name, architecture and units, not its number), a
+//! version of its driver and one build: another compiler's code object of the same source is
+//! another subject. All verdicts of a kind and a driver are one record: a start reads one file, and
+//! waits for the disk twice, however many kernels are new.
 //!
-//! A second record, of each device, says what is being run there now, and by which process: a kernel that takes
-//! its process down is known at the next start. It is written before each run and taken back behind it, without
-//! waiting for the disk, which outlives the process: who ends a process between two runs condemns no kernel. A
-//! machine that stops as well may have lost the last of these, or a part of it, and what is left may name another
-//! kernel than the one that ran: a mark that was not waited for counts for nothing once the machine has started
-//! anew, and then the next start waits for the disk before each run and behind it.
+//! A second record, of each device, says what is being run there now, and by which process: a
+//! kernel that takes its process down is known at the next start. It is written before each run and
+//! taken back behind it, without waiting for the disk, which outlives the process: who ends a
+//! process between two runs condemns no kernel. A machine that stops as well may have lost the last
+//! of these, or a part of it, and what is left may name another kernel than the one that ran: a
+//! mark that was not waited for counts for nothing once the machine has started anew, and then the
+//! next start waits for the disk before each run and behind it.
 
 use crate::arch::Vendor;
 use crate::code_object::CodeObject;
@@ -33,24 +34,28 @@ pub struct ProofSubject<'a> {
 
 impl ProofSubject<'_> {
     fn digest(&self) -> Digest {
-        let key = Key::builder("kjit kernel proof").field("build", self.code.digest().hex()).field("what", self.what);
+        let key = Key::builder("kjit kernel proof")
+            .field("build", self.code.digest().hex())
+            .field("what", self.what);
         key.finish().digest()
     }
 }
 
-/// Goes up when cases or bounds change in what they let pass: verdicts of the former ones are forgotten.
+/// Goes up when cases or bounds change in what they let pass: verdicts of the former ones are
+/// forgotten.
 const REVISION: &str = "2";
 /// The verdict on what ended the process that ran it.
 const ENDED: &str = "the process that proved it was ended by it";
 /// How long another process may keep the record before it is written all the same.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How old the mark of a process that cannot be looked at must be before that process counts as ended: a run
-/// takes milliseconds, and a device's driver ends one that hangs within a minute.
+/// How old the mark of a process that cannot be looked at must be before that process counts as
+/// ended: a run takes milliseconds, and a device's driver ends one that hangs within a minute.
 const STRANGERS: u64 = 120;
 /// Devices of one process take turns: when it ends in a run, one kernel is to blame.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// The verdicts on a kind of device and its driver, and what comes to them. Kept when it is dropped.
+/// The verdicts on a kind of device and its driver, and what comes to them. Kept when it is
+/// dropped.
 pub struct Verdicts {
     engine: Engine,
     /// The record of all, and that of what is being run.
@@ -59,8 +64,8 @@ pub struct Verdicts {
     known: BTreeMap<Digest, String>,
     /// What came in this process.
     new: BTreeMap<Digest, String>,
-    /// Whether a machine may have stopped at the last run that was said: each is on the disk before it
-    /// begins.
+    /// Whether a machine may have stopped at the last run that was said: each is on the disk before
+    /// it begins.
     careful: bool,
     begun: bool,
     /// There is a record of all.
@@ -68,8 +73,8 @@ pub struct Verdicts {
 }
 
 impl Engine {
-    /// Whether code objects are to be proven on a device before they are used there. NVIDIA's ran on a card
-    /// before they were released, AMD's did not.
+    /// Whether code objects are to be proven on a device before they are used there. NVIDIA's ran
+    /// on a card before they were released, AMD's did not.
     #[must_use]
     pub fn proves(&self, device: &DeviceInfo) -> bool {
         device.vendor == Vendor::Amd || self.inner.config.prove_all
@@ -80,8 +85,11 @@ impl Engine {
     pub fn verdicts(&self, device: &DeviceInfo) -> Verdicts {
         let (major, minor) = device.driver;
         let key = |domain| {
-            let key = Key::builder(domain).field("revision", REVISION).field("name", device.name.as_str());
-            let key = key.field("arch", device.arch_id.as_str()).field("units", device.units.to_string());
+            let key = Key::builder(domain)
+                .field("revision", REVISION)
+                .field("name", device.name.as_str());
+            let key =
+                key.field("arch", device.arch_id.as_str()).field("units", device.units.to_string());
             key.field("driver", format!("{major}.{minor}"))
         };
         let all = key("kjit kernel proofs").finish();
@@ -102,10 +110,20 @@ impl Engine {
                 Some(Mark { at: None, .. }) | None => careful = true,
             },
         }
-        // One that was judged after all ended nothing: its verdict was kept, the mark was not taken back.
+        // One that was judged after all ended nothing: its verdict was kept, the mark was not taken
+        // back.
         new.retain(|digest, _| !known.contains_key(digest));
         let recorded = all_read.is_some();
-        let mut verdicts = Verdicts { engine: self.clone(), all, now, known, new, careful, begun: false, recorded };
+        let mut verdicts = Verdicts {
+            engine: self.clone(),
+            all,
+            now,
+            known,
+            new,
+            careful,
+            begun: false,
+            recorded,
+        };
         // Before another mark takes the place of the one that told of it.
         verdicts.save();
         verdicts
@@ -120,9 +138,13 @@ impl Verdicts {
         self.new.get(&digest).or_else(|| self.known.get(&digest)).map(String::as_str)
     }
 
-    /// Runs it: `run` says what came of it, in a line; nothing, if it did not come to a verdict. No other device of
-    /// this process is at one meanwhile.
-    pub fn prove<T>(&mut self, subject: &ProofSubject<'_>, run: impl FnOnce() -> (T, Option<String>)) -> T {
+    /// Runs it: `run` says what came of it, in a line; nothing, if it did not come to a verdict. No
+    /// other device of this process is at one meanwhile.
+    pub fn prove<T>(
+        &mut self,
+        subject: &ProofSubject<'_>,
+        run: impl FnOnce() -> (T, Option<String>),
+    ) -> T {
         self.at(subject.digest(), run)
     }
 
@@ -137,8 +159,8 @@ impl Verdicts {
         of
     }
 
-    /// Says that there will be runs, which waits for the disk: who has something else to do meanwhile says so
-    /// before the first.
+    /// Says that there will be runs, which waits for the disk: who has something else to do
+    /// meanwhile says so before the first.
     pub fn begin(&mut self) {
         if self.begun {
             return;
@@ -175,7 +197,10 @@ impl Verdicts {
         self.engine.cache().update_record(&self.all, PATIENCE, |old| {
             let mut all = parsed(&String::from_utf8_lossy(old.unwrap_or_default()));
             all.extend(new);
-            all.iter().map(|(digest, verdict)| format!("{digest} {verdict}\n")).collect::<String>().into_bytes()
+            all.iter()
+                .map(|(digest, verdict)| format!("{digest} {verdict}\n"))
+                .collect::<String>()
+                .into_bytes()
         });
     }
 }
@@ -215,8 +240,8 @@ impl Mark {
         Mark { process: Process::this(), since: seconds(), waited, at }
     }
 
-    /// Whether its process may still be there: this machine's are looked at; those of others that share the
-    /// cache, and of other containers, cannot be.
+    /// Whether its process may still be there: this machine's are looked at; those of others that
+    /// share the cache, and of other containers, cannot be.
     fn may_run(&self) -> bool {
         if self.process.place == place() {
             self.process.boot == boot() && began(self.process.id) == Some(self.process.start)
@@ -234,15 +259,16 @@ impl Mark {
     fn parse(text: &str) -> Option<Mark> {
         let mut words = text.split(' ');
         let (id, start) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let process = Process { id, start, place: words.next()?.to_owned(), boot: words.next()?.to_owned() };
+        let process =
+            Process { id, start, place: words.next()?.to_owned(), boot: words.next()?.to_owned() };
         let since = words.next()?.parse().ok()?;
         let waited = words.next()? == "1";
         Some(Mark { process, since, waited, at: words.next().and_then(|word| word.parse().ok()) })
     }
 }
 
-/// A process: its number, when it began, since numbers come again, where numbers are its own, and since which start
-/// of the machine.
+/// A process: its number, when it began, since numbers come again, where numbers are its own, and
+/// since which start of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Process {
     id: u32,
@@ -278,7 +304,8 @@ fn seconds() -> u64 {
 /// When a process of this machine began, in ticks of its own clock; none if there is no such.
 fn began(id: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-    // The program's name, in parentheses, may have anything in it. Behind it: the state is the first word.
+    // The program's name, in parentheses, may have anything in it. Behind it: the state is the
+    // first word.
     let (_, behind) = stat.rsplit_once(')')?;
     let mut words = behind.split_whitespace();
     // One that has ended, and that nobody has asked for yet what came of it, runs nothing any more.
@@ -308,7 +335,8 @@ mod tests {
             assert_eq!(Mark::parse(&mark.text()).unwrap(), mark);
         }
         assert_eq!(Mark::parse(""), None);
-        let ended = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None, false) };
+        let ended =
+            Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(None, false) };
         assert!(!ended.may_run());
         // Of another machine, or of another container: by its age alone.
         let process = Process { place: "elsewhere/pid:[1]".to_owned(), ..Process::this() };
@@ -321,7 +349,9 @@ mod tests {
     #[test]
     fn a_process_that_has_ended_runs_nothing() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        while std::fs::read_to_string(format!("/proc/{}/stat", child.id())).is_ok_and(|stat| !stat.contains(") Z ")) {
+        while std::fs::read_to_string(format!("/proc/{}/stat", child.id()))
+            .is_ok_and(|stat| !stat.contains(") Z "))
+        {
             std::thread::yield_now();
         }
         assert_eq!(began(child.id()), None);
@@ -329,8 +359,8 @@ mod tests {
         assert_eq!(began(child.id()), None);
     }
 
-    /// A process that is ended between two runs (Ctrl-C while the weights are on their way) condemns none; one
-    /// that is ended in a run condemns what it ran, and nothing else.
+    /// A process that is ended between two runs (Ctrl-C while the weights are on their way)
+    /// condemns none; one that is ended in a run condemns what it ran, and nothing else.
     #[test]
     fn what_was_not_being_run_when_a_process_ended_is_not_to_blame() {
         let dir = tempfile::tempdir().unwrap();
@@ -339,13 +369,17 @@ mod tests {
         let (one, two) = (Digest::of(b"1"), Digest::of(b"2"));
         let ended = |verdicts: Verdicts, at| {
             // As if its process were no more: nothing is dropped, and its mark is another's.
-            let mark = Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at, false) };
+            let mark =
+                Mark { process: Process { start: 1, ..Process::this() }, ..Mark::now(at, false) };
             verdicts.engine.cache().put_record(&verdicts.now, mark.text().as_bytes());
             std::mem::forget(verdicts);
         };
         let mut first = engine.verdicts(&device);
         first.at(one, || ((), Some("right".to_owned())));
-        let at = Mark::parse(&String::from_utf8(engine.cache().record(&first.now).unwrap()).unwrap()).unwrap().at;
+        let at =
+            Mark::parse(&String::from_utf8(engine.cache().record(&first.now).unwrap()).unwrap())
+                .unwrap()
+                .at;
         assert_eq!(at, None, "behind the run the mark is taken back");
         ended(first, at);
         let mut second = engine.verdicts(&device);
@@ -356,14 +390,16 @@ mod tests {
         let mut third = engine.verdicts(&device);
         assert_eq!(third.known.get(&one).map(String::as_str), Some("right"));
         assert_eq!(third.known.get(&two).map(String::as_str), Some(ENDED));
-        // A mark of which a part was lost, and one that was lost as a whole: nothing is known of what ran.
+        // A mark of which a part was lost, and one that was lost as a whole: nothing is known of
+        // what ran.
         third.at(one, || ((), None));
         let torn = |mark: &[u8]| {
             engine.cache().put_record(&third.now, mark);
             engine.verdicts(&device)
         };
         assert!(torn(b"12 34").careful && torn(b"\0\0\0\0").careful && !torn(b"").careful);
-        // Of a machine that has started anew since: it may lag behind what ran there, unless the disk was waited for.
+        // Of a machine that has started anew since: it may lag behind what ran there, unless the
+        // disk was waited for.
         let three = Digest::of(b"3");
         let before = |waited| {
             let process = Process { boot: "before".to_owned(), ..Process::this() };

@@ -1,4 +1,5 @@
-//! The compile service: look up, else compile in parallel, each distinct key once, and keep what came of it.
+//! The compile service: look up, else compile in parallel, each distinct key once, and keep what
+//! came of it.
 
 use crate::code_object::{CodeObject, Inner as CodeInner, Origin, inspect};
 use crate::compiler::protocol::{Answer, Ask, Request};
@@ -29,13 +30,14 @@ pub(crate) struct Asked<'a> {
     pub own: bool,
 }
 
-/// A lane for so many kernels at first. A lane is a process that opens a compiler, and processes that start
-/// together hold each other up: on a machine with 16 cores the first kernel took 40 ms in one process, 80 in
-/// each of 4, 260 in each of 16, any other 25 ms (with nvrtc's own cache on, so that hardly more than
-/// starting was seen). 30 such kernels took 0.36 s on 8 lanes and 0.46 s on 16.
+/// A lane for so many kernels at first. A lane is a process that opens a compiler, and processes
+/// that start together hold each other up: on a machine with 16 cores the first kernel took 40 ms
+/// in one process, 80 in each of 4, 260 in each of 16, any other 25 ms (with nvrtc's own cache on,
+/// so that hardly more than starting was seen). 30 such kernels took 0.36 s on 8 lanes and 0.46 s
+/// on 16.
 const PER_LANE: usize = 3;
-/// If then there are still kernels that have not begun, they are slow ones (nvrtc really takes 50 to 900 ms):
-/// all lanes start.
+/// If then there are still kernels that have not begun, they are slow ones (nvrtc really takes 50
+/// to 900 ms): all lanes start.
 const RAMP: Duration = Duration::from_millis(80);
 
 /// A job with its keys and the compiler that would make it.
@@ -54,21 +56,22 @@ impl Engine {
         self.compile_all(std::slice::from_ref(job)).pop().unwrap_or_else(|| Err(lost(job)))
     }
 
-    /// Compiles all jobs, up to `jobs` of them at once, or finds them in the cache: by build key; else in
-    /// packs, or anywhere when there is no compiler, the newest build of the same source that this machine
-    /// can run. The same key is compiled once, however many ask, here or in other processes. One answer for
-    /// each job, in order.
+    /// Compiles all jobs, up to `jobs` of them at once, or finds them in the cache: by build key;
+    /// else in packs, or anywhere when there is no compiler, the newest build of the same source
+    /// that this machine can run. The same key is compiled once, however many ask, here or in other
+    /// processes. One answer for each job, in order.
     ///
     /// Errors, job by job: [`Error::Source`] and [`Error::Target`] before anything is compiled;
-    /// [`Error::Compile`] with log and kept source (remembered: asked again, the same answer comes at once);
-    /// [`Error::Worker`]; [`Error::Miss`] when it is neither there nor can be made; [`Error::Corrupt`].
+    /// [`Error::Compile`] with log and kept source (remembered: asked again, the same answer comes
+    /// at once); [`Error::Worker`]; [`Error::Miss`] when it is neither there nor can be made;
+    /// [`Error::Corrupt`].
     pub fn compile_all(&self, jobs: &[Job]) -> Vec<Result<CodeObject>> {
         self.compile_each(jobs, &|_, _| {})
     }
 
     /// As [`Engine::compile`] of what tells something about the compiler: where one is here
-    /// ([`Engine::compiler_for`]), its own code and no other, whatever packs have of the same source. Where
-    /// none is, nothing will be compiled, and what there is counts.
+    /// ([`Engine::compiler_for`]), its own code and no other, whatever packs have of the same
+    /// source. Where none is, nothing will be compiled, and what there is counts.
     ///
     /// # Errors
     /// As [`Engine::compile_all`].
@@ -82,7 +85,10 @@ impl Engine {
     pub fn compile_each(&self, jobs: &[Job], on_done: OnDone<'_>) -> Vec<Result<CodeObject>> {
         let asked = Asked { urgency: Urgency::Now, stop: None, own: false };
         let results = self.compile_asked(jobs, &asked, on_done);
-        jobs.iter().zip(results).map(|(job, result)| result.unwrap_or_else(|| Err(lost(job)))).collect()
+        jobs.iter()
+            .zip(results)
+            .map(|(job, result)| result.unwrap_or_else(|| Err(lost(job))))
+            .collect()
     }
 
     /// The same, with an urgency. None for a job that was not begun because of a stop.
@@ -93,7 +99,8 @@ impl Engine {
         on_done: OnDone<'_>,
     ) -> Vec<Option<Result<CodeObject>>> {
         let line = self.inner.gate.line(asked.urgency, jobs.len());
-        let results: Vec<Mutex<Option<Result<CodeObject>>>> = jobs.iter().map(|_| Mutex::new(None)).collect();
+        let results: Vec<Mutex<Option<Result<CodeObject>>>> =
+            jobs.iter().map(|_| Mutex::new(None)).collect();
         let finish = |index: usize, result: Result<CodeObject>| {
             let t = &self.inner.tally;
             match &result {
@@ -107,11 +114,15 @@ impl Engine {
                 *lock(slot) = Some(result);
             }
         };
-        // What is there already costs no thread. Of equal jobs the first is done, the others take its answer.
+        // What is there already costs no thread. Of equal jobs the first is done, the others take
+        // its answer.
         let mut open: Vec<(usize, &Job, Prepared)> = Vec::new();
         let mut same: HashMap<kjit_cache::Digest, Vec<usize>> = HashMap::new();
         for (index, job) in jobs.iter().enumerate() {
-            match self.prepare(job).and_then(|p| self.find(job, &p, asked.own).map(|code| (p, code))) {
+            match self
+                .prepare(job)
+                .and_then(|p| self.find(job, &p, asked.own).map(|code| (p, code)))
+            {
                 Ok((prepared, None)) => {
                     let waiting = same.entry(prepared.source.digest()).or_default();
                     waiting.push(index);
@@ -125,18 +136,27 @@ impl Engine {
             }
             line.leave();
         }
-        // The longest first, lest one be begun last and all lanes but its own stand idle. How long a compile
-        // takes nobody knows before; how much text it reads says it well enough: of 210 kernels by nvrtc (1 :
-        // 40 between the shortest and the longest) 16 lanes would have taken 29 % more than a sixteenth of
-        // the whole in the order of the models, 2.3 % in this one, 0.7 % in that of the true times.
+        // The longest first, lest one be begun last and all lanes but its own stand idle. How long
+        // a compile takes nobody knows before; how much text it reads says it well enough: of 210
+        // kernels by nvrtc (1 : 40 between the shortest and the longest) 16 lanes would have taken
+        // 29 % more than a sixteenth of the whole in the order of the models, 2.3 % in this one,
+        // 0.7 % in that of the true times.
         open.sort_by_cached_key(|(_, job, _)| std::cmp::Reverse(job.source.length()));
         let next = AtomicUsize::new(0);
         let work = |lane: usize| {
-            while let Some((index, job, prepared)) = open.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some((index, job, prepared)) = open.get(next.fetch_add(1, Ordering::Relaxed))
+            {
                 let Some(result) = self.make(job, prepared, lane, asked, &line) else { return };
-                for other in same.get(&prepared.source.digest()).into_iter().flatten().filter(|i| *i != index) {
+                for other in same
+                    .get(&prepared.source.digest())
+                    .into_iter()
+                    .flatten()
+                    .filter(|i| *i != index)
+                {
                     // The others were not compiled: they share what was.
-                    let shared = result.clone().map(|code| code.with_origin(Origin::Cached("this process".to_owned())));
+                    let shared = result
+                        .clone()
+                        .map(|code| code.with_origin(Origin::Cached("this process".to_owned())));
                     finish(*other, shared);
                 }
                 finish(*index, result);
@@ -160,7 +180,9 @@ impl Engine {
                 }
             });
         }
-        let answer = |slot: Mutex<Option<_>>| slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let answer = |slot: Mutex<Option<_>>| {
+            slot.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+        };
         results.into_iter().map(answer).collect()
     }
 
@@ -195,15 +217,29 @@ impl Engine {
                 let others = || self.find_by_source(job, prepared, Scope::ReadOnly);
                 self.inner.cache.get(key).or_else(|| if own { None } else { others() })
             }
-            None => Some(self.find_by_source(job, prepared, Scope::Everywhere).ok_or_else(|| {
-                let why = self.search(vendor).why_not(vendor, &self.inner.config.wish, &prepared.compile_id);
-                let why = match self.too_new(job, &prepared.source).or_else(|| self.packs_lack(&job.target)) {
-                    Some(there) => format!("{there}; {why}"),
-                    None => why,
-                };
-                // The card's name, not the id of this kernel's code: of one cause, one sentence.
-                Error::Miss { kernel: job.source.name().to_owned(), target: job.target.to_string(), why }
-            })?),
+            None => {
+                Some(self.find_by_source(job, prepared, Scope::Everywhere).ok_or_else(|| {
+                    let why = self.search(vendor).why_not(
+                        vendor,
+                        &self.inner.config.wish,
+                        &prepared.compile_id,
+                    );
+                    let why = match self
+                        .too_new(job, &prepared.source)
+                        .or_else(|| self.packs_lack(&job.target))
+                    {
+                        Some(there) => format!("{there}; {why}"),
+                        None => why,
+                    };
+                    // The card's name, not the id of this kernel's code: of one cause, one
+                    // sentence.
+                    Error::Miss {
+                        kernel: job.source.name().to_owned(),
+                        target: job.target.to_string(),
+                        why,
+                    }
+                })?)
+            }
         };
         let Some(found) = found else { return Ok(None) };
         match self.open(job, &found) {
@@ -242,7 +278,8 @@ impl Engine {
         if made.is_ok() || !prepared.made_by.as_ref().is_some_and(replaced) {
             return Some(made);
         }
-        // Whatever went wrong, the compiler was replaced under it: once more, with the one that is there now.
+        // Whatever went wrong, the compiler was replaced under it: once more, with the one that is
+        // there now.
         self.search_again(job.target.vendor());
         Some(self.prepare(job).and_then(|prepared| match self.find(job, &prepared, asked.own)? {
             Some(code) => Ok(code),
@@ -252,7 +289,13 @@ impl Engine {
 
     fn make_by(&self, job: &Job, prepared: &Prepared, lane: usize) -> Result<CodeObject> {
         let Some((toolchain, key, arguments)) = &prepared.made_by else { return Err(lost(job)) };
-        let deadline = self.inner.config.limits.timeout.saturating_mul(2).saturating_add(Duration::from_secs(10));
+        let deadline = self
+            .inner
+            .config
+            .limits
+            .timeout
+            .saturating_mul(2)
+            .saturating_add(Duration::from_secs(10));
         let made = self.inner.cache.get_or_make(key, deadline, || {
             let _span = self.inner.config.trace.as_ref().map(|t| {
                 let mut span = t.span(format!("compile {lane}"), job.source.name());
@@ -265,7 +308,8 @@ impl Engine {
         match made {
             Ok(found) => self.open(job, &found),
             Err(error) => {
-                if matches!(error, Error::Compile(_) | Error::Worker { .. } | Error::Corrupt { .. }) {
+                if matches!(error, Error::Compile(_) | Error::Worker { .. } | Error::Corrupt { .. })
+                {
                     lock(&self.inner.failed).insert(key.digest(), error.clone());
                 }
                 Err(error)
@@ -273,7 +317,13 @@ impl Engine {
         }
     }
 
-    fn run(&self, job: &Job, prepared: &Prepared, toolchain: &Toolchain, arguments: &[String]) -> Result<Artefact> {
+    fn run(
+        &self,
+        job: &Job,
+        prepared: &Prepared,
+        toolchain: &Toolchain,
+        arguments: &[String],
+    ) -> Result<Artefact> {
         let reached = job.source.reached()?;
         let request = Request {
             file: job.source.main_file().to_owned(),
@@ -287,7 +337,10 @@ impl Engine {
         let name = job.source.name();
         let (answer, printed) = self.inner.workers.ask(name, &toolchain.name(), &ask)?;
         let took = began.elapsed();
-        self.inner.tally.microseconds.fetch_add(u64::try_from(took.as_micros()).unwrap_or(0), Ordering::Relaxed);
+        self.inner
+            .tally
+            .microseconds
+            .fetch_add(u64::try_from(took.as_micros()).unwrap_or(0), Ordering::Relaxed);
         let broken = |why: String| Error::Worker {
             kernel: name.to_owned(),
             compiler: toolchain.name(),
@@ -305,7 +358,10 @@ impl Engine {
         };
         // The library may have been replaced since its identity was taken: then the key would lie.
         if self.inner.cache.file_digest(&toolchain.file).ok() != Some(toolchain.own) {
-            return Err(broken(format!("{} was replaced during the compile; run again", toolchain.file.display())));
+            return Err(broken(format!(
+                "{} was replaced during the compile; run again",
+                toolchain.file.display()
+            )));
         }
         let kernels = inspect(name, &code)?;
         missing_entry(job, &kernels)?;
@@ -326,7 +382,14 @@ impl Engine {
     }
 
     /// A compile error, with all that is needed to see it again kept in a folder.
-    fn refused(&self, job: &Job, prepared: &Prepared, toolchain: &Toolchain, ask: &Ask, log: String) -> Error {
+    fn refused(
+        &self,
+        job: &Job,
+        prepared: &Prepared,
+        toolchain: &Toolchain,
+        ask: &Ask,
+        log: String,
+    ) -> Error {
         let arguments = match ask {
             Ask::Compile { request, .. } => request.arguments.clone(),
             Ask::Probe { .. } => Vec::new(),
@@ -359,7 +422,9 @@ impl Engine {
         let origin = match &found.origin {
             kjit_cache::Origin::Made => Origin::Compiled,
             kjit_cache::Origin::ReadOnly(path) => Origin::Cached(path.display().to_string()),
-            kjit_cache::Origin::Memory | kjit_cache::Origin::Shared => Origin::Cached("this process".to_owned()),
+            kjit_cache::Origin::Memory | kjit_cache::Origin::Shared => {
+                Origin::Cached("this process".to_owned())
+            }
             _ => Origin::Cached("cache".to_owned()),
         };
         Ok(CodeObject::of(
@@ -382,7 +447,9 @@ fn meets(needs: &BTreeMap<String, String>, driver: Option<(u32, u32)>) -> bool {
     needs.iter().all(|(need, value)| match need.as_str() {
         "driver" => {
             let mut parts = value.split('.').map(str::parse::<u32>);
-            let (Some(Ok(major)), Some(Ok(minor)), None) = (parts.next(), parts.next(), parts.next()) else {
+            let (Some(Ok(major)), Some(Ok(minor)), None) =
+                (parts.next(), parts.next(), parts.next())
+            else {
                 return false;
             };
             // Without a driver nothing will run it here; it may be exported.
@@ -399,7 +466,10 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
             let names: Vec<&str> = kernels.iter().map(|k| k.name.as_str()).collect();
             Err(Error::Corrupt {
                 kernel: job.source.name().to_owned(),
-                why: format!("no kernel '{entry}' came out of the source; there are: {}", names.join(", ")),
+                why: format!(
+                    "no kernel '{entry}' came out of the source; there are: {}",
+                    names.join(", ")
+                ),
             })
         }
     }
@@ -408,12 +478,21 @@ fn missing_entry(job: &Job, kernels: &[crate::code_object::KernelInfo]) -> Resul
 /// The script in a kept folder that repeats the compile.
 pub(crate) const AGAIN: &str = "again.sh";
 
-/// Writes rendered source, headers, options and log into a new folder, with the request that repeats the
-/// compile.
-fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, program: &Path, log: &str) -> std::io::Result<PathBuf> {
+/// Writes rendered source, headers, options and log into a new folder, with the request that
+/// repeats the compile.
+fn keep(
+    job: &Job,
+    toolchain: &Toolchain,
+    ask: &Ask,
+    program: &Path,
+    log: &str,
+) -> std::io::Result<PathBuf> {
     let folder = kept_folder(job.source.name())?;
     let plain = |name: &str| name.replace(['/', '\\', '\0'], "_");
-    std::fs::write(folder.join(plain(job.source.main_file())), job.source.render(&job.constants, &job.options))?;
+    std::fs::write(
+        folder.join(plain(job.source.main_file())),
+        job.source.render(&job.constants, &job.options),
+    )?;
     for (name, text) in job.source.reached().unwrap_or_default() {
         std::fs::write(folder.join(plain(name)), text)?;
     }
@@ -422,7 +501,8 @@ fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, program: &Path, log: &str) 
         Ask::Probe { .. } => String::new(),
     };
     let options = format!(
-        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: {arguments}\nagain: sh {}\n",
+        "compiler: {} ({})\ntarget: {}\nwave: {}\nfast math: {}\nconstants: {}\narguments: \
+         {arguments}\nagain: sh {}\n",
         toolchain.name(),
         toolchain.file.display(),
         job.target,
@@ -435,7 +515,8 @@ fn keep(job: &Job, toolchain: &Toolchain, ask: &Ask, program: &Path, log: &str) 
     std::fs::write(folder.join("log.txt"), log)?;
     let quoted = format!("'{}'", program.display().to_string().replace('\'', "'\\''"));
     let again = format!(
-        "#!/bin/sh\n# Compiles what is in request.bin again and shows what the compiler says. Source and options, to read: the other files.\n\
+        "#!/bin/sh\n# Compiles what is in request.bin again and shows what the compiler says. \
+         Source and options, to read: the other files.\n\
          exec {quoted} {} \"$(dirname \"$0\")\"\n",
         child::REPEAT
     );
@@ -452,7 +533,9 @@ mod tests {
     fn needs_are_met_by_newer_drivers_and_unknown_ones_never() {
         let needs = |k: &str, v: &str| BTreeMap::from([(k.to_owned(), v.to_owned())]);
         assert!(meets(&needs("driver", "12.0"), Some((13, 0))));
-        assert!(meets(&needs("driver", "13.0"), Some((13, 0))) && meets(&needs("driver", "13.0"), None));
+        assert!(
+            meets(&needs("driver", "13.0"), Some((13, 0))) && meets(&needs("driver", "13.0"), None)
+        );
         assert!(!meets(&needs("driver", "13.0"), Some((12, 9))));
         assert!(!meets(&needs("driver", "13"), Some((14, 0))));
         assert!(!meets(&needs("moon phase", "full"), Some((13, 0))));

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 
 type Text = Cow<'static, str>;
 
-/// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only those that
-/// the main file reaches count (for the compiler and for the key). `#include <name>` is left to the compiler,
-/// whose bundled headers are part of its identity: no include path is ever given.
+/// The source of one or more kernels. Headers are resolved by the name in `#include "name"`; only
+/// those that the main file reaches count (for the compiler and for the key). `#include <name>` is
+/// left to the compiler, whose bundled headers are part of its identity: no include path is ever
+/// given.
 ///
 /// ```
 /// use kjit_engine::Source;
@@ -35,7 +36,11 @@ impl PartialEq for Source {
             && same(&self.main.1, &other.main.1)
             && self.entries == other.entries
             && self.headers.len() == other.headers.len()
-            && self.headers.iter().zip(&other.headers).all(|(a, b)| same(a.0, b.0) && same(a.1, b.1))
+            && self
+                .headers
+                .iter()
+                .zip(&other.headers)
+                .all(|(a, b)| same(a.0, b.0) && same(a.1, b.1))
     }
 }
 
@@ -43,7 +48,12 @@ impl Source {
     /// A source called `name` in messages and listings, whose main file is `file` with text `text`.
     #[must_use]
     pub fn new(name: impl Into<Text>, file: impl Into<Text>, text: impl Into<Text>) -> Source {
-        Source { name: name.into(), main: (file.into(), text.into()), headers: BTreeMap::new(), entries: Vec::new() }
+        Source {
+            name: name.into(),
+            main: (file.into(), text.into()),
+            headers: BTreeMap::new(),
+            entries: Vec::new(),
+        }
     }
 
     /// Adds a header that `#include "name"` finds. The last one of a name counts.
@@ -53,9 +63,10 @@ impl Source {
         self
     }
 
-    /// Adds the header `words.h`, for a source in plain CUDA or HIP: the words that run-time compilers know by themselves
-    /// and a bare clang (AMD without ROCm) does not, from `__global__`, `threadIdx` and `blockDim` to shuffles, atomics,
-    /// functions of floats and halves. docs/embed.md lists them. On a bare clang `printf` is refused by name.
+    /// Adds the header `words.h`, for a source in plain CUDA or HIP: the words that run-time
+    /// compilers know by themselves and a bare clang (AMD without ROCm) does not, from
+    /// `__global__`, `threadIdx` and `blockDim` to shuffles, atomics, functions of floats and
+    /// halves. docs/embed.md lists them. On a bare clang `printf` is refused by name.
     #[must_use]
     pub fn words(self) -> Source {
         self.file("words.h", include_str!("words.h"))
@@ -107,7 +118,10 @@ impl Source {
                 let Some((key, text)) = self.headers.get_key_value(name) else {
                     return Err(Error::Source {
                         kernel: self.name().to_owned(),
-                        why: format!("{file} line {}: #include \"{name}\" is not among the files given", number + 1),
+                        why: format!(
+                            "{file} line {}: #include \"{name}\" is not among the files given",
+                            number + 1
+                        ),
                     });
                 };
                 found.insert(key.as_ref(), text.as_ref());
@@ -117,16 +131,21 @@ impl Source {
         Ok(found.into_iter().collect())
     }
 
-    /// Bytes of text that a compiler reads of it: the main file and what it includes, each once (without what
-    /// is not there, which is [`Source::reached`]'s to tell).
+    /// Bytes of text that a compiler reads of it: the main file and what it includes, each once
+    /// (without what is not there, which is [`Source::reached`]'s to tell).
     #[must_use]
     pub fn length(&self) -> usize {
-        let included = self.reached().unwrap_or_default().into_iter().map(|(_, text)| text.len()).sum::<usize>();
+        let included = self
+            .reached()
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(_, text)| text.len())
+            .sum::<usize>();
         self.main_text().len() + included
     }
 
-    /// The main file as the compiler gets it: the constants as `#define`s, then our own text from its line 1
-    /// on, so that messages carry the lines of *our* file.
+    /// The main file as the compiler gets it: the constants as `#define`s, then our own text from
+    /// its line 1 on, so that messages carry the lines of *our* file.
     #[must_use]
     pub fn render(&self, constants: &Constants, options: &Options) -> String {
         let mut text = String::with_capacity(self.main_text().len() + 512);
@@ -134,7 +153,10 @@ impl Source {
         for (name, value) in constants.iter() {
             text.push_str(&format!("#define {name} {value}\n"));
         }
-        text.push_str(&format!("#line 1 \"{}\"\n", self.main_file().replace(['"', '\\', '\n'], "_")));
+        text.push_str(&format!(
+            "#line 1 \"{}\"\n",
+            self.main_file().replace(['"', '\\', '\n'], "_")
+        ));
         text.push_str(self.main_text());
         text
     }
@@ -142,7 +164,8 @@ impl Source {
 
 /// The name in `#include "name"`, spaces where the preprocessor allows them.
 fn quoted_include(line: &str) -> Option<&str> {
-    let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
+    let rest =
+        line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
     rest.strip_prefix('"')?.split('"').next()
 }
 
@@ -152,8 +175,8 @@ fn quoted_include(line: &str) -> Option<&str> {
 pub enum Value {
     /// An integer.
     Int(i64),
-    /// A float, written so that the compiler reads back the same bits; infinities and NaN are refused by
-    /// [`Constants::set`].
+    /// A float, written so that the compiler reads back the same bits; infinities and NaN are
+    /// refused by [`Constants::set`].
     Float(f32),
     /// Tokens as they are: a type, an identifier, a brace list.
     Text(String),
@@ -167,8 +190,8 @@ impl std::fmt::Display for Value {
             Value::Int(v) if i32::try_from(*v).is_ok() && *v >= 0 => write!(f, "{v}"),
             Value::Int(v) if i32::try_from(*v).is_ok() => write!(f, "({v})"),
             Value::Int(v) => write!(f, "({v}LL)"),
-            // Rust's shortest form that reads back to the same bits; the exponent makes it a float literal in
-            // C++.
+            // Rust's shortest form that reads back to the same bits; the exponent makes it a float
+            // literal in C++.
             Value::Float(v) => write!(f, "({v:e}f)"),
             Value::Text(text) => f.write_str(text),
         }
@@ -206,9 +229,9 @@ impl TryFrom<usize> for Value {
     }
 }
 
-/// The constants of one compilation, sorted by name, so that the same set is the same key whatever order it
-/// was made in. None may depend on what only a live device tells (units, clocks, memory): those are launch
-/// arguments.
+/// The constants of one compilation, sorted by name, so that the same set is the same key whatever
+/// order it was made in. None may depend on what only a live device tells (units, clocks, memory):
+/// those are launch arguments.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Constants {
     values: BTreeMap<Text, Value>,
@@ -225,9 +248,9 @@ impl Constants {
         Constants::default()
     }
 
-    /// Sets `name`; an earlier value is replaced. A name that is no identifier, a reserved one (`KJ_WAVE`), a
-    /// value of several lines or a float that is not finite makes [`Constants::check`], and so the compile,
-    /// fail.
+    /// Sets `name`; an earlier value is replaced. A name that is no identifier, a reserved one
+    /// (`KJ_WAVE`), a value of several lines or a float that is not finite makes
+    /// [`Constants::check`], and so the compile, fail.
     #[must_use]
     pub fn set(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         let (name, value) = (name.into(), value.into());
@@ -235,9 +258,15 @@ impl Constants {
             && !name.starts_with(|c: char| c.is_ascii_digit())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let wrong = match &value {
-            _ if !identifier => Some(format!("the constant's name '{}' is no identifier", name.escape_default())),
-            _ if name == "KJ_WAVE" => Some("KJ_WAVE comes from the options, not from the constants".to_owned()),
-            Value::Float(v) if !v.is_finite() => Some(format!("the constant {name} is {v}, not a finite number")),
+            _ if !identifier => {
+                Some(format!("the constant's name '{}' is no identifier", name.escape_default()))
+            }
+            _ if name == "KJ_WAVE" => {
+                Some("KJ_WAVE comes from the options, not from the constants".to_owned())
+            }
+            Value::Float(v) if !v.is_finite() => {
+                Some(format!("the constant {name} is {v}, not a finite number"))
+            }
             Value::Text(t) if t.contains(['\n', '\r', '\\']) => {
                 Some(format!("the constant {name} has a line break or backslash"))
             }
@@ -248,8 +277,9 @@ impl Constants {
         self
     }
 
-    /// Tells of a constant that the source has in text of its own (a rendered header). It stands wherever
-    /// constants are shown, and is not defined. The source's text decides the key, so this changes none.
+    /// Tells of a constant that the source has in text of its own (a rendered header). It stands
+    /// wherever constants are shown, and is not defined. The source's text decides the key, so this
+    /// changes none.
     #[must_use]
     pub fn tell(mut self, name: impl Into<Text>, value: impl Into<Value>) -> Constants {
         self.told.insert(name.into(), value.into());
@@ -297,7 +327,8 @@ pub struct Options {
     pub wave: u32,
     /// Contractions, reciprocals and flushes that IEEE forbids.
     pub fast_math: bool,
-    /// Compile for the architecture-specific instruction set (`sm_90` → `sm_90a`) where the target has one.
+    /// Compile for the architecture-specific instruction set (`sm_90` → `sm_90a`) where the target
+    /// has one.
     pub arch_specific: bool,
     /// Feature flags of the target that the kernel's code depends on (`xnack`).
     pub features: Vec<Text>,
@@ -342,7 +373,10 @@ mod tests {
             .file("a.h", "#include \"b.h\"")
             .file("b.h", "#include \"a.h\"")
             .file("unused.h", "x");
-        assert_eq!(s.reached().unwrap().iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["a.h", "b.h"]);
+        assert_eq!(
+            s.reached().unwrap().iter().map(|(n, _)| *n).collect::<Vec<_>>(),
+            ["a.h", "b.h"]
+        );
     }
 
     #[test]
@@ -355,8 +389,12 @@ mod tests {
     #[test]
     fn constants_render_sorted_and_floats_read_back_to_the_same_bits() {
         let eps = 1e-5f32;
-        let c =
-            Constants::new().set("Z", 2).set("EPS", eps).set("A", -1).set("T", "unsigned char").set("B", 1i64 << 40);
+        let c = Constants::new()
+            .set("Z", 2)
+            .set("EPS", eps)
+            .set("A", -1)
+            .set("T", "unsigned char")
+            .set("B", 1i64 << 40);
         assert_eq!(c.to_string(), "A=(-1) B=(1099511627776LL) EPS=(1e-5f) T=unsigned char Z=2");
         for bits in [0u32, 1, 0x8000_0000, 0x0080_0000, 0x7f7f_ffff, 0x3f80_0001, 0x358637bd] {
             let text = Value::Float(f32::from_bits(bits)).to_string();

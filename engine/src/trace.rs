@@ -52,7 +52,13 @@ impl Trace {
     /// Opens a span on a track (`compile 3`, `upload`, `load`): one row of the picture each.
     #[must_use]
     pub fn span(&self, track: impl Into<String>, name: impl Into<String>) -> Span {
-        Span { trace: self.clone(), name: name.into(), track: track.into(), from: Instant::now(), detail: Vec::new() }
+        Span {
+            trace: self.clone(),
+            name: name.into(),
+            track: track.into(),
+            from: Instant::now(),
+            detail: Vec::new(),
+        }
     }
 
     /// Microseconds since the trace started: the clock of [`Trace::add`].
@@ -70,13 +76,31 @@ impl Trace {
         stream.synchronize()?;
         stream.record(&zero)?;
         zero.synchronize()?;
-        // The host sees the event some microseconds late: that much later the device's rows are drawn.
-        Ok(DeviceClock { trace: self.clone(), zero, at_us: self.now_us(), track: stream.device().label().to_owned() })
+        // The host sees the event some microseconds late: that much later the device's rows are
+        // drawn.
+        Ok(DeviceClock {
+            trace: self.clone(),
+            zero,
+            at_us: self.now_us(),
+            track: stream.device().label().to_owned(),
+        })
     }
 
     /// Adds a span that is over, by the clock of [`Trace::now_us`].
-    pub fn add(&self, track: impl Into<String>, name: impl Into<String>, at_us: f64, lasted_us: f64) {
-        self.push(Done { name: name.into(), track: track.into(), at: at_us, lasted: lasted_us, detail: Vec::new() });
+    pub fn add(
+        &self,
+        track: impl Into<String>,
+        name: impl Into<String>,
+        at_us: f64,
+        lasted_us: f64,
+    ) {
+        self.push(Done {
+            name: name.into(),
+            track: track.into(),
+            at: at_us,
+            lasted: lasted_us,
+            detail: Vec::new(),
+        });
     }
 
     fn push(&self, done: Done) {
@@ -115,8 +139,11 @@ impl Trace {
                 quoted(&span.name)
             );
             if !span.detail.is_empty() {
-                let args: Vec<String> =
-                    span.detail.iter().map(|(k, v)| format!("{}:{}", quoted(k), quoted(v))).collect();
+                let args: Vec<String> = span
+                    .detail
+                    .iter()
+                    .map(|(k, v)| format!("{}:{}", quoted(k), quoted(v)))
+                    .collect();
                 let _ = write!(out, ",\"args\":{{{}}}", args.join(","));
             }
             out.push_str("},\n");
@@ -128,7 +155,9 @@ impl Trace {
                 "{{\"ph\":\"M\",\"pid\":1,\"tid\":{id},\"name\":\"thread_name\",\"args\":{{\"name\":{name}}}}},"
             );
         }
-        out.push_str("{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"kjit\"}}]}\n");
+        out.push_str(
+            "{\"ph\":\"M\",\"pid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"kjit\"}}]}\n",
+        );
         out
     }
 
@@ -137,7 +166,8 @@ impl Trace {
     /// # Errors
     /// [`Error::Io`].
     pub fn write(&self, path: &Path) -> Result<()> {
-        std::fs::write(path, self.to_json()).map_err(|e| Error::Io { path: path.to_owned(), why: e.to_string() })
+        std::fs::write(path, self.to_json())
+            .map_err(|e| Error::Io { path: path.to_owned(), why: e.to_string() })
     }
 }
 
@@ -154,7 +184,12 @@ impl DeviceClock {
     #[must_use]
     pub fn row(&self, name: &str) -> DeviceClock {
         let DeviceClock { trace, zero, at_us, track } = self;
-        DeviceClock { trace: trace.clone(), zero: zero.clone(), at_us: *at_us, track: format!("{track} {name}") }
+        DeviceClock {
+            trace: trace.clone(),
+            zero: zero.clone(),
+            at_us: *at_us,
+            track: format!("{track} {name}"),
+        }
     }
 
     /// Adds what ran between two timed events that have passed.
@@ -163,7 +198,12 @@ impl DeviceClock {
     /// [`Error::Driver`] when one was not recorded or has not passed.
     pub fn span(&self, name: impl Into<String>, from: &Event, to: &Event) -> Result<()> {
         let at = self.at_us + f64::from(from.milliseconds_since(&self.zero)?) * 1e3;
-        self.trace.add(self.track.as_str(), name, at, f64::from(to.milliseconds_since(from)?) * 1e3);
+        self.trace.add(
+            self.track.as_str(),
+            name,
+            at,
+            f64::from(to.milliseconds_since(from)?) * 1e3,
+        );
         Ok(())
     }
 }
@@ -220,7 +260,9 @@ mod tests {
         trace.add("cuda:0", "matvec", 10.0, 2.5);
         let json = trace.to_json();
         assert!(json.contains(r#""name":"k \"quoted\" \\ \u000a""#), "{json}");
-        assert!(json.contains(r#""args":{"target":"sm_90"}"#) && json.contains(r#""name":"cuda:0""#));
+        assert!(
+            json.contains(r#""args":{"target":"sm_90"}"#) && json.contains(r#""name":"cuda:0""#)
+        );
         assert_eq!(json.matches('{').count(), json.matches('}').count());
     }
 }

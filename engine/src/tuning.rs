@@ -1,9 +1,10 @@
-//! Tuning results in the cache, beside the code objects and under the same rules: checked by their hash,
-//! written whole or not at all, in packs and read-only layers too.
+//! Tuning results in the cache, beside the code objects and under the same rules: checked by their
+//! hash, written whole or not at all, in packs and read-only layers too.
 //!
-//! There are two kinds. *Timings* are all that was measured of a subject's variants, kept by target, driver
-//! version, source and subject. The *choice* is the variant in force, kept without the driver: `warm` on a
-//! machine without a card must find what `run` will ask for. Neither knows the number of a device.
+//! There are two kinds. *Timings* are all that was measured of a subject's variants, kept by
+//! target, driver version, source and subject. The *choice* is the variant in force, kept without
+//! the driver: `warm` on a machine without a card must find what `run` will ask for. Neither knows
+//! the number of a device.
 
 use crate::arch::Target;
 use crate::engine::Engine;
@@ -15,7 +16,8 @@ use kjit_cache::{Key, KeyBuilder};
 /// What a tuning result is about.
 #[derive(Debug, Clone, Copy)]
 pub struct TuningSubject<'a> {
-    /// What it was measured on; its feature flags do not matter, what it does without does: other kernels.
+    /// What it was measured on; its feature flags do not matter, what it does without does: other
+    /// kernels.
     pub target: &'a Target,
     /// The kernel's source as it is by default: another text is another subject.
     pub source: &'a Source,
@@ -25,7 +27,9 @@ pub struct TuningSubject<'a> {
 
 impl TuningSubject<'_> {
     fn key(&self, domain: &str) -> Result<KeyBuilder> {
-        let mut key = Key::builder(domain).field("abi", KERNEL_ABI.to_string()).field("arch", self.target.id());
+        let mut key = Key::builder(domain)
+            .field("abi", KERNEL_ABI.to_string())
+            .field("arch", self.target.id());
         let variant = self.target.variant();
         if !variant.is_empty() {
             key = key.field("variant", variant);
@@ -49,7 +53,8 @@ impl TuningSubject<'_> {
 const CHOICE: &str = "kjit tuning choice";
 const TIMINGS: &str = "kjit tuning timings";
 
-/// The architecture that a record of the cache is a tuning result for; none when it is something else.
+/// The architecture that a record of the cache is a tuning result for; none when it is something
+/// else.
 #[must_use]
 pub fn tuned_arch(key: &Key) -> Option<String> {
     let ours = [CHOICE, TIMINGS].contains(&key.domain().as_str());
@@ -58,7 +63,8 @@ pub fn tuned_arch(key: &Key) -> Option<String> {
 }
 
 impl Engine {
-    /// The choice in force, as it was kept. Who reads it believes nothing of it that it has not checked.
+    /// The choice in force, as it was kept. Who reads it believes nothing of it that it has not
+    /// checked.
     ///
     /// # Errors
     /// A source that includes what is not there.
@@ -80,7 +86,8 @@ impl Engine {
     /// # Errors
     /// As [`Engine::tuning_choice`].
     pub fn reject_tuning_choice(&self, subject: &TuningSubject<'_>, why: &str) -> Result<()> {
-        let why = format!("a tuned choice for '{}' on {}: {why}", subject.what, subject.target.id());
+        let why =
+            format!("a tuned choice for '{}' on {}: {why}", subject.what, subject.target.id());
         self.cache().reject_record(&subject.choice()?, why);
         Ok(())
     }
@@ -89,7 +96,11 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::tuning_choice`].
-    pub fn tuning_timings(&self, subject: &TuningSubject<'_>, driver: (u32, u32)) -> Result<Option<Vec<u8>>> {
+    pub fn tuning_timings(
+        &self,
+        subject: &TuningSubject<'_>,
+        driver: (u32, u32),
+    ) -> Result<Option<Vec<u8>>> {
         Ok(self.cache().record(&subject.timings(driver)?))
     }
 
@@ -97,7 +108,12 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::tuning_choice`].
-    pub fn keep_tuning_timings(&self, subject: &TuningSubject<'_>, driver: (u32, u32), value: &[u8]) -> Result<()> {
+    pub fn keep_tuning_timings(
+        &self,
+        subject: &TuningSubject<'_>,
+        driver: (u32, u32),
+        value: &[u8],
+    ) -> Result<()> {
         self.cache().put_record(&subject.timings(driver)?, value);
         Ok(())
     }
@@ -114,7 +130,8 @@ mod tests {
 
     #[test]
     fn a_choice_is_found_for_the_same_source_sizes_and_architecture_and_no_other() {
-        let engine = Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
+        let engine =
+            Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
         let (plain, flagged, other) = ("gfx1010", "gfx1010:xnack-", "gfx942");
         let [plain, flagged, other] = [plain, flagged, other].map(|t| Target::parse(t).unwrap());
         let text = source("int x;");
@@ -132,8 +149,11 @@ mod tests {
         engine.reject_tuning_choice(&subject, "it is nonsense").unwrap();
         assert!(!found(subject));
         engine.keep_tuning_timings(&subject, (6, 2), b"slow").unwrap();
-        engine.cache().put_record(&Key::builder("something else").field("arch", "gfx1010").finish(), b"");
-        let mut archs: Vec<_> = engine.cache().records().iter().map(|(key, _)| tuned_arch(key)).collect();
+        engine
+            .cache()
+            .put_record(&Key::builder("something else").field("arch", "gfx1010").finish(), b"");
+        let mut archs: Vec<_> =
+            engine.cache().records().iter().map(|(key, _)| tuned_arch(key)).collect();
         archs.sort();
         assert_eq!(archs, [None, Some("gfx1010".to_owned())]);
         assert!(engine.cache().warnings().iter().any(|w| w.to_string().contains("nonsense")));
@@ -141,11 +161,15 @@ mod tests {
 
     #[test]
     fn timings_are_those_of_one_driver() {
-        let engine = Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
+        let engine =
+            Engine::new(Config::new().cache(kjit_cache::Config::for_app("kjit").memory_only()));
         let (target, text) = (Target::parse("sm_90").unwrap(), source("int x;"));
         let subject = TuningSubject { target: &target, source: &text, what: "4096 rows" };
         engine.keep_tuning_timings(&subject, (13, 0), b"fast").unwrap();
-        assert_eq!(engine.tuning_timings(&subject, (13, 0)).unwrap().as_deref(), Some(&b"fast"[..]));
+        assert_eq!(
+            engine.tuning_timings(&subject, (13, 0)).unwrap().as_deref(),
+            Some(&b"fast"[..])
+        );
         assert_eq!(engine.tuning_timings(&subject, (13, 1)).unwrap(), None);
     }
 }

@@ -1,6 +1,7 @@
-// The words of CUDA and HIP that their run-time compilers know by themselves, for a bare clang, which knows
-// none: no vendor header, no device library. docs/embed.md lists them. Errors of functions are in units in the
-// last place (ULP) and hold without fast math; engine's tests hold them against f64.
+// The words of CUDA and HIP that their run-time compilers know by themselves, for a bare clang,
+// which knows none: no vendor header, no device library. docs/embed.md lists them. Errors of
+// functions are in units in the last place (ULP) and hold without fast math; engine's tests hold
+// them against f64.
 #pragma once
 #if defined(__CUDACC_RTC__)
 // nvrtc has all of them but these, which are as in its library; halves are in its cuda_fp16.h.
@@ -55,8 +56,8 @@ struct dim3 {
 };
 
 // ----------------------------------------------------------------------------- where a thread is
-// The host puts the grid and the block's size in front of the arguments that nobody sees, as code objects of
-// version 5 have them (kjit compiles those).
+// The host puts the grid and the block's size in front of the arguments that nobody sees, as code
+// objects of version 5 have them (kjit compiles those).
 KJ_WORD unsigned kj_blocks(unsigned axis) {
     return ((const __attribute__((address_space(4))) unsigned*)__builtin_amdgcn_implicitarg_ptr())[axis];
 }
@@ -85,7 +86,8 @@ KJ_PLACE(KjGridDim, gridDim, kj_blocks(0), kj_blocks(1), kj_blocks(2))
 constexpr int warpSize = KJ_WAVE;
 KJ_WORD unsigned kj_lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)); }
 
-// ------------------------------------------------------------------------------ barriers and fences
+// ------------------------------------------------------------------------------ barriers and
+// fences
 KJ_WORD void __syncthreads() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
@@ -100,8 +102,8 @@ KJ_WORD void __threadfence() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "agent")
 KJ_WORD void __threadfence_block() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"); }
 KJ_WORD void __threadfence_system() { __builtin_amdgcn_fence(__ATOMIC_SEQ_CST, ""); }
 
-// ----------------------------------------------------------------------------------- from lane to lane
-// What the lane 32 above or below has. A ds_bpermute of RDNA stays in each half of 32 lanes.
+// ----------------------------------------------------------------------------------- from lane to
+// lane What the lane 32 above or below has. A ds_bpermute of RDNA stays in each half of 32 lanes.
 #if KJ_WAVE == 64 && !defined(__GFX9__) && !defined(__GFX8__)
 KJ_WORD int kj_other_half(int v) {
 #if defined(__GFX10__)  // no instruction: lane by lane
@@ -178,8 +180,8 @@ KJ_WORD int __all_sync(unsigned long long mask, int p) {
     return (__ballot(p) & mask) == (__activemask() & mask);
 }
 
-// ------------------------------------------------------------------------------------------ atomics
-// Of the device, in no order with anything else, as in CUDA; the value before.
+// ------------------------------------------------------------------------------------------
+// atomics Of the device, in no order with anything else, as in CUDA; the value before.
 #define KJ_SCOPE __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT
 template <class T> KJ_WORD T kj_exchange_if(T* p, T compare, T v) {
     __hip_atomic_compare_exchange_strong(p, &compare, v, __ATOMIC_RELAXED, KJ_SCOPE);
@@ -226,7 +228,8 @@ KJ_WORD unsigned atomicDec(unsigned* p, unsigned most) {
 }
 #undef KJ_SCOPE
 
-// ------------------------------------------------------------------------------------------ integers
+// ------------------------------------------------------------------------------------------
+// integers
 #define KJ_CHOICES(type)                                             \
     KJ_WORD type min(type a, type b) { return a < b ? a : b; }       \
     KJ_WORD type max(type a, type b) { return a > b ? a : b; }
@@ -279,7 +282,8 @@ KJ_WORD int __float2int_rd(float v) { return (int)__builtin_elementwise_floor(v)
 KJ_WORD int __float2int_ru(float v) { return (int)__builtin_elementwise_ceil(v); }
 KJ_WORD float __int2float_rn(int v) { return (float)v; }
 KJ_WORD float __uint2float_rn(unsigned v) { return (float)v; }
-// Right to the last bit, in both precisions. `round` goes away from 0 half-way, `rint` to even numbers.
+// Right to the last bit, in both precisions. `round` goes away from 0 half-way, `rint` to even
+// numbers.
 #define KJ_EXACT(type, f)                                                                            \
     KJ_WORD type fabs##f(type x) { return __builtin_elementwise_abs(x); }                            \
     KJ_WORD type floor##f(type x) { return __builtin_elementwise_floor(x); }                         \
@@ -337,9 +341,10 @@ KJ_WORD float __powf(float x, float y) { return __builtin_amdgcn_exp2f(y * __bui
 KJ_WORD float __sinf(float x) { return __builtin_amdgcn_sinf(__builtin_amdgcn_fractf(x * 0.159154943f)); }
 KJ_WORD float __cosf(float x) { return __builtin_amdgcn_cosf(__builtin_amdgcn_fractf(x * 0.159154943f)); }
 
-// Of floats, through doubles: a relative error of 1e-9 in between, so the result is next to the right one: 1 ULP.
-// 2^x; x × ln 2 as a series of the part that is no whole number.
-KJ_WORD double kj_rint(double x) { return (x + 6755399441055744.0) - 6755399441055744.0; }  // up to 2^51
+// Of floats, through doubles: a relative error of 1e-9 in between, so the result is next to the
+// right one: 1 ULP. 2^x; x × ln 2 as a series of the part that is no whole number.
+// up to 2^51
+KJ_WORD double kj_rint(double x) { return (x + 6755399441055744.0) - 6755399441055744.0; }
 KJ_WORD double kj_rcp(double x) {
     double r = __builtin_amdgcn_rcpf((float)x);
     return r * __builtin_elementwise_fma(-x, r, 2.0);
@@ -360,12 +365,14 @@ KJ_WORD double kj_exp2(double x) {
     p = __builtin_elementwise_fma(p, f, 0.5);
     p = __builtin_elementwise_fma(p, f, 1.0);
     p = __builtin_elementwise_fma(p, f, 1.0);
-    return p * __builtin_bit_cast(double, (long long)((int)n + 1023) << 52);  // NaN stays what it is
+    // NaN stays what it is
+    return p * __builtin_bit_cast(double, (long long)((int)n + 1023) << 52);
 }
 // log2 of a positive float: its exponent, and a series of (m − 1) / (m + 1).
 KJ_WORD double kj_log2(float x) {
     double v = x;
-    long long bits = __builtin_bit_cast(long long, v) - 0x3fe6a09e667f3bcdll;  // √½ and above: its own exponent
+    // √½ and above: its own exponent
+    long long bits = __builtin_bit_cast(long long, v) - 0x3fe6a09e667f3bcdll;
     double m = __builtin_bit_cast(double, (bits & 0x000fffffffffffffll) + 0x3fe6a09e667f3bcdll);
     double s = (m - 1.0) * kj_rcp(m + 1.0), z = s * s, p = 1.0 / 15;
     p = __builtin_elementwise_fma(p, z, 1.0 / 13);
@@ -490,7 +497,8 @@ KJ_WORD half2 __hsub2(half2 a, half2 b) { return a - b; }
 KJ_WORD half2 __hmul2(half2 a, half2 b) { return a * b; }
 KJ_WORD half2 __hfma2(half2 a, half2 b, half2 c) { return __builtin_elementwise_fma(a, b, c); }
 
-// ------------------------------------------------------------------------------------------ refused
+// ------------------------------------------------------------------------------------------
+// refused
 template <class... A>
 __attribute__((unavailable("a bare clang has no printf on the device: write values to a buffer, and read that"))) __device__ int
 printf(const char*, A...);

@@ -1,13 +1,15 @@
-//! AMD without a GPU: the real hiprtc where one is installed (Debian 12's ROCm 5.2), any clang with the
-//! AMDGPU target (Debian's clang-19 and lld-19), and the reader of what they make. What is not here is said
-//! visibly.
+//! AMD without a GPU: the real hiprtc where one is installed (Debian 12's ROCm 5.2), any clang with
+//! the AMDGPU target (Debian's clang-19 and lld-19), and the reader of what they make. What is not
+//! here is said visibly.
 
 mod common;
 
 use common::config;
 use kjit_engine::arch::ARCHS;
 use kjit_engine::code_object::inspect;
-use kjit_engine::{ArgInfo, ArgKind, CodeObject, Constants, Engine, Error, Job, Options, Source, Target, Vendor};
+use kjit_engine::{
+    ArgInfo, ArgKind, CodeObject, Constants, Engine, Error, Job, Options, Source, Target, Vendor,
+};
 use std::path::Path;
 
 /// The same two kernels as for nvrtc, in builtins that hiprtc and plain clang both take.
@@ -29,7 +31,8 @@ KERNEL mixed(const float* in, float* out, Pair pair, unsigned char flag, double 
 }
 "#;
 
-const WORDS: &str = "#define KERNEL extern \"C\" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(BLOCK, BLOCK))) void\n\
+const WORDS: &str = "#define KERNEL extern \"C\" __attribute__((global)) \
+    __attribute__((amdgpu_flat_work_group_size(BLOCK, BLOCK))) void\n\
                      #define LDS __attribute__((shared))\n";
 
 fn source(text: &'static str) -> Source {
@@ -47,7 +50,11 @@ fn engine(dir: &Path, kind: &str, test: &str) -> Option<Engine> {
     let engine = Engine::new(config(dir).compiler_kind(kind));
     let report = engine.compilers(Vendor::Amd);
     if report.found.is_empty() {
-        eprintln!("SKIPPED {test}: no {kind} ({} places tried, {:?})", report.tried.len(), report.unusable);
+        eprintln!(
+            "SKIPPED {test}: no {kind} ({} places tried, {:?})",
+            report.tried.len(),
+            report.unusable
+        );
         return None;
     }
     Some(engine)
@@ -59,12 +66,26 @@ fn check(target: &Target, wave: u32, code: &CodeObject) {
     let (buffer, value) = (ArgKind::Buffer, ArgKind::Value);
     let saxpy = find("saxpy");
     let what = format!("{target} wave {wave}: {saxpy:?}");
-    assert_eq!(saxpy.args, [arg(0, 8, buffer), arg(8, 8, buffer), arg(16, 4, value), arg(20, 4, value)], "{what}");
-    assert_eq!((saxpy.shared, saxpy.spills, saxpy.local, saxpy.max_threads), (0, Some(0), 0, Some(128)), "{what}");
+    assert_eq!(
+        saxpy.args,
+        [arg(0, 8, buffer), arg(8, 8, buffer), arg(16, 4, value), arg(20, 4, value)],
+        "{what}"
+    );
+    assert_eq!(
+        (saxpy.shared, saxpy.spills, saxpy.local, saxpy.max_threads),
+        (0, Some(0), 0, Some(128)),
+        "{what}"
+    );
     assert_eq!(saxpy.wave, Some(wave), "{what}");
     assert!((3..=32).contains(&saxpy.registers) && (6..=104).contains(&saxpy.sgprs), "{what}");
     let mixed = find("mixed");
-    let args = [arg(0, 8, buffer), arg(8, 8, buffer), arg(16, 16, value), arg(32, 1, value), arg(40, 8, value)];
+    let args = [
+        arg(0, 8, buffer),
+        arg(8, 8, buffer),
+        arg(16, 16, value),
+        arg(32, 1, value),
+        arg(40, 8, value),
+    ];
     assert_eq!(mixed.args, args, "{what}");
     assert_eq!(mixed.shared, 512, "{what}");
     for row in code.report(target, 0) {
@@ -76,7 +97,9 @@ fn check(target: &Target, wave: u32, code: &CodeObject) {
 #[test]
 fn clang_compiles_for_every_amd_target_that_it_knows_in_both_wave_widths() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "clang", "clang_compiles_for_every_amd_target") else { return };
+    let Some(engine) = engine(dir.path(), "clang", "clang_compiles_for_every_amd_target") else {
+        return;
+    };
     let clang = &engine.compilers(Vendor::Amd).found[0];
     let mut jobs = Vec::new();
     for target in ARCHS.iter().filter(|a| a.vendor == Vendor::Amd).map(|a| a.id) {
@@ -105,7 +128,10 @@ fn the_real_hiprtc_compiles_what_its_comgr_knows() {
         let code = code.unwrap_or_else(|e| panic!("{}: {e}", job.target));
         assert!(code.compiler().starts_with("hiprtc "), "{}", code.compiler());
         check(&job.target, job.options.wave, &code);
-        eprintln!("{}", code.report(&job.target, 0).iter().map(|r| format!("{r:?}\n")).collect::<String>());
+        eprintln!(
+            "{}",
+            code.report(&job.target, 0).iter().map(|r| format!("{r:?}\n")).collect::<String>()
+        );
     }
 }
 
@@ -127,7 +153,12 @@ fn plain_hip_with_the_engines_words_means_the_same_to_hiprtc_and_to_a_bare_clang
         for (target, wave) in [("gfx90a", 64), ("gfx1030", 32)] {
             let source = Source::new("turn", "turn.hip", text).words().entry("turn");
             let target = Target::parse(target).unwrap();
-            let job = Job::new(source, Constants::new().set("BLOCK", 128), Options::wave(wave), target.clone());
+            let job = Job::new(
+                source,
+                Constants::new().set("BLOCK", 128),
+                Options::wave(wave),
+                target.clone(),
+            );
             let code = engine.compile(&job).unwrap_or_else(|e| panic!("{kind} {target}: {e}"));
             let [turn] = code.kernels() else { panic!("{:?}", code.kernels()) };
             assert_eq!(
@@ -142,7 +173,9 @@ fn plain_hip_with_the_engines_words_means_the_same_to_hiprtc_and_to_a_bare_clang
 #[test]
 fn a_target_that_no_compiler_here_knows_is_one_clear_error_before_anything_runs() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = engine(dir.path(), "hiprtc", "a_target_that_no_compiler_here_knows") else { return };
+    let Some(engine) = engine(dir.path(), "hiprtc", "a_target_that_no_compiler_here_knows") else {
+        return;
+    };
     if engine.compilers(Vendor::Amd).found[0].knows.contains(&"gfx1201".to_owned()) {
         eprintln!("SKIPPED: this hiprtc knows gfx1201");
         return;
@@ -173,10 +206,15 @@ fn each_target_gets_the_first_compiler_that_knows_it_and_the_reason_is_told() {
     assert!(old.reason.contains("the vendor's run-time compiler comes first"), "{}", old.reason);
     let new = choice("gfx1100").unwrap();
     assert_eq!(new.compiler.kind, "clang");
-    assert!(new.reason.contains("hiprtc") && new.reason.contains("does not know gfx1100"), "{}", new.reason);
+    assert!(
+        new.reason.contains("hiprtc") && new.reason.contains("does not know gfx1100"),
+        "{}",
+        new.reason
+    );
     assert!(engine.compile(&job("gfx1100", 32)).unwrap().compiler().starts_with("clang "));
     assert!(engine.compile(&job("gfx90a", 64)).unwrap().compiler().starts_with("hiprtc "));
-    let asked = Engine::new(config(dir.path()).compiler_kind("clang")).compiler_for(&Target::parse("gfx90a").unwrap());
+    let asked = Engine::new(config(dir.path()).compiler_kind("clang"))
+        .compiler_for(&Target::parse("gfx90a").unwrap());
     assert!(asked.unwrap().reason.ends_with("clang was asked for"));
 }
 
@@ -184,10 +222,15 @@ fn each_target_gets_the_first_compiler_that_knows_it_and_the_reason_is_told() {
 fn a_compile_error_names_our_line_whichever_compiler_says_it() {
     for kind in ["clang", "hiprtc"] {
         let dir = tempfile::tempdir().unwrap();
-        let Some(engine) = engine(dir.path(), kind, "a_compile_error_names_our_line") else { continue };
+        let Some(engine) = engine(dir.path(), kind, "a_compile_error_names_our_line") else {
+            continue;
+        };
         let mut bad = job("gfx90a", 64);
-        bad.source = source("#include \"words.h\"\n\nKERNEL bad(float* y) {\n    y[0] = nonsense;\n}\n");
-        let Err(Error::Compile(failure)) = engine.compile(&bad) else { panic!("{kind}: it compiled") };
+        bad.source =
+            source("#include \"words.h\"\n\nKERNEL bad(float* y) {\n    y[0] = nonsense;\n}\n");
+        let Err(Error::Compile(failure)) = engine.compile(&bad) else {
+            panic!("{kind}: it compiled")
+        };
         let text = failure.to_string();
         assert!(text.contains("saxpy.hip:4") && text.contains("nonsense"), "{kind}: {text}");
         let kept = failure.kept.clone().unwrap();
@@ -201,12 +244,15 @@ fn spills_and_scratch_are_told_by_the_code_object() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "clang", "spills_and_scratch_are_told") else { return };
     let mut greedy = job("gfx1030", 32);
-    // 120 live floats a thread under a bound of 16 waves a SIMD (64 registers): they cannot all stay.
+    // 120 live floats a thread under a bound of 16 waves a SIMD (64 registers): they cannot all
+    // stay.
     greedy.source = source(
-        "#include \"words.h\"\nextern \"C\" __attribute__((global)) __attribute__((amdgpu_flat_work_group_size(BLOCK, BLOCK), \
+        "#include \"words.h\"\nextern \"C\" __attribute__((global)) \
+         __attribute__((amdgpu_flat_work_group_size(BLOCK, BLOCK), \
          amdgpu_waves_per_eu(16, 16))) void greedy(volatile float* x) {\n float v[120];\n \
          _Pragma(\"clang loop unroll(full)\") for (int i = 0; i < 120; ++i) v[i] = x[i * 64];\n \
-         _Pragma(\"clang loop unroll(full)\") for (int i = 0; i < 120; ++i) x[i * 64] = v[119 - i] * v[i];\n}\n",
+         _Pragma(\"clang loop unroll(full)\") for (int i = 0; i < 120; ++i) x[i * 64] = v[119 - \
+         i] * v[i];\n}\n",
     );
     let code = engine.compile(&greedy).unwrap();
     let row = code.report(&greedy.target, 0).remove(0);
@@ -222,7 +268,11 @@ fn a_code_object_cut_or_changed_anywhere_is_an_error_or_still_whole_and_never_a_
     assert_eq!(inspect("whole", whole).unwrap(), code.kernels());
     for len in (0..whole.len()).step_by(61) {
         let cut = inspect("cut", &whole[..len]);
-        assert!(!matches!(&cut, Ok(kernels) if kernels.is_empty()), "{len} of {} bytes", whole.len());
+        assert!(
+            !matches!(&cut, Ok(kernels) if kernels.is_empty()),
+            "{len} of {} bytes",
+            whole.len()
+        );
     }
     for at in (0..whole.len()).step_by(7) {
         for bit in [1, 0x80] {
@@ -230,7 +280,13 @@ fn a_code_object_cut_or_changed_anywhere_is_an_error_or_still_whole_and_never_a_
             bytes[at] ^= bit;
             if let Ok(kernels) = inspect("changed", &bytes) {
                 for kernel in kernels {
-                    assert!(kernel.args.iter().all(|a| u64::from(a.offset) + u64::from(a.size) < 1 << 33), "byte {at}");
+                    assert!(
+                        kernel
+                            .args
+                            .iter()
+                            .all(|a| u64::from(a.offset) + u64::from(a.size) < 1 << 33),
+                        "byte {at}"
+                    );
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! AMD's runtime as the engine opens it on a machine without a GPU: with Debian's real library, and with
-//! none. (What it does with devices is shown on the simulated one.)
+//! AMD's runtime as the engine opens it on a machine without a GPU: with Debian's real library, and
+//! with none. (What it does with devices is shown on the simulated one.)
 
 mod common;
 
@@ -7,8 +7,8 @@ use common::config;
 use kjit_engine::{Engine, Error};
 use std::process::Command;
 
-/// In a process of its own, because the runtime is opened once a process and by what the environment says
-/// then.
+/// In a process of its own, because the runtime is opened once a process and by what the
+/// environment says then.
 fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
     const INNER: &str = "KJIT_TEST_INNER";
     if std::env::var_os(INNER).is_some() {
@@ -17,10 +17,17 @@ fn in_a_process(test: &str, set: &[(&str, &str)]) -> bool {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(INNER, "1").envs(set.iter().copied());
     let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("1 passed"), "{text}");
-    eprint!("{}", text.lines().filter(|l| l.contains("SKIPPED")).map(|l| format!("{l}\n")).collect::<String>());
+    eprint!(
+        "{}",
+        text.lines()
+            .filter(|l| l.contains("SKIPPED"))
+            .map(|l| format!("{l}\n"))
+            .collect::<String>()
+    );
     false
 }
 
@@ -38,7 +45,9 @@ fn a_runtime_without_a_gpu_is_a_clean_answer_and_not_a_failure() {
         Err(error @ Error::NoDevice { .. }) => {
             let text = error.to_string();
             assert!(
-                text.contains("finds no AMD GPU") && text.contains("libamdhip64") && text.contains("/dev/kfd"),
+                text.contains("finds no AMD GPU")
+                    && text.contains("libamdhip64")
+                    && text.contains("/dev/kfd"),
                 "{text}"
             );
             assert!(inventory.missing.contains(&text), "{:?}", inventory.missing);
@@ -69,14 +78,26 @@ fn a_runtime_named_by_variable_and_absent_is_an_error_and_no_other_is_taken() {
 #[test]
 fn variables_that_hide_or_disguise_devices_are_in_the_inventory_with_their_warnings() {
     let test = "variables_that_hide_or_disguise_devices_are_in_the_inventory_with_their_warnings";
-    let set = [("HIP_VISIBLE_DEVICES", "-1"), ("HSA_OVERRIDE_GFX_VERSION", "11.0.0"), ("ROCR_VISIBLE_DEVICES", "0")];
+    let set = [
+        ("HIP_VISIBLE_DEVICES", "-1"),
+        ("HSA_OVERRIDE_GFX_VERSION", "11.0.0"),
+        ("ROCR_VISIBLE_DEVICES", "0"),
+    ];
     if !in_a_process(test, &set) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
     let inventory = Engine::new(config(dir.path())).devices();
     for (name, value) in set {
-        assert!(inventory.visibility.contains(&(name.to_owned(), value.to_owned())), "{:?}", inventory.visibility);
-        assert!(inventory.warnings().iter().any(|w| w.contains(name)), "{:?}", inventory.warnings());
+        assert!(
+            inventory.visibility.contains(&(name.to_owned(), value.to_owned())),
+            "{:?}",
+            inventory.visibility
+        );
+        assert!(
+            inventory.warnings().iter().any(|w| w.contains(name)),
+            "{:?}",
+            inventory.warnings()
+        );
     }
 }

@@ -1,15 +1,18 @@
-//! The compile service with the real nvrtc, which needs no GPU. Without one the tests say that they were
-//! skipped.
+//! The compile service with the real nvrtc, which needs no GPU. Without one the tests say that they
+//! were skipped.
 
 mod common;
 
 use common::{config, constants, engine, job, saxpy, worker};
 use kjit_engine::code_object::inspect;
-use kjit_engine::{ArgInfo, Config, Engine, Error, Isolation, Job, Options, Origin, Source, Target, Trace, Vendor};
+use kjit_engine::{
+    ArgInfo, Config, Engine, Error, Isolation, Job, Options, Origin, Source, Target, Trace, Vendor,
+};
 use std::time::Duration;
 
-const TARGETS: &[&str] =
-    &["sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121"];
+const TARGETS: &[&str] = &[
+    "sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90a", "sm_100", "sm_103", "sm_120", "sm_121",
+];
 
 #[test]
 fn every_nvidia_target_compiles_and_its_cubin_tells_arguments_and_resources() {
@@ -31,10 +34,18 @@ fn every_nvidia_target_compiles_and_its_cubin_tells_arguments_and_resources() {
         let arg = |offset, size| ArgInfo { offset, size, kind: None };
         let saxpy = find("saxpy");
         assert_eq!(saxpy.args, [arg(0, 8), arg(8, 8), arg(16, 4), arg(20, 4)], "{}", job.target);
-        assert_eq!((saxpy.shared, saxpy.spills, saxpy.local, saxpy.max_threads), (0, Some(0), 0, Some(128)));
+        assert_eq!(
+            (saxpy.shared, saxpy.spills, saxpy.local, saxpy.max_threads),
+            (0, Some(0), 0, Some(128))
+        );
         assert!((4..=64).contains(&saxpy.registers), "{} registers", saxpy.registers);
         let mixed = find("mixed");
-        assert_eq!(mixed.args, [arg(0, 8), arg(8, 8), arg(16, 16), arg(32, 1), arg(40, 8)], "{}", job.target);
+        assert_eq!(
+            mixed.args,
+            [arg(0, 8), arg(8, 8), arg(16, 16), arg(32, 1), arg(40, 8)],
+            "{}",
+            job.target
+        );
         assert_eq!(mixed.shared, 512, "{}", job.target);
     }
 }
@@ -94,9 +105,12 @@ fn equal_jobs_are_compiled_once_and_all_get_the_answer() {
 fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
     let dir = tempfile::tempdir().unwrap();
     let Some(engine) = engine(dir.path(), "a_compile_error_names_our_line") else { return };
-    let source =
-        Source::new("bad", "bad.hip", "#include \"words.h\"\n\nKERNEL bad(float* y) {\n    y[0] = nonsense;\n}\n")
-            .file("words.h", common::WORDS);
+    let source = Source::new(
+        "bad",
+        "bad.hip",
+        "#include \"words.h\"\n\nKERNEL bad(float* y) {\n    y[0] = nonsense;\n}\n",
+    )
+    .file("words.h", common::WORDS);
     let bad = Job::new(source, constants(), Options::wave(32), Target::parse("sm_90").unwrap());
     let Err(Error::Compile(failure)) = engine.compile(&bad) else { panic!("it compiled") };
     let text = failure.to_string();
@@ -110,7 +124,11 @@ fn a_compile_error_names_our_line_keeps_everything_and_is_remembered() {
     assert!(std::fs::read_to_string(kept.join("bad.hip")).unwrap().contains("#define BLOCK 128"));
     // By hand it fails with the same words.
     assert!(text.contains(&format!("sh {}/again.sh", kept.display())), "{text}");
-    let again = std::process::Command::new("sh").arg(kept.join("again.sh")).current_dir("/").output().unwrap();
+    let again = std::process::Command::new("sh")
+        .arg(kept.join("again.sh"))
+        .current_dir("/")
+        .output()
+        .unwrap();
     assert_eq!(again.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&again.stderr).contains("nonsense"));
     std::fs::remove_dir_all(&kept).unwrap();
@@ -135,17 +153,24 @@ fn in_process_compiling_gives_the_same_bytes_as_a_child() {
     let dir = tempfile::tempdir().unwrap();
     let Some(child) = engine(dir.path(), "in_process_compiling") else { return };
     let here = Engine::new(Config::new().no_cache().isolation(Isolation::InProcess));
-    assert_eq!(child.compile(&job("sm_86")).unwrap().bytes(), here.compile(&job("sm_86")).unwrap().bytes());
+    assert_eq!(
+        child.compile(&job("sm_86")).unwrap().bytes(),
+        here.compile(&job("sm_86")).unwrap().bytes()
+    );
 }
 
 #[test]
 fn a_compile_that_takes_too_long_is_ended_and_said_so() {
     let dir = tempfile::tempdir().unwrap();
     let Some(_) = engine(dir.path(), "a_compile_that_takes_too_long") else { return };
-    // The probe was remembered above; a millisecond is not enough to start a process and a compiler.
+    // The probe was remembered above; a millisecond is not enough to start a process and a
+    // compiler.
     let hasty = Engine::new(config(dir.path()).timeout(Duration::from_millis(1)));
     let error = hasty.compile(&job("sm_90")).unwrap_err();
-    assert!(matches!(error, Error::Worker { .. }) && error.to_string().contains("ran past 0.001 s"), "{error}");
+    assert!(
+        matches!(error, Error::Worker { .. }) && error.to_string().contains("ran past 0.001 s"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -164,19 +189,25 @@ fn a_worker_that_dies_is_tried_twice_and_its_last_words_are_told() {
     let Some(_) = engine(dir.path(), "a_worker_that_dies") else { return };
     let script = dir.path().join("kjit-cc");
     let count = dir.path().join("count");
-    let text = format!("#!/bin/sh\necho x >> {}\necho 'comgr: unknown arch' >&2\nkill -ABRT $$\n", count.display());
+    let text = format!(
+        "#!/bin/sh\necho x >> {}\necho 'comgr: unknown arch' >&2\nkill -ABRT $$\n",
+        count.display()
+    );
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let engine = Engine::new(config(dir.path()).isolation(Isolation::Worker(script)));
     let error = engine.compile(&job("sm_90")).unwrap_err().to_string();
-    assert!(error.contains("signal 6 (it aborted), twice") && error.contains("comgr: unknown arch"), "{error}");
+    assert!(
+        error.contains("signal 6 (it aborted), twice") && error.contains("comgr: unknown arch"),
+        "{error}"
+    );
     assert_eq!(std::fs::read_to_string(count).unwrap().lines().count(), 2);
 }
 
 #[test]
 fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
-    // A worker whose stdout is polluted before the protocol starts would be refused; the real one moves its
-    // pipe away first. Shown with the real binary: its fd 1 is the log.
+    // A worker whose stdout is polluted before the protocol starts would be refused; the real one
+    // moves its pipe away first. Shown with the real binary: its fd 1 is the log.
     let Isolation::Worker(kjit_cc) = worker() else { unreachable!() };
     let mut child = std::process::Command::new(kjit_cc)
         .args(["--kjit-cc-work", "0"])
@@ -203,7 +234,8 @@ fn what_a_compiler_prints_to_stdout_does_not_reach_the_protocol() {
 #[test]
 fn without_a_worker_binary_the_error_says_the_three_ways() {
     let dir = tempfile::tempdir().unwrap();
-    let engine = Engine::new(config(dir.path()).isolation(Isolation::Worker("/nonexistent/kjit-cc".into())));
+    let engine =
+        Engine::new(config(dir.path()).isolation(Isolation::Worker("/nonexistent/kjit-cc".into())));
     let report = engine.compilers(Vendor::Nvidia);
     assert!(report.found.is_empty());
     if !report.unusable.is_empty() {
@@ -241,9 +273,12 @@ fn wrong_jobs_are_refused_before_any_compiler_is_looked_for() {
 fn devices_that_cannot_be_had_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let engine = Engine::new(config(dir.path()));
-    for (asked, word) in
-        [("cuda:x", "no device number"), ("metal", "no driver"), ("banana:0", "there are cuda"), ("cuda:4096", "")]
-    {
+    for (asked, word) in [
+        ("cuda:x", "no device number"),
+        ("metal", "no driver"),
+        ("banana:0", "there are cuda"),
+        ("cuda:4096", ""),
+    ] {
         let error = engine.device(asked).unwrap_err();
         assert!(error.to_string().contains(word), "{asked}: {error}");
     }
@@ -273,7 +308,8 @@ fn a_damaged_cubin_is_an_error_and_never_a_panic() {
     for at in 0..bytes.len() {
         for bit in [0x01, 0x80] {
             bytes[at] ^= bit;
-            // Flips in the code itself are the hash's business; here nothing may panic or take for ever.
+            // Flips in the code itself are the hash's business; here nothing may panic or take for
+            // ever.
             let _ = inspect("flipped", &bytes);
             bytes[at] ^= bit;
         }
@@ -293,8 +329,8 @@ fn three_hundred_hits_take_no_time_to_speak_of() {
     let took = began.elapsed();
     eprintln!("300 hits, search for compilers included: {took:?}");
     assert_eq!(again.counts().cached, 300);
-    // Measured: 20 to 60 ms on two busy cores; the bound only catches a hash of the library or a compile per
-    // hit.
+    // Measured: 20 to 60 ms on two busy cores; the bound only catches a hash of the library or a
+    // compile per hit.
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
 

@@ -1,6 +1,6 @@
-//! What the engine says of drivers that are absent, too old, without a device, or broken. The drivers are
-//! libraries made here with `cc` (which linking Rust needs anyway) that answer with fixed codes; each runs in
-//! a process of its own, with the library in front of the loader's path.
+//! What the engine says of drivers that are absent, too old, without a device, or broken. The
+//! drivers are libraries made here with `cc` (which linking Rust needs anyway) that answer with
+//! fixed codes; each runs in a process of its own, with the library in front of the loader's path.
 
 mod common;
 
@@ -23,21 +23,33 @@ fn symbols() -> Vec<String> {
     names
 }
 
-/// Makes `libcuda.so.1`: version 12.4, `special` instead of the call that returns 0, `without` left out.
+/// Makes `libcuda.so.1`: version 12.4, `special` instead of the call that returns 0, `without` left
+/// out.
 fn driver(dir: &Path, special: &[(&str, &str)], without: &[&str]) {
-    let mut text =
-        String::from("int cuGetErrorString(int e, const char** s) { *s = \"told by the test\"; return 0; }\n");
+    let mut text = String::from(
+        "int cuGetErrorString(int e, const char** s) { *s = \"told by the test\"; return 0; }\n",
+    );
     text.push_str("int cuDriverGetVersion(int* v) { *v = 12040; return 0; }\n");
     for name in symbols() {
-        if without.contains(&name.as_str()) || ["cuGetErrorString", "cuDriverGetVersion"].contains(&name.as_str()) {
+        if without.contains(&name.as_str())
+            || ["cuGetErrorString", "cuDriverGetVersion"].contains(&name.as_str())
+        {
             continue;
         }
-        let body = special.iter().find(|(n, _)| *n == name).map_or("(void* a) { return 0; }", |(_, body)| body);
+        let body = special
+            .iter()
+            .find(|(n, _)| *n == name)
+            .map_or("(void* a) { return 0; }", |(_, body)| body);
         text.push_str(&format!("int {name}{body}\n"));
     }
     let (source, library) = (dir.join("fake.c"), dir.join("libcuda.so.1"));
     std::fs::write(&source, text).unwrap();
-    let made = Command::new("cc").args(["-shared", "-fPIC", "-w", "-o"]).arg(&library).arg(&source).status().unwrap();
+    let made = Command::new("cc")
+        .args(["-shared", "-fPIC", "-w", "-o"])
+        .arg(&library)
+        .arg(&source)
+        .status()
+        .unwrap();
     assert!(made.success());
 }
 
@@ -102,11 +114,16 @@ fn code_by_a_newer_compiler_than_the_driver_takes_is_told_with_both_versions_and
     driver(dir.path(), &[], &[]);
     let cache = dir.path().join("cache");
     // As nvrtc 13.5 leaves it in a pack or in a cache that was filled elsewhere.
-    let key = BuildKey::new(&job("sm_90").source_key().unwrap(), |key| key.field("compiler", "nvrtc"));
-    let code = Artefact::new("code").meta("compiler", "nvrtc 13.5").meta("arch", "sm_90").need("driver", "13.0");
+    let key =
+        BuildKey::new(&job("sm_90").source_key().unwrap(), |key| key.field("compiler", "nvrtc"));
+    let code = Artefact::new("code")
+        .meta("compiler", "nvrtc 13.5")
+        .meta("arch", "sm_90")
+        .need("driver", "13.0");
     Engine::new(config(&cache)).cache().put(&key, &code);
     let none = dir.path().join("no-such-nvrtc");
-    let text = told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
+    let text =
+        told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
     let line = error_with(&text, "nvrtc 13.5");
     for word in ["'saxpy'", "needs driver 13.0", "the driver is 12.4", "update the driver"] {
         assert!(line.contains(word), "{word}: {line}");
@@ -137,29 +154,38 @@ fn a_driver_that_refuses_what_a_newer_compiler_made_is_told_with_both_versions()
     let dir = tempfile::tempdir().unwrap();
     let name = ("cuDeviceGetName", "(char* s) { s[0] = 'X'; s[1] = 0; return 0; }");
     let pci = ("cuDeviceGetPCIBusId", "(char* s) { s[0] = 0; return 0; }");
-    let attribute =
-        ("cuDeviceGetAttribute", "(int* v, int a, int d) { *v = a == 75 ? 9 : a == 76 ? 0 : 32; return 0; }");
+    let attribute = (
+        "cuDeviceGetAttribute",
+        "(int* v, int a, int d) { *v = a == 75 ? 9 : a == 76 ? 0 : 32; return 0; }",
+    );
     let count = ("cuDeviceGetCount", "(int* n) { *n = 1; return 0; }");
     let load = ("cuModuleLoadDataEx", "(void* m, void* p) { return 209; }");
     let plain = ("cuModuleLoadData", "(void* m, void* p) { return 209; }");
     driver(dir.path(), &[count, name, pci, attribute, load, plain], &[]);
-    let Some(maker) = common::engine(&dir.path().join("maker"), "a_driver_that_refuses_what_a_newer_compiler_made")
-    else {
+    let Some(maker) = common::engine(
+        &dir.path().join("maker"),
+        "a_driver_that_refuses_what_a_newer_compiler_made",
+    ) else {
         return;
     };
     let report = maker.compilers(Vendor::Nvidia);
     let compiler = &report.found[0];
-    // In a cache that does not know what it needs, so that it comes to the driver; and no compiler to make it
-    // anew.
+    // In a cache that does not know what it needs, so that it comes to the driver; and no compiler
+    // to make it anew.
     let code = maker.compile(&job("sm_90")).unwrap();
     let cache = dir.path().join("cache");
-    let entry = Artefact::new(code.bytes().to_vec()).meta("compiler", code.compiler()).meta("arch", "sm_90");
+    let entry = Artefact::new(code.bytes().to_vec())
+        .meta("compiler", code.compiler())
+        .meta("arch", "sm_90");
     Engine::new(config(&cache)).cache().put(&maker.cache().list()[0].key, &entry);
     let none = dir.path().join("no-such-nvrtc");
-    let text = told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
+    let text =
+        told_with(dir.path(), &[("KJIT_TEST_COMPILE", &cache), ("KJIT_NVRTC_LIBRARY", &none)]);
     let line = error_with(&text, "does not take code");
     let (major, minor) = compiler.version;
-    for word in ["'saxpy'", "cuda:0", "(12.4)", &format!("nvrtc {major}.{minor}"), "update the driver"] {
+    for word in
+        ["'saxpy'", "cuda:0", "(12.4)", &format!("nvrtc {major}.{minor}"), "update the driver"]
+    {
         assert!(line.contains(word), "{word}: {line}");
     }
 }
@@ -169,7 +195,12 @@ fn a_driver_that_is_too_old_is_told_by_the_calls_it_lacks() {
     let dir = tempfile::tempdir().unwrap();
     driver(dir.path(), &[], &["cuLaunchKernelEx", "cuGraphExecUpdate_v2"]);
     let text = told(dir.path());
-    for word in ["ERROR the NVIDIA driver", "lacks cuLaunchKernelEx, cuGraphExecUpdate_v2", "older than 12.0", "525"] {
+    for word in [
+        "ERROR the NVIDIA driver",
+        "lacks cuLaunchKernelEx, cuGraphExecUpdate_v2",
+        "older than 12.0",
+        "525",
+    ] {
         assert!(text.contains(word), "{word}: {text}");
     }
 }
@@ -180,7 +211,8 @@ fn a_driver_that_does_not_start_is_told_with_its_own_words() {
     driver(dir.path(), &[("cuInit", "(int f) { return 803; }")], &[]);
     let text = told(dir.path());
     assert!(
-        text.contains("ERROR device cuda") && text.contains("(12.4) does not start: told by the test (code 803)"),
+        text.contains("ERROR device cuda")
+            && text.contains("(12.4) does not start: told by the test (code 803)"),
         "{text}"
     );
 }
@@ -191,10 +223,16 @@ fn a_driver_without_devices_names_the_variables_that_may_hide_them() {
     driver(dir.path(), &[("cuDeviceGetCount", "(int* n) { *n = 0; return 0; }")], &[]);
     let text = told(dir.path());
     assert!(
-        text.contains("ERROR device cuda:0: the NVIDIA driver shows 0 device(s) (set: CUDA_VISIBLE_DEVICES=7"),
+        text.contains(
+            "ERROR device cuda:0: the NVIDIA driver shows 0 device(s) (set: CUDA_VISIBLE_DEVICES=7"
+        ),
         "{text}"
     );
-    assert!(text.contains("cuda: NVIDIA 12.4 (libcuda.so.1)") && text.contains("the driver shows no device"), "{text}");
+    assert!(
+        text.contains("cuda: NVIDIA 12.4 (libcuda.so.1)")
+            && text.contains("the driver shows no device"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -203,12 +241,18 @@ fn an_error_code_that_nobody_knows_and_a_device_that_fails_are_errors_and_no_pan
     let count = ("cuDeviceGetCount", "(int* n) { *n = 1; return 0; }");
     driver(dir.path(), &[count, ("cuDeviceGetName", "(char* s) { return 123456; }")], &[]);
     let text = told(dir.path());
-    assert!(text.contains("ERROR cuDeviceGetName on cuda:0: told by the test (code 123456)"), "{text}");
+    assert!(
+        text.contains("ERROR cuDeviceGetName on cuda:0: told by the test (code 123456)"),
+        "{text}"
+    );
     // A device of an architecture that nobody has seen.
     let name = ("cuDeviceGetName", "(char* s) { s[0] = 'X'; s[1] = 0; return 0; }");
     let pci = ("cuDeviceGetPCIBusId", "(char* s) { s[0] = 0; return 0; }");
     let attribute = ("cuDeviceGetAttribute", "(int* v, int a, int d) { *v = 99; return 0; }");
     driver(dir.path(), &[count, name, pci, attribute], &[]);
     let text = told(dir.path());
-    assert!(text.contains("ERROR device cuda:0: X is sm_9999, which kjit cannot compile for"), "{text}");
+    assert!(
+        text.contains("ERROR device cuda:0: X is sm_9999, which kjit cannot compile for"),
+        "{text}"
+    );
 }

@@ -1,5 +1,5 @@
-//! A program that is its own compiler process: `child_main()` first, and no `kjit-cc` anywhere. It has a
-//! `main` of its own, since the test harness would run before ours.
+//! A program that is its own compiler process: `child_main()` first, and no `kjit-cc` anywhere. It
+//! has a `main` of its own, since the test harness would run before ours.
 
 use kjit_engine::{Config, Constants, Engine, Error, Job, Options, Source, Vendor};
 use std::path::Path;
@@ -18,11 +18,16 @@ fn main() {
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
     let engine = Engine::new(Config::new().cache(cache));
     if engine.compilers(Vendor::Nvidia).found.is_empty() {
-        eprintln!("SKIPPED a_program_can_be_its_own_compiler_process: no nvrtc; pip install nvidia-cuda-nvrtc");
+        eprintln!(
+            "SKIPPED a_program_can_be_its_own_compiler_process: no nvrtc; pip install \
+             nvidia-cuda-nvrtc"
+        );
         return;
     }
-    let source = Source::new("k", "k.cu", "extern \"C\" __global__ void k(int* x) { *x = N; }").entry("k");
-    let job = Job::new(source, Constants::new().set("N", 3), Options::wave(32), "sm_90".parse().unwrap());
+    let source =
+        Source::new("k", "k.cu", "extern \"C\" __global__ void k(int* x) { *x = N; }").entry("k");
+    let job =
+        Job::new(source, Constants::new().set("N", 3), Options::wave(32), "sm_90".parse().unwrap());
     assert_eq!(engine.compile(&job).unwrap().kernels().len(), 1);
     // It really was a child of ours: this process has no nvrtc mapped.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
@@ -45,9 +50,17 @@ fn a_copy_without_child_main_is_told_what_is_missing() {
 
 fn without_child_main(folder: &Path) {
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(folder.join("cache"));
-    let engine = Engine::new(Config::new().cache(cache).compiler_kind("clang").compiler_path(folder.join("clang-19")));
-    let source = Source::new("k", "k.hip", "extern \"C\" __global__ void k(int* x) { *x = N; }").entry("k");
-    let job = Job::new(source, Constants::new().set("N", 3), Options::wave(32), "gfx1100".parse().unwrap());
+    let engine = Engine::new(
+        Config::new().cache(cache).compiler_kind("clang").compiler_path(folder.join("clang-19")),
+    );
+    let source =
+        Source::new("k", "k.hip", "extern \"C\" __global__ void k(int* x) { *x = N; }").entry("k");
+    let job = Job::new(
+        source,
+        Constants::new().set("N", 3),
+        Options::wave(32),
+        "gfx1100".parse().unwrap(),
+    );
     let error = engine.compile(&job).unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::Miss { .. }), "{text}");

@@ -1,6 +1,6 @@
-//! What becomes of an nvrtc that goes wrong, or is replaced under the running process: a library made here
-//! with `cc` that does as each source tells it (`fake_nvrtc.c`). The real one has tests of its own; it cannot
-//! be made to fail.
+//! What becomes of an nvrtc that goes wrong, or is replaced under the running process: a library
+//! made here with `cc` that does as each source tells it (`fake_nvrtc.c`). The real one has tests
+//! of its own; it cannot be made to fail.
 
 mod common;
 
@@ -13,9 +13,12 @@ use std::time::{Duration, Instant};
 
 /// The library, with this minor version; in place of the one that is there.
 fn make(dir: &Path, version: u32) -> PathBuf {
-    let (source, made) = (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nvrtc.c"), dir.join("new.so"));
+    let (source, made) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_nvrtc.c"), dir.join("new.so"));
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-O1", "-w", &format!("-DVERSION={version}"), "-o"]).arg(&made).arg(source);
+    cc.args(["-shared", "-fPIC", "-O1", "-w", &format!("-DVERSION={version}"), "-o"])
+        .arg(&made)
+        .arg(source);
     assert!(cc.status().expect("cc, which linking Rust needs anyway").success());
     let library = dir.join("libnvrtc.so.13");
     std::fs::rename(made, &library).unwrap();
@@ -57,13 +60,19 @@ fn goes_wrong(how: &str) -> String {
     for log in text.split(['(', ')', ' ', ';', ',']).filter(|word| word.ends_with("log.txt")) {
         std::fs::remove_dir_all(Path::new(log).parent().unwrap()).unwrap();
     }
-    assert!(text.contains("bad") && text.contains("nvrtc 13.1") && !text.contains('\n'), "{how}: {text}");
+    assert!(
+        text.contains("bad") && text.contains("nvrtc 13.1") && !text.contains('\n'),
+        "{how}: {text}"
+    );
     text
 }
 
 #[test]
 fn an_nvrtc_that_aborts_is_killed_or_lies_about_sizes_is_tried_twice_and_is_one_error() {
-    assert!(goes_wrong("abort").contains("killed by signal 6 (it aborted), twice: nvrtc: as the test wants it"));
+    assert!(
+        goes_wrong("abort")
+            .contains("killed by signal 6 (it aborted), twice: nvrtc: as the test wants it")
+    );
     assert!(goes_wrong("kill").contains("killed by signal 9 (out of memory?), twice"));
     // More bytes than there can be: the compiler process falls, and not we.
     assert!(goes_wrong("huge").contains("twice"));
@@ -104,7 +113,8 @@ fn what_nvrtc_prints_is_no_answer_and_one_that_dies_once_is_asked_again() {
     let code = engine.compile(&job("chatty", "fake: print")).unwrap();
     assert_eq!(code.kernels()[0].name, "chatty");
     let mark = dir.path().join("mark");
-    let code = engine.compile(&job("second", &format!("fake: abort once: {}", mark.display()))).unwrap();
+    let code =
+        engine.compile(&job("second", &format!("fake: abort once: {}", mark.display()))).unwrap();
     assert_eq!((code.kernels()[0].name.as_str(), engine.counts().compiled), ("second", 2));
     assert!(mark.is_dir());
 }
@@ -117,8 +127,8 @@ fn an_nvrtc_replaced_by_another_version_while_the_process_runs_makes_new_code_un
     let old = running.compile(&job("first", "")).unwrap();
     assert_eq!(old.compiler(), "nvrtc 13.1");
     make(dir.path(), 2);
-    // The running process notices at its next compile, and what comes out is the new one's, by name and by
-    // key.
+    // The running process notices at its next compile, and what comes out is the new one's, by name
+    // and by key.
     let next = running.compile(&job("second", "")).unwrap();
     assert_eq!((next.compiler(), running.counts().failed), ("nvrtc 13.2", 0));
     let fresh = engine(dir.path(), &library);
@@ -138,7 +148,8 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let library = make(dir.path(), 1);
     let cache = CacheConfig::for_app("kjit").ignore_environment().dir(dir.path().join("cache"));
-    let engine = Engine::new(Config::new().cache(cache).isolation(worker()).jobs(1).compiler_path(library));
+    let engine =
+        Engine::new(Config::new().cache(cache).isolation(worker()).jobs(1).compiler_path(library));
     let included = |name: &'static str, lines: usize| {
         let mut job = job(name, "");
         job.source = Source::new(name, "k.hip", format!("// entry: {name}\n#include \"long.h\"\n"))
@@ -146,12 +157,18 @@ fn the_longest_source_is_compiled_first_whatever_the_order_asked_for() {
             .entry(name);
         job
     };
-    let jobs = [job("short", ""), included("long", 50), job("middling", &"x".repeat(200)), included("longest", 90)];
+    let jobs = [
+        job("short", ""),
+        included("long", 50),
+        job("middling", &"x".repeat(200)),
+        included("longest", 90),
+    ];
     let order = std::sync::Mutex::new(vec![]);
     let codes = engine.compile_each(&jobs, &|index, _| order.lock().unwrap().push(index));
     assert_eq!(order.into_inner().unwrap(), [3, 1, 2, 0]);
     // Answers are in the order asked for all the same.
-    let names: Vec<String> = codes.into_iter().map(|code| code.unwrap().kernels()[0].name.clone()).collect();
+    let names: Vec<String> =
+        codes.into_iter().map(|code| code.unwrap().kernels()[0].name.clone()).collect();
     assert_eq!(names, ["short", "long", "middling", "longest"]);
 }
 
@@ -169,7 +186,8 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
     std::fs::create_dir(&temporary).unwrap();
     let mut starter = Command::new(std::env::current_exe().unwrap());
     starter.args(["a_compiler_process_and_what_it_had_lying_go_with_their_starter", "--exact"]);
-    let mut starter = starter.env("KJIT_TEST_STARTER", dir.path()).env("TMPDIR", &temporary).spawn().unwrap();
+    let mut starter =
+        starter.env("KJIT_TEST_STARTER", dir.path()).env("TMPDIR", &temporary).spawn().unwrap();
     let lying = || std::fs::read_dir(&temporary).unwrap().count();
     let wait_for = |what: &str, ready: &dyn Fn() -> bool| {
         let began = Instant::now();
@@ -179,7 +197,8 @@ fn a_compiler_process_and_what_it_had_lying_go_with_their_starter() {
         }
     };
     wait_for("a compiler process", &|| lying() > 0);
-    // The folder is there before the process is: on a busy machine the starter was killed between the two.
+    // The folder is there before the process is: on a busy machine the starter was killed between
+    // the two.
     std::thread::sleep(Duration::from_millis(500));
     starter.kill().unwrap();
     starter.wait().unwrap();

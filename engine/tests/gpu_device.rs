@@ -1,12 +1,12 @@
-//! The engine on a real GPU. Without one every test says that it was skipped; `KJIT_REQUIRE_GPU=1` forbids
-//! that.
+//! The engine on a real GPU. Without one every test says that it was skipped; `KJIT_REQUIRE_GPU=1`
+//! forbids that.
 
 mod common;
 
 use common::{Random, gpu};
 use kjit_engine::{
-    Arena, Arg, Constants, Device, DeviceBuffer, Engine, Error, Geometry, Job, Kernel, Module, Options, Source, Stream,
-    Target, Trace, args,
+    Arena, Arg, Constants, Device, DeviceBuffer, Engine, Error, Geometry, Job, Kernel, Module,
+    Options, Source, Stream, Target, Trace, args,
 };
 use std::sync::Arc;
 
@@ -17,7 +17,8 @@ trait TestLaunch {
 
 impl TestLaunch for Stream {
     fn put(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> kjit_engine::Result<()> {
-        // SAFETY: the kernels below touch nothing but their buffers, which are as large as their numbers say.
+        // SAFETY: the kernels below touch nothing but their buffers, which are as large as their
+        // numbers say.
         unsafe { self.launch(kernel, shape, args) }
     }
 }
@@ -75,7 +76,12 @@ fn job(device: &Device) -> Job {
 
 fn job_for(target: Target) -> Job {
     let source = Source::new("engine tests", "tests.hip", KERNELS).entry("saxpy").entry("together");
-    Job::new(source, Constants::new().set("BLOCK", BLOCK), Options::wave(target.default_wave()), target)
+    Job::new(
+        source,
+        Constants::new().set("BLOCK", BLOCK),
+        Options::wave(target.default_wave()),
+        target,
+    )
 }
 
 struct Bench {
@@ -101,12 +107,17 @@ impl Bench {
 #[test]
 fn the_kernels_of_this_file_compile_where_there_is_no_gpu() {
     let dir = tempfile::tempdir().unwrap();
-    let Some(engine) = common::engine(dir.path(), "the_kernels_of_this_file_compile") else { return };
+    let Some(engine) = common::engine(dir.path(), "the_kernels_of_this_file_compile") else {
+        return;
+    };
     for target in ["sm_75", "sm_86", "sm_90"] {
         let code = engine.compile(&job_for(target.parse().unwrap())).unwrap();
         assert_eq!(code.kernels().len(), 5);
         // nvrtc 13.0 prints no figures for sm_90; no local memory says as much.
-        assert!(code.kernels().iter().all(|k| k.spills.unwrap_or(0) == 0 && k.local == 0), "{target}");
+        assert!(
+            code.kernels().iter().all(|k| k.spills.unwrap_or(0) == 0 && k.local == 0),
+            "{target}"
+        );
     }
 }
 
@@ -149,15 +160,29 @@ fn wrong_arguments_and_geometry_are_refused_before_anything_is_sent() {
         assert!(error.to_string().contains("saxpy") && error.to_string().contains(word), "{error}");
     };
     refused(&good, &args![&x, &y, 2.0f32], "3 arguments given, the code object takes 4");
-    refused(&good, &args![&x, &y, 2.0f64, 8u32], "argument 2 is f64 (8 bytes), the code object takes 4 bytes");
+    refused(
+        &good,
+        &args![&x, &y, 2.0f64, 8u32],
+        "argument 2 is f64 (8 bytes), the code object takes 4 bytes",
+    );
     refused(&good, &args![&x, 1u32, 2.0f32, 8u32], "argument 1 is u32");
     refused(&Geometry::new(1, BLOCK + 1), &args![&x, &y, 2.0f32, 8u32], "129 threads");
     refused(&Geometry::new(0, BLOCK), &args![&x, &y, 2.0f32, 8u32], "empty");
     refused(&good.shared(1 << 20), &args![&x, &y, 2.0f32, 8u32], "shared memory");
-    refused(&Geometry::new(1 << 24, BLOCK).cooperative(true), &args![&x, &y, 2.0f32, 8u32], "cooperative");
+    refused(
+        &Geometry::new(1 << 24, BLOCK).cooperative(true),
+        &args![&x, &y, 2.0f32, 8u32],
+        "cooperative",
+    );
     assert_eq!(b.device.counts().launches, before);
     assert_eq!(stream.read(&y).unwrap(), [1.0; 8]);
-    assert!(b.module.kernel("gone").unwrap_err().to_string().contains("it has add_one, big_shared, late"));
+    assert!(
+        b.module
+            .kernel("gone")
+            .unwrap_err()
+            .to_string()
+            .contains("it has add_one, big_shared, late")
+    );
 }
 
 #[test]
@@ -215,8 +240,12 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
     let (add, together) = (b.kernel("add_one"), b.kernel("together"));
     let n = 132 * BLOCK;
     let grid = n / BLOCK;
-    let (a, c) = (stream.upload(&vec![0u32; n as usize]).unwrap(), stream.upload(&vec![0u32; n as usize]).unwrap());
-    let (words, out) = (stream.upload(&[0u32; 2]).unwrap(), stream.upload(&vec![0u32; 4096]).unwrap());
+    let (a, c) = (
+        stream.upload(&vec![0u32; n as usize]).unwrap(),
+        stream.upload(&vec![0u32; n as usize]).unwrap(),
+    );
+    let (words, out) =
+        (stream.upload(&[0u32; 2]).unwrap(), stream.upload(&vec![0u32; 4096]).unwrap());
     let token = b.device.pinned::<u32>(1).unwrap();
     let blocks = b.device.info().units.min(64);
     let chain = Geometry::new(grid, BLOCK).dependent(true);
@@ -227,7 +256,11 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
             stream.put(&add, &chain, &args![&c, &a, n])?;
         }
         stream.fill(&words, 0)?;
-        stream.put(&together, &Geometry::new(blocks, BLOCK).cooperative(true), &args![&words, &out, blocks])?;
+        stream.put(
+            &together,
+            &Geometry::new(blocks, BLOCK).cooperative(true),
+            &args![&words, &out, blocks],
+        )?;
         stream.copy_out(&a.slice(..1)?, &token)
     };
     let graph = stream.capture(record).unwrap();
@@ -240,7 +273,13 @@ fn a_graph_of_dependent_and_cooperative_launches_replays_without_allocating_or_w
     }
     let during = b.device.counts() - before;
     assert_eq!(
-        (during.replays, during.allocations, during.synchronisations, during.launches, during.copies_in),
+        (
+            during.replays,
+            during.allocations,
+            during.synchronisations,
+            during.launches,
+            during.copies_in
+        ),
         (24, 0, 0, 0, 0)
     );
     assert_eq!(token.read(|t| t[0]).unwrap(), 25 * STEPS);
@@ -284,7 +323,9 @@ fn a_graph_keeps_its_buffers_and_kernels_alive() {
         let module = b.engine.load(&b.device, &job(&b.device)).unwrap();
         let from = stream.upload(&[41u32; 128]).unwrap();
         let add = module.kernel("add_one").unwrap();
-        stream.capture(|| stream.put(&add, &Geometry::new(1, BLOCK), &args![&from, &to, 128u32])).unwrap()
+        stream
+            .capture(|| stream.put(&add, &Geometry::new(1, BLOCK), &args![&from, &to, 128u32]))
+            .unwrap()
     };
     assert_eq!(b.device.counts().frees, before);
     stream.replay(&graph).unwrap();
@@ -329,15 +370,20 @@ fn cooperative_launches_see_the_whole_grid() {
     let most = each * b.device.info().units;
     assert!(each >= 1 && most >= 2);
     for blocks in [1, 2, 31, most] {
-        let (words, out) =
-            (stream.upload(&[0u32; 2]).unwrap(), stream.upload(&vec![u32::MAX; blocks as usize]).unwrap());
+        let (words, out) = (
+            stream.upload(&[0u32; 2]).unwrap(),
+            stream.upload(&vec![u32::MAX; blocks as usize]).unwrap(),
+        );
         let shape = Geometry::new(blocks, BLOCK).cooperative(true);
         stream.put(&kernel, &shape, &args![&words, &out, blocks]).unwrap();
         let sum = (0..blocks).sum::<u32>();
         assert!(stream.read(&out).unwrap().iter().all(|v| *v == sum), "{blocks} blocks");
     }
     let shape = Geometry::new(most + 1, BLOCK).cooperative(true);
-    let (words, out) = (stream.upload(&[0u32; 2]).unwrap(), stream.upload(&vec![0u32; most as usize + 1]).unwrap());
+    let (words, out) = (
+        stream.upload(&[0u32; 2]).unwrap(),
+        stream.upload(&vec![0u32; most as usize + 1]).unwrap(),
+    );
     let error = stream.put(&kernel, &shape, &args![&words, &out, most + 1]).unwrap_err();
     assert!(error.to_string().contains(&format!("{most} fit")), "{error}");
 }
@@ -366,8 +412,8 @@ fn a_pool_serves_from_what_came_back_and_ends_where_it_began() {
     for round in 0..50u32 {
         let (a, c) = (pool.buffer::<u32>(1000).unwrap(), pool.buffer::<u32>(70_000).unwrap());
         stream.put(&late, &one, &args![&a, round, 20_000i64]).unwrap();
-        // Used by another stream too: it comes back after that one's work, whose late write must not hit the
-        // next owner.
+        // Used by another stream too: it comes back after that one's work, whose late write must
+        // not hit the next owner.
         other.put(&late, &one, &args![&c, 77u32, 200_000i64]).unwrap();
         assert_eq!(pool.stats().live, 2);
         drop((a, c));
@@ -412,11 +458,16 @@ fn dropping_a_pool_returns_all_memory_to_the_driver() {
 fn an_arena_hands_out_aligned_buffers_and_names_what_is_left() {
     let Some(b) = Bench::new("an_arena_hands_out") else { return };
     let stream = b.device.stream().unwrap();
-    let room = Arena::room::<f32>(33).unwrap() + Arena::room::<u8>(1).unwrap() + Arena::room::<u64>(100).unwrap();
+    let room = Arena::room::<f32>(33).unwrap()
+        + Arena::room::<u8>(1).unwrap()
+        + Arena::room::<u64>(100).unwrap();
     assert_eq!(room, 256 + 256 + 1024);
     let arena = b.device.arena(room).unwrap();
-    let (one, two, three) =
-        (arena.buffer::<f32>(33).unwrap(), arena.buffer::<u8>(1).unwrap(), arena.buffer::<u64>(100).unwrap());
+    let (one, two, three) = (
+        arena.buffer::<f32>(33).unwrap(),
+        arena.buffer::<u8>(1).unwrap(),
+        arena.buffer::<u64>(100).unwrap(),
+    );
     for address in [one.address(), two.address(), three.address()] {
         assert_eq!(address % 256, 0);
     }
@@ -437,7 +488,8 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
     let mut random = Random::new();
     for n in [1usize, 31, 65, 4097, 1_000_003] {
         let data = random.floats(n);
-        let (staging, back) = (b.device.pinned_for_writing::<f32>(n).unwrap(), b.device.pinned::<f32>(n).unwrap());
+        let (staging, back) =
+            (b.device.pinned_for_writing::<f32>(n).unwrap(), b.device.pinned::<f32>(n).unwrap());
         let buffer = b.device.buffer::<f32>(n).unwrap();
         staging.write(|to| to.copy_from_slice(&data)).unwrap();
         let syncs = b.device.counts().synchronisations;
@@ -451,7 +503,9 @@ fn pinned_copies_run_in_order_and_host_access_waits_for_them() {
     // A kernel that writes pinned memory in place; the host polls without waiting.
     let word = b.device.pinned::<u32>(3).unwrap();
     let seen = word.slice(1..2).unwrap();
-    stream.put(&late, &Geometry::new(1, 1), &args![&seen.on_device(), 99u32, 10_000_000i64]).unwrap();
+    stream
+        .put(&late, &Geometry::new(1, 1), &args![&seen.on_device(), 99u32, 10_000_000i64])
+        .unwrap();
     let mut polls = 0u64;
     while word.peek(1).unwrap() == 0 {
         polls += 1;
@@ -467,7 +521,8 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
     let Some(b) = Bench::new("a_mapped_file_can_be_registered") else { return };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("weights");
-    let bytes: Vec<u8> = (0..3_000_017u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let bytes: Vec<u8> =
+        (0..3_000_017u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(&path, &bytes).unwrap();
     let file = std::fs::File::open(&path).unwrap();
     // SAFETY: nobody changes the file while the test runs.
@@ -476,8 +531,12 @@ fn a_mapped_file_can_be_registered_and_copied_from() {
     let host = match b.device.register(map) {
         Ok(host) => host,
         Err(error) => {
-            // Allowed by the contract: the caller stages instead. Said, so that it is known where it is so.
-            eprintln!("NOT REGISTERED: {error} (the device says it can: {})", b.device.info().registers_read_only);
+            // Allowed by the contract: the caller stages instead. Said, so that it is known where
+            // it is so.
+            eprintln!(
+                "NOT REGISTERED: {error} (the device says it can: {})",
+                b.device.info().registers_read_only
+            );
             assert!(!b.device.info().registers_read_only || matches!(error, Error::Driver { .. }));
             return;
         }
@@ -504,7 +563,9 @@ fn a_second_start_and_a_start_warmed_from_a_string_compile_nothing() {
     assert_eq!((second.counts().compiled, second.counts().cached), (0, 1));
     let stream = device.stream().unwrap();
     let (a, c) = (stream.upload(&[1u32; 128]).unwrap(), stream.upload(&[0u32; 128]).unwrap());
-    stream.put(&module.kernel("add_one").unwrap(), &Geometry::new(1, BLOCK), &args![&a, &c, 128u32]).unwrap();
+    stream
+        .put(&module.kernel("add_one").unwrap(), &Geometry::new(1, BLOCK), &args![&a, &c, 128u32])
+        .unwrap();
     assert_eq!(stream.read(&c).unwrap(), [2; 128]);
 }
 
@@ -515,12 +576,20 @@ fn an_entry_that_the_driver_refuses_is_set_aside_and_compiled_once_more() {
     let Some((first, device)) = gpu(dir.path(), "an_entry_that_the_driver_refuses") else { return };
     let job = job(&device);
     let good = first.compile(&job).unwrap();
-    // Machine code of another architecture under this key, with a right hash: only the driver can tell.
+    // Machine code of another architecture under this key, with a right hash: only the driver can
+    // tell.
     let mut foreign = job.clone();
-    foreign.target = if device.target().id() == "sm_80" { "sm_90" } else { "sm_80" }.parse().unwrap();
+    foreign.target =
+        if device.target().id() == "sm_80" { "sm_90" } else { "sm_80" }.parse().unwrap();
     let foreign = first.compile(&foreign).unwrap();
-    let found = first.cache().find(&job.source_key().unwrap(), kjit_cache::Scope::Everywhere, |_| true).unwrap();
-    first.cache().put(found.entry.key(), &kjit_cache::Artefact::new(foreign.bytes()).meta("compiler", "somebody"));
+    let found = first
+        .cache()
+        .find(&job.source_key().unwrap(), kjit_cache::Scope::Everywhere, |_| true)
+        .unwrap();
+    first.cache().put(
+        found.entry.key(),
+        &kjit_cache::Artefact::new(foreign.bytes()).meta("compiler", "somebody"),
+    );
     let second = Engine::new(common::config(dir.path()));
     let device = second.device("auto").unwrap();
     let module = second.load(&device, &job).unwrap();
@@ -554,7 +623,8 @@ fn eight_threads_with_a_stream_each_share_a_device() {
             let b = &b;
             scope.spawn(move || {
                 let (stream, add) = (b.device.stream().unwrap(), b.kernel("add_one"));
-                let (x, y) = (stream.upload(&[t; 256]).unwrap(), stream.upload(&[0u32; 256]).unwrap());
+                let (x, y) =
+                    (stream.upload(&[t; 256]).unwrap(), stream.upload(&[0u32; 256]).unwrap());
                 for _ in 0..100 {
                     stream.put(&add, &Geometry::new(2, BLOCK), &args![&x, &y, 256u32]).unwrap();
                     stream.put(&add, &Geometry::new(2, BLOCK), &args![&y, &x, 256u32]).unwrap();
@@ -588,8 +658,16 @@ fn the_device_describes_itself() {
     let Some(b) = Bench::new("the_device_describes_itself") else { return };
     let info = b.device.info();
     eprintln!("{info:#?}");
-    assert!(!info.name.is_empty() && info.units > 0 && info.memory_total > 1 << 30 && info.driver.0 >= 12);
-    assert!(info.pci.len() >= 7 && info.uuid.starts_with("GPU-") && info.uuid.len() == 40, "{info:?}");
+    assert!(
+        !info.name.is_empty()
+            && info.units > 0
+            && info.memory_total > 1 << 30
+            && info.driver.0 >= 12
+    );
+    assert!(
+        info.pci.len() >= 7 && info.uuid.starts_with("GPU-") && info.uuid.len() == 40,
+        "{info:?}"
+    );
     let (free, total) = b.device.memory().unwrap();
     assert!(free > 0 && free <= total);
     let inventory = b.engine.devices();

@@ -1,5 +1,5 @@
-//! Any bytes as a model file: opening them and asking for everything must not panic, and an error is one
-//! line.
+//! Any bytes as a model file: opening them and asking for everything must not panic, and an error
+//! is one line.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as what a client of `kjit serve` sends over a connection: each request is answered, none with 500, and nothing is left
-//! of it.
+//! Any bytes as what a client of `kjit serve` sends over a connection: each request is answered,
+//! none with 500, and nothing is left of it.
 
 #![no_main]
 

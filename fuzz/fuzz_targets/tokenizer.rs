@@ -1,5 +1,5 @@
-//! Any bytes as a text, by a small vocabulary of each algorithm and by every pre-tokenizer: ids of the
-//! vocabulary come out, and they decode.
+//! Any bytes as a text, by a small vocabulary of each algorithm and by every pre-tokenizer: ids of
+//! the vocabulary come out, and they decode.
 
 #![no_main]
 
@@ -7,8 +7,10 @@ use kjit_model::tokenizer::{EncodeOptions, SpecialIds, Tokenizer, Vocabulary};
 use libfuzzer_sys::fuzz_target;
 use std::sync::LazyLock;
 
-const PRE: &str = "default minicpm5 llama3 jais-2 dbrx qwen2 qwen35 seed-coder ufakzeka laguna exaone-moe kimi-k2 youtu tiny_aya superbpe \
-    bloom viking chameleon tekken gpt-4o granite-embed-multi-97m falcon deepseek-llm deepseek-coder deepseek-v3 spark2_5 afmoe gemma4 \
+const PRE: &str = "default minicpm5 llama3 jais-2 dbrx qwen2 qwen35 seed-coder ufakzeka laguna \
+    exaone-moe kimi-k2 youtu tiny_aya superbpe \
+    bloom viking chameleon tekken gpt-4o granite-embed-multi-97m falcon deepseek-llm \
+    deepseek-coder deepseek-v3 spark2_5 afmoe gemma4 \
     sarvam-moe whitespace gpt-2 smollm";
 
 static ALL: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {

@@ -52,12 +52,16 @@ impl Http {
                 return Err(self.refused(&answer, &url, repo, revision));
             }
             let text = self.whole(&mut answer, &url)?;
-            let said: Said =
-                serde_json::from_slice(&text).map_err(|e| strange(&url, format!("no JSON of a hub: {e}")))?;
-            let (Some(commit), Some(files)) = (said.sha.filter(|c| is_commit(c)), said.siblings) else {
+            let said: Said = serde_json::from_slice(&text)
+                .map_err(|e| strange(&url, format!("no JSON of a hub: {e}")))?;
+            let (Some(commit), Some(files)) = (said.sha.filter(|c| is_commit(c)), said.siblings)
+            else {
                 return Err(strange(&url, "it names no commit, or no files".to_owned()).into());
             };
-            Ok(Listing { commit, files: files.into_iter().filter_map(|file| file.rfilename).collect() })
+            Ok(Listing {
+                commit,
+                files: files.into_iter().filter_map(|file| file.rfilename).collect(),
+            })
         })
     }
 
@@ -85,7 +89,13 @@ impl Http {
     }
 
     /// What the hub says of a file; none if the revision has no such file.
-    pub fn meta(&self, repo: &str, revision: &str, file: &str, told: Told) -> Result<Option<FileMeta>, Error> {
+    pub fn meta(
+        &self,
+        repo: &str,
+        revision: &str,
+        file: &str,
+        told: Told,
+    ) -> Result<Option<FileMeta>, Error> {
         let url = self.file_url(repo, revision, file);
         self.retry(told, &|| 0, || {
             let answer = self.ask(&url, true, 0)?;
@@ -102,8 +112,16 @@ impl Http {
                 return Err(self.refused(&answer, &url, repo, revision));
             }
             let lacks = |what: &str| strange(&url, format!("it does not say {what}"));
-            let commit = answer.commit.filter(|c| is_commit(c)).ok_or_else(|| lacks("which commit this is"))?;
-            let etag = answer.etag.as_deref().map(bare).filter(|e| is_etag(e)).ok_or_else(|| lacks("which content"))?;
+            let commit = answer
+                .commit
+                .filter(|c| is_commit(c))
+                .ok_or_else(|| lacks("which commit this is"))?;
+            let etag = answer
+                .etag
+                .as_deref()
+                .map(bare)
+                .filter(|e| is_etag(e))
+                .ok_or_else(|| lacks("which content"))?;
             let bytes = answer.size.ok_or_else(|| lacks("how long it is"))?;
             Ok(Some(FileMeta { commit, etag: etag.to_owned(), bytes }))
         })
@@ -113,7 +131,11 @@ impl Http {
     fn cut(&self, why: &str) -> Fault {
         let (host, why) = (self.host(), shown(why));
         let said = why.clone();
-        Fault::Again { why, after: None, last: Box::new(move |tries| Error::Unreachable { host, why: said, tries }) }
+        Fault::Again {
+            why,
+            after: None,
+            last: Box::new(move |tries| Error::Unreachable { host, why: said, tries }),
+        }
     }
 }
 

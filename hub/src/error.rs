@@ -18,7 +18,8 @@ pub enum Error {
     },
     /// Not in the cache, and the network is not to be asked.
     #[error(
-        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or look what is there with `kjit list`"
+        "{what} is not in {cache}, and HF_HUB_OFFLINE is set: unset it to fetch, or look what is \
+         there with `kjit list`"
     )]
     Offline {
         /// The reference.
@@ -35,7 +36,10 @@ pub enum Error {
         cache: PathBuf,
     },
     /// No connection, or none that lasts.
-    #[error("cannot reach {host} ({why}), after {tries} tries: look at the network, at HTTPS_PROXY and at HF_ENDPOINT")]
+    #[error(
+        "cannot reach {host} ({why}), after {tries} tries: look at the network, at HTTPS_PROXY \
+         and at HF_ENDPOINT"
+    )]
     Unreachable {
         /// Scheme, name and port.
         host: String,
@@ -46,7 +50,8 @@ pub enum Error {
     },
     /// A host that is who it says cannot be told.
     #[error(
-        "{host} shows no certificate that can be trusted ({why}): SSL_CERT_FILE names a file of those that you trust besides"
+        "{host} shows no certificate that can be trusted ({why}): SSL_CERT_FILE names a file of \
+         those that you trust besides"
     )]
     Certificate {
         /// Scheme, name and port.
@@ -56,7 +61,8 @@ pub enum Error {
     },
     /// The transfer broke off again and again.
     #[error(
-        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): what came is kept, the same command goes on from there"
+        "{file}: the transfer from {host} broke off {tries} times in a row ({why}): what came is \
+         kept, the same command goes on from there"
     )]
     Broken {
         /// The file.
@@ -70,7 +76,8 @@ pub enum Error {
     },
     /// The host sends less than it must.
     #[error(
-        "{file}: {host} sends {rate} a second, less than {least} over {seconds} s: try later, or allow less (--min-rate); what came is kept"
+        "{file}: {host} sends {rate} a second, less than {least} over {seconds} s: try later, or \
+         allow less (--min-rate); what came is kept"
     )]
     Slow {
         /// The file.
@@ -106,7 +113,8 @@ pub enum Error {
     },
     /// The token is none, or no more.
     #[error(
-        "{host} refuses the token (HF_TOKEN, or the file that `hf auth login` writes): make one at {host}/settings/tokens"
+        "{host} refuses the token (HF_TOKEN, or the file that `hf auth login` writes): make one \
+         at {host}/settings/tokens"
     )]
     Token {
         /// Scheme, name and port.
@@ -182,7 +190,8 @@ pub enum Error {
     },
     /// Other bytes than the hub's.
     #[error(
-        "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing was kept; try again, or look at what is between"
+        "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing \
+         was kept; try again, or look at what is between"
     )]
     Hash {
         /// The file.
@@ -195,7 +204,10 @@ pub enum Error {
         want: String,
     },
     /// Another length than the hub's.
-    #[error("{file}: {host} has {got} bytes for it, and the hub {want}: try again, or look at what is between")]
+    #[error(
+        "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or look at what is \
+         between"
+    )]
     Length {
         /// The file.
         file: String,
@@ -208,7 +220,8 @@ pub enum Error {
     },
     /// The disk is full, or would be.
     #[error(
-        "{file} needs {need} more, and {path} has {free} free: make room, or name another folder by HF_HUB_CACHE; what came is kept"
+        "{file} needs {need} more, and {path} has {free} free: make room, or name another folder \
+         by HF_HUB_CACHE; what came is kept"
     )]
     Room {
         /// The file.

@@ -28,17 +28,31 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// Puts a file into its snapshot, unless it is there; says how many bytes came over the network.
-pub(crate) fn fetch(http: &Http, folder: &Folder, wanted: &Wanted, watch: Watch) -> Result<u64, Error> {
+pub(crate) fn fetch(
+    http: &Http,
+    folder: &Folder,
+    wanted: &Wanted,
+    watch: Watch,
+) -> Result<u64, Error> {
     let (meta, path) = (wanted.meta, wanted.path);
     let here = |blobs: &Place| blobs.length(&meta.etag) == Some(meta.bytes);
-    if folder.contents()?.is_some_and(|blobs| here(&blobs)) && folder.is_linked(&meta.etag, &meta.commit, path)? {
+    if folder.contents()?.is_some_and(|blobs| here(&blobs))
+        && folder.is_linked(&meta.etag, &meta.commit, path)?
+    {
         return Ok(0);
     }
     let blobs = folder.make_contents()?;
     let _lock = folder.lock(&meta.etag, &|| watch(Event::Waiting { file: path }))?;
     let came = match here(&blobs) {
         true => 0,
-        false => Transfer { http, wanted, watch, blobs: &blobs, partial: format!("{}{PARTIAL}", meta.etag) }.run()?,
+        false => Transfer {
+            http,
+            wanted,
+            watch,
+            blobs: &blobs,
+            partial: format!("{}{PARTIAL}", meta.etag),
+        }
+        .run()?,
     };
     folder.link(&meta.etag, &meta.commit, path)?;
     Ok(came)
@@ -67,7 +81,10 @@ impl Transfer<'_> {
     fn run(&self) -> Result<u64, Error> {
         let meta = self.wanted.meta;
         let gone = |why: &str| (self.watch)(Event::Removed { path: &self.path(), why });
-        let file = self.blobs.own_file(&self.partial, &gone).map_err(|e| write("open", &self.path(), e))?;
+        let file = self
+            .blobs
+            .own_file(&self.partial, &gone)
+            .map_err(|e| write("open", &self.path(), e))?;
         let mut sink = Sink { file, hash: Sha256::new(), at: 0, came: 0 };
         self.take_up(&mut sink)?;
         self.room(sink.at)?;
@@ -79,13 +96,21 @@ impl Transfer<'_> {
             match as_sha256(&meta.etag) {
                 Some(want) if want != got => {
                     self.clear(&mut sink)?;
-                    // What another process left may have been damaged: once more from the start. What came
-                    // whole was not.
+                    // What another process left may have been damaged: once more from the start.
+                    // What came whole was not.
                     if !std::mem::take(&mut resumed) {
                         let _ = self.blobs.remove(&self.partial);
-                        return Err(Error::Hash { file: shown(self.wanted.path), host, got, want: want.to_owned() });
+                        return Err(Error::Hash {
+                            file: shown(self.wanted.path),
+                            host,
+                            got,
+                            want: want.to_owned(),
+                        });
                     }
-                    (self.watch)(Event::Again { why: "what an earlier fetch left is damaged", pause: Duration::ZERO });
+                    (self.watch)(Event::Again {
+                        why: "what an earlier fetch left is damaged",
+                        pause: Duration::ZERO,
+                    });
                     (self.watch)(Event::At(0));
                 }
                 _ => break,
@@ -115,7 +140,10 @@ impl Transfer<'_> {
         }
         let mut piece = vec![0; PIECE];
         loop {
-            let n = sink.file.read(&mut piece).map_err(|source| Error::Read { path: self.path(), source })?;
+            let n = sink
+                .file
+                .read(&mut piece)
+                .map_err(|source| Error::Read { path: self.path(), source })?;
             let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { return Ok(()) };
             sink.hash.update(read);
             sink.at += n as u64;
@@ -179,7 +207,13 @@ impl Transfer<'_> {
         let mut skip = match status {
             200 => sink.at,
             206 if starts_at(&answer) == Some(sink.at) => 0,
-            206 => return Err(strange(url, format!("a part that does not begin at byte {}", sink.at)).into()),
+            206 => {
+                return Err(strange(
+                    url,
+                    format!("a part that does not begin at byte {}", sink.at),
+                )
+                .into());
+            }
             _ => return Err(self.http.refused(&answer, url, self.wanted.repo, &meta.commit)),
         };
         let whole = answer.response.body().content_length().map(|n| n + sink.at - skip);
@@ -201,7 +235,13 @@ impl Transfer<'_> {
             let n = match body.read(&mut piece) {
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(broken(format!("{e} after {} of {}", bytes(sink.at), bytes(meta.bytes)))),
+                Err(e) => {
+                    return Err(broken(format!(
+                        "{e} after {} of {}",
+                        bytes(sink.at),
+                        bytes(meta.bytes)
+                    )));
+                }
             };
             let Some(read) = piece.get(..n).filter(|r| !r.is_empty()) else { break };
             if let Err(rate) = pace.came(n) {
@@ -221,7 +261,11 @@ impl Transfer<'_> {
             (self.watch)(Event::At(sink.at));
         }
         if sink.at < meta.bytes {
-            return Err(broken(format!("it ended after {} of {}", bytes(sink.at), bytes(meta.bytes))));
+            return Err(broken(format!(
+                "it ended after {} of {}",
+                bytes(sink.at),
+                bytes(meta.bytes)
+            )));
         }
         Ok(())
     }

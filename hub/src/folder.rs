@@ -1,4 +1,5 @@
-//! The cache folder, as Python's `huggingface_hub` lays it out, so that each finds what the other fetched:
+//! The cache folder, as Python's `huggingface_hub` lays it out, so that each finds what the other
+//! fetched:
 //!
 //! ```text
 //! models--ORG--REPO/blobs/ETAG                 contents; ETAG.incomplete: what came of one so far
@@ -61,8 +62,11 @@ impl Folder {
     /// The repositories that have a folder in a cache.
     pub fn all(cache: &Path) -> Result<Vec<String>, Error> {
         let repo = |name: &str| Some(name.strip_prefix(PREFIX)?.replacen("--", "/", 1));
-        let Some(root) = present(Place::root(cache)).map_err(|e| read(cache, e))? else { return Ok(vec![]) };
-        let mut all: Vec<String> = root.names().map_err(|e| read(cache, e))?.iter().filter_map(|n| repo(n)).collect();
+        let Some(root) = present(Place::root(cache)).map_err(|e| read(cache, e))? else {
+            return Ok(vec![]);
+        };
+        let mut all: Vec<String> =
+            root.names().map_err(|e| read(cache, e))?.iter().filter_map(|n| repo(n)).collect();
         all.sort();
         Ok(all)
     }
@@ -92,7 +96,9 @@ impl Folder {
         fs::create_dir_all(&self.cache).map_err(|e| write("make the folder", &self.cache, e))?;
         let mut place = Place::root(&self.cache).map_err(|e| write("open", &self.cache, e))?;
         for name in steps {
-            place = place.make(name).map_err(|e| write("make the folder", &place.path().join(name), e))?;
+            place = place
+                .make(name)
+                .map_err(|e| write("make the folder", &place.path().join(name), e))?;
         }
         Ok(place)
     }
@@ -108,14 +114,18 @@ impl Folder {
     }
 
     /// The folder of a file of a commit, if it is there, and the file's name in it.
-    pub fn place_of<'a>(&self, commit: &str, path: &'a str) -> Result<(Option<Place>, &'a str), Error> {
+    pub fn place_of<'a>(
+        &self,
+        commit: &str,
+        path: &'a str,
+    ) -> Result<(Option<Place>, &'a str), Error> {
         let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
         let place = self.there(&format!("{SNAPSHOTS}/{commit}/{folders}"));
         Ok((place.map_err(|e| read(&self.file(commit, folders), e))?, name))
     }
 
-    /// The commits of which something is here: that of the revision first, then, if none was named, the
-    /// others, the newest first. What cannot be read is passed over, and `skipped` is told.
+    /// The commits of which something is here: that of the revision first, then, if none was named,
+    /// the others, the newest first. What cannot be read is passed over, and `skipped` is told.
     pub fn snapshots(&self, revision: Option<&str>, skipped: Skipped) -> Vec<Snapshot> {
         let wanted = match revision {
             Some(commit) if is_commit(commit) => Some(commit.to_owned()),
@@ -180,7 +190,9 @@ impl Folder {
         }
         let (folders, name) = revision.rsplit_once('/').unwrap_or(("", revision));
         let place = self.made([self.name.as_str(), "refs"].into_iter().chain(steps(folders)))?;
-        place.write(name, commit.as_bytes()).map_err(|e| write("write", &place.path().join(name), e))
+        place
+            .write(name, commit.as_bytes())
+            .map_err(|e| write("write", &place.path().join(name), e))
     }
 
     /// Where the link of a file leads, as it is written.
@@ -191,7 +203,9 @@ impl Folder {
     /// Whether a file of a commit is a link to this content.
     pub fn is_linked(&self, etag: &str, commit: &str, path: &str) -> Result<bool, Error> {
         let (place, name) = self.place_of(commit, path)?;
-        Ok(place.is_some_and(|place| place.link(name).is_some_and(|to| to == Folder::link_to(etag, path))))
+        Ok(place.is_some_and(|place| {
+            place.link(name).is_some_and(|to| to == Folder::link_to(etag, path))
+        }))
     }
 
     /// Links a content into a commit.
@@ -200,7 +214,8 @@ impl Folder {
             return Ok(());
         }
         let (folders, name) = path.rsplit_once('/').unwrap_or(("", path));
-        let place = self.made([self.name.as_str(), SNAPSHOTS, commit].into_iter().chain(steps(folders)))?;
+        let place =
+            self.made([self.name.as_str(), SNAPSHOTS, commit].into_iter().chain(steps(folders)))?;
         let made = place.make_link(name, &Folder::link_to(etag, path));
         made.map_err(|e| write("link", &place.path().join(name), e))
     }
@@ -219,18 +234,22 @@ impl Folder {
         }
     }
 
-    /// The lock of a content, if nobody has it. A file system without locks has no lock to wait for: what is
-    /// fetched is checked in any case.
+    /// The lock of a content, if nobody has it. A file system without locks has no lock to wait
+    /// for: what is fetched is checked in any case.
     pub fn try_lock(&self, etag: &str) -> Result<Option<Lock>, Error> {
         let place = self.made([LOCKS, self.name.as_str()])?;
         let name = format!("{etag}.lock");
-        let file = place.lock_file(&name).map_err(|e| write("open", &place.path().join(&name), e))?;
+        let file =
+            place.lock_file(&name).map_err(|e| write("open", &place.path().join(&name), e))?;
         match file.try_lock() {
             Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Interrupted => {
+                return Ok(None);
+            }
             Ok(()) | Err(TryLockError::Error(_)) => {}
         }
-        // The one before us may have removed the file that we waited on: its successor is a new file.
+        // The one before us may have removed the file that we waited on: its successor is a new
+        // file.
         Ok(place.is_named(&name, &file).then_some(Lock { file }))
     }
 
@@ -250,7 +269,9 @@ impl Folder {
         if !unread && empty && left.iter().all(|s| s.files.is_empty()) {
             root.remove_all(&self.name, DEEPEST + 4).map_err(gone(self.path()))?;
             if let Some(locks) = present(root.open(LOCKS)).map_err(gone(self.cache.join(LOCKS)))? {
-                locks.remove_all(&self.name, 2).map_err(gone(self.cache.join(LOCKS).join(&self.name)))?;
+                locks
+                    .remove_all(&self.name, 2)
+                    .map_err(gone(self.cache.join(LOCKS).join(&self.name)))?;
             }
         }
         Ok(())
@@ -271,7 +292,9 @@ fn commit_in(place: &Place, name: &str) -> Option<String> {
 fn present(place: io::Result<Place>) -> io::Result<Option<Place>> {
     match place {
         Ok(place) => Ok(Some(place)),
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
         Err(e) => Err(e),
     }
 }
@@ -284,8 +307,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Those of one folder. Links whose content is gone are none, and links to folders are nobody's: both Python and we link
-    /// files.
+    /// Those of one folder. Links whose content is gone are none, and links to folders are
+    /// nobody's: both Python and we link files.
     fn below(&mut self, above: &Place, name: &str, prefix: &str, depth: usize) {
         let place = match above.open(name) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return,
@@ -299,9 +322,14 @@ impl Walk<'_> {
             let inside = format!("{prefix}{name}");
             match place.kind(&name, self.within) {
                 Some(Kind::File(_)) => self.found.push(inside),
-                Some(Kind::Folder) if depth > 1 => self.below(&place, &name, &format!("{inside}/"), depth - 1),
+                Some(Kind::Folder) if depth > 1 => {
+                    self.below(&place, &name, &format!("{inside}/"), depth - 1)
+                }
                 Some(Kind::Other) => {
-                    (self.skipped)(&place.path().join(&name), io::Error::other("it is no plain file"));
+                    (self.skipped)(
+                        &place.path().join(&name),
+                        io::Error::other("it is no plain file"),
+                    );
                 }
                 Some(Kind::Folder | Kind::Link) | None => {}
             }

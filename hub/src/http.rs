@@ -39,7 +39,10 @@ impl Http {
     pub fn new(settings: &Settings) -> Result<Http, Error> {
         let endpoint: Uri = settings.endpoint.parse().map_err(|e| Error::Setting {
             variable: "HF_ENDPOINT",
-            why: format!("is '{}', which is no address ({e}): unset it, or name a hub", settings.endpoint),
+            why: format!(
+                "is '{}', which is no address ({e}): unset it, or name a hub",
+                settings.endpoint
+            ),
         })?;
         let mut tls = TlsConfig::builder();
         if let Some(file) = &settings.certificates {
@@ -47,7 +50,8 @@ impl Http {
                 variable: "SSL_CERT_FILE",
                 why: format!("names {}, {why}: unset it, or name a PEM file", file.display()),
             };
-            let pem = std::fs::read(file).map_err(|e| bad(format!("which cannot be read ({e})")))?;
+            let pem =
+                std::fs::read(file).map_err(|e| bad(format!("which cannot be read ({e})")))?;
             let read: Vec<_> = parse_pem(&pem).filter_map(Result::ok).collect();
             let certificates: Vec<_> = read
                 .into_iter()
@@ -72,7 +76,13 @@ impl Http {
             .build()
             .new_agent();
         let pace = Least { rate: settings.min_rate, window: settings.window };
-        Ok(Http { agent, endpoint, bearer: settings.token.as_ref().map(|t| t.bearer()), pause: settings.pause, pace })
+        Ok(Http {
+            agent,
+            endpoint,
+            bearer: settings.token.as_ref().map(|t| t.bearer()),
+            pause: settings.pause,
+            pace,
+        })
     }
 
     /// The hub, as errors name it.
@@ -85,8 +95,8 @@ impl Http {
         self.bearer.is_some()
     }
 
-    /// An address below the endpoint, of such parts; what users or hosts said in them is encoded. A file
-    /// alone may have folders.
+    /// An address below the endpoint, of such parts; what users or hosts said in them is encoded. A
+    /// file alone may have folders.
     pub fn url(&self, parts: &[&str], file: &str) -> String {
         let mut url = self.endpoint.to_string().trim_end_matches('/').to_owned();
         for part in parts.iter().copied().chain(file.split('/').filter(|p| !p.is_empty())) {
@@ -96,24 +106,30 @@ impl Http {
         url
     }
 
-    /// Asks, and follows redirects; with `head`, only as far as the hub goes: who keeps the file is not
-    /// asked.
+    /// Asks, and follows redirects; with `head`, only as far as the hub goes: who keeps the file is
+    /// not asked.
     pub fn ask(&self, url: &str, head: bool, from: u64) -> Result<Answer, Fault> {
         let (mut commit, mut etag, mut size) = (None, None, None);
         let mut at: Uri = url.parse().map_err(|e| strange(url, format!("no address: {e}")))?;
         for _ in 0..MOST_HOPS {
             let response = self.once(&at, head, from)?;
-            let said = |name: &str| Some(response.headers().get(name)?.to_str().ok()?.trim().to_owned());
+            let said =
+                |name: &str| Some(response.headers().get(name)?.to_str().ok()?.trim().to_owned());
             commit = commit.or_else(|| said("x-repo-commit"));
             etag = etag.or_else(|| said("x-linked-etag"));
             size = size.or_else(|| said("x-linked-size")?.parse().ok());
             let next = said("location").filter(|_| response.status().is_redirection());
             let leaves = |to: &Uri| head && etag.is_some() && !same_host(to, &at);
             match next.map(|to| join(&at, &to)).transpose()? {
-                Some(to) if at.scheme_str() == Some("https") && to.scheme_str() != Some("https") => {
+                Some(to)
+                    if at.scheme_str() == Some("https") && to.scheme_str() != Some("https") =>
+                {
                     return Err(strange(
                         &address(&at),
-                        format!("it leads to {}, which anybody on the way can read and change", host(&to)),
+                        format!(
+                            "it leads to {}, which anybody on the way can read and change",
+                            host(&to)
+                        ),
                     )
                     .into());
                 }
@@ -121,7 +137,8 @@ impl Http {
                 _ => {
                     if response.status().is_success() {
                         etag = etag.or_else(|| said("etag"));
-                        size = size.or_else(|| said("content-length")?.parse().ok().filter(|_| head));
+                        size =
+                            size.or_else(|| said("content-length")?.parse().ok().filter(|_| head));
                     }
                     return Ok(Answer { host: host(&at), commit, etag, size, response });
                 }
@@ -139,7 +156,10 @@ impl Http {
             request = request.header(header::AUTHORIZATION, bearer);
         }
         // The file's own bytes, whatever stands between.
-        request.header(header::ACCEPT_ENCODING, "identity").call().map_err(|e| unreachable_host(at, e))
+        request
+            .header(header::ACCEPT_ENCODING, "identity")
+            .call()
+            .map_err(|e| unreachable_host(at, e))
     }
 
     /// An answer that is no success, as what it means.
@@ -150,14 +170,19 @@ impl Http {
         let (repo, revision) = (repo.to_owned(), revision.to_owned());
         let error = match (said("x-error-code").unwrap_or_default(), status.as_u16()) {
             ("GatedRepo", _) => {
-                let token = if token { ", as the one whose token this is" } else { ", then set HF_TOKEN" };
+                let token =
+                    if token { ", as the one whose token this is" } else { ", then set HF_TOKEN" };
                 Error::Gated { host, repo, token }
             }
             ("RevisionNotFound", _) => Error::NoRevision { host, repo, revision },
             ("RepoNotFound", _) | (_, 401 | 404)
                 if own && !(token && status.as_u16() == 401 && said("x-error-code").is_none()) =>
             {
-                Error::NoRepository { host, repo, token: if token { "" } else { ", or set HF_TOKEN" } }
+                Error::NoRepository {
+                    host,
+                    repo,
+                    token: if token { "" } else { ", or set HF_TOKEN" },
+                }
             }
             (_, 401) if own => Error::Token { host },
             (_, 403) if own => {
@@ -169,7 +194,9 @@ impl Http {
                 Error::Gated { host, repo, token }
             }
             (_, code) => {
-                let after = said("retry-after").and_then(|s| s.trim().parse().ok()).map(Duration::from_secs);
+                let after = said("retry-after")
+                    .and_then(|s| s.trim().parse().ok())
+                    .map(Duration::from_secs);
                 return status_fault(status, code, url, answer.host.clone(), after, token);
             }
         };
@@ -182,9 +209,9 @@ impl Http {
         Error::Slow { file, host, rate: bytes(rate), least: bytes(self.pace.rate), seconds }
     }
 
-    /// Tries as long as that may help. `came` says how much has come so far: where enough has come since, the
-    /// count begins anew. Enough is what a host must send in a window: one that closes after every byte would
-    /// else be asked for ever.
+    /// Tries as long as that may help. `came` says how much has come so far: where enough has come
+    /// since, the count begins anew. Enough is what a host must send in a window: one that closes
+    /// after every byte would else be asked for ever.
     pub fn retry<T>(
         &self,
         told: &dyn Fn(&str, Duration),
@@ -213,17 +240,32 @@ impl Http {
 }
 
 /// What is worth another try, and what is not.
-fn status_fault(status: StatusCode, code: u16, url: &str, host: String, after: Option<Duration>, token: bool) -> Fault {
+fn status_fault(
+    status: StatusCode,
+    code: u16,
+    url: &str,
+    host: String,
+    after: Option<Duration>,
+    token: bool,
+) -> Fault {
     let (why, url) = (status.to_string(), shown(url));
     match code {
         429 => {
             let wait = after.map_or(String::new(), |s| format!(", for {} s", s.as_secs()));
             let token = if token { "" } else { ", or set HF_TOKEN, which lets you ask more often" };
-            Fault::Again { why, after, last: Box::new(move |_| Error::TooMany { host, wait, token }) }
+            Fault::Again {
+                why,
+                after,
+                last: Box::new(move |_| Error::TooMany { host, wait, token }),
+            }
         }
         408 | 500..=599 => {
             let status = why.clone();
-            let last = move |tries| Error::Status { url, status, tries: format!(", {tries} times in a row") };
+            let last = move |tries| Error::Status {
+                url,
+                status,
+                tries: format!(", {tries} times in a row"),
+            };
             Fault::Again { why, after, last: Box::new(last) }
         }
         _ => Fault::Last(Error::Status { url, status: why, tries: String::new() }),
@@ -244,7 +286,11 @@ fn unreachable_host(at: &Uri, error: ureq::Error) -> Fault {
         return Fault::Last(Error::Certificate { host, why });
     }
     let said = why.clone();
-    Fault::Again { why, after: None, last: Box::new(move |tries| Error::Unreachable { host, why: said, tries }) }
+    Fault::Again {
+        why,
+        after: None,
+        last: Box::new(move |tries| Error::Unreachable { host, why: said, tries }),
+    }
 }
 
 pub(crate) fn strange(url: &str, why: String) -> Error {
@@ -263,7 +309,8 @@ fn address(at: &Uri) -> String {
 }
 
 fn same_host(a: &Uri, b: &Uri) -> bool {
-    let port = |u: &Uri| u.port_u16().unwrap_or(if u.scheme_str() == Some("https") { 443 } else { 80 });
+    let port =
+        |u: &Uri| u.port_u16().unwrap_or(if u.scheme_str() == Some("https") { 443 } else { 80 });
     let name = |u: &Uri| u.host().unwrap_or_default().to_ascii_lowercase();
     (a.scheme_str(), name(a), port(a)) == (b.scheme_str(), name(b), port(b))
 }
@@ -274,7 +321,11 @@ fn join(at: &Uri, to: &str) -> Result<Uri, Error> {
         _ if to.starts_with("http://") || to.starts_with("https://") => to.to_owned(),
         _ if to.starts_with("//") => format!("{}:{to}", at.scheme_str().unwrap_or("https")),
         _ if to.starts_with('/') => format!("{}{to}", host(at)),
-        _ => format!("{}{}/{to}", host(at), at.path().rsplit_once('/').map_or("", |(folder, _)| folder)),
+        _ => format!(
+            "{}{}/{to}",
+            host(at),
+            at.path().rsplit_once('/').map_or("", |(folder, _)| folder)
+        ),
     };
     whole.parse().map_err(|e| strange(&address(at), format!("it leads to no address: {e}")))
 }
@@ -314,7 +365,12 @@ mod tests {
     fn another_port_or_scheme_is_another_host() {
         let uri = |t: &str| t.parse::<Uri>().unwrap();
         assert!(same_host(&uri("https://A.example/x"), &uri("https://a.example:443/y")));
-        for other in ["http://a.example/", "https://a.example:444/", "https://b.example/", "https://a.example.evil/"] {
+        for other in [
+            "http://a.example/",
+            "https://a.example:444/",
+            "https://b.example/",
+            "https://a.example.evil/",
+        ] {
             assert!(!same_host(&uri("https://a.example/"), &uri(other)), "{other}");
         }
         assert_eq!(host(&uri("https://me:secret@a.example/x")), "https://a.example");

@@ -73,9 +73,8 @@ impl Hub {
         }
     }
 
-    /// The model if it is here, whole; nobody is asked. Where the reference names no revision, what `main`
-    /// was when it was last asked for goes
-    /// before what is here of other commits.
+    /// The model if it is here, whole; nobody is asked. Where the reference names no revision, what
+    /// `main` was when it was last asked for goes before what is here of other commits.
     ///
     /// # Errors
     /// The cache cannot be read, or several models that are here fit.
@@ -91,7 +90,13 @@ impl Hub {
             let there = models(snapshot.files.iter().map(String::as_str));
             match choose(&there, reference.pick()) {
                 Ok(model) if model.missing.is_none() => {
-                    return Ok(Some(local(&folder, reference, &snapshot.commit, &model, &folder.references())));
+                    return Ok(Some(local(
+                        &folder,
+                        reference,
+                        &snapshot.commit,
+                        &model,
+                        &folder.references(),
+                    )));
                 }
                 Ok(_) | Err(Unclear::Nothing(_)) => {}
                 Err(Unclear::Several(names)) => return Err(several(reference, &names)),
@@ -101,8 +106,9 @@ impl Hub {
         denied.map_or(Ok(None), Err)
     }
 
-    /// Every model that is here, also those of which parts are missing. A part of the cache that cannot be read
-    /// hides nothing else: it is passed over, and `watch` is told ([`Event::Skipped`]).
+    /// Every model that is here, also those of which parts are missing. A part of the cache that
+    /// cannot be read hides nothing else: it is passed over, and `watch` is told
+    /// ([`Event::Skipped`]).
     ///
     /// # Errors
     /// The cache itself cannot be read.
@@ -116,7 +122,9 @@ impl Hub {
             let mut seen = BTreeSet::new();
             for snapshot in folder.snapshots(None, &mut skipped) {
                 for model in models(snapshot.files.iter().map(String::as_str)) {
-                    let Some(reference) = Reference::to_file(&repo, model.first()) else { continue };
+                    let Some(reference) = Reference::to_file(&repo, model.first()) else {
+                        continue;
+                    };
                     if seen.insert(model.first().to_owned()) {
                         all.push(local(&folder, &reference, &snapshot.commit, &model, &references));
                     }
@@ -132,7 +140,10 @@ impl Hub {
     /// It cannot be had; see [`Error`].
     pub fn pull(&self, reference: &Reference, watch: Watch) -> Result<Pulled, Error> {
         if self.settings.offline {
-            return Err(Error::Offline { what: reference.to_string(), cache: self.settings.cache.clone() });
+            return Err(Error::Offline {
+                what: reference.to_string(),
+                cache: self.settings.cache.clone(),
+            });
         }
         let http = Http::new(&self.settings)?;
         let folder = self.folder(reference);
@@ -140,12 +151,17 @@ impl Hub {
         let metas = self.metas(&http, reference, revision, watch)?;
         let mut fetched = 0;
         for (path, meta) in &metas {
-            fetched += fetch(&http, &folder, &Wanted { repo: reference.repo(), path, meta }, watch)?;
+            fetched +=
+                fetch(&http, &folder, &Wanted { repo: reference.repo(), path, meta }, watch)?;
         }
         let commit = metas.first().map_or(String::new(), |(_, meta)| meta.commit.clone());
         folder.note(revision, &commit)?;
-        let model = Named { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
-        Ok(Pulled { local: local(&folder, reference, &commit, &model, &folder.references()), fetched })
+        let model =
+            Named { files: metas.into_iter().map(|(path, _)| path).collect(), missing: None };
+        Ok(Pulled {
+            local: local(&folder, reference, &commit, &model, &folder.references()),
+            fetched,
+        })
     }
 
     /// The files that are meant, and what the hub says of them, all of one commit.
@@ -158,8 +174,8 @@ impl Hub {
     ) -> Result<Vec<(String, FileMeta)>, Error> {
         let told = |why: &str, pause| watch(Event::Again { why, pause });
         let repo = reference.repo();
-        // Of one whole file no list is needed. Of how many parts a name speaks is the name's word alone: the list says
-        // which there are.
+        // Of one whole file no list is needed. Of how many parts a name speaks is the name's word
+        // alone: the list says which there are.
         let (files, mut commit) = match reference.pick() {
             Pick::File(file) if !is_part(file) => (vec![file.clone()], None),
             _ => {
@@ -174,7 +190,11 @@ impl Hub {
                 // The list says what there is instead.
                 let place = || format!("{} at {}", repo, http.host());
                 self.chosen(http, reference, revision, watch)?;
-                return Err(Error::Missing { what: reference.to_string(), place: place(), missing: shown(&path) });
+                return Err(Error::Missing {
+                    what: reference.to_string(),
+                    place: place(),
+                    missing: shown(&path),
+                });
             };
             commit = Some(meta.commit.clone());
             metas.push((path, meta));
@@ -195,17 +215,23 @@ impl Hub {
         let what = reference.to_string();
         let place = format!("{} at {}", reference.repo(), http.host());
         match choose(&models(listing.files.iter().map(String::as_str)), reference.pick()) {
-            Ok(Named { missing: Some(missing), .. }) => Err(Error::Missing { what, place, missing: shown(&missing) }),
+            Ok(Named { missing: Some(missing), .. }) => {
+                Err(Error::Missing { what, place, missing: shown(&missing) })
+            }
             Ok(model) => Ok((model, listing.commit)),
             Err(Unclear::Several(names)) => Err(several(reference, &names)),
             Err(Unclear::Nothing(names)) if names.is_empty() => {
                 let whole = listing.files.iter().any(|file| file.ends_with(".safetensors"));
                 let or = match whole {
-                    true => format!(", or fetch it whole (hf download {}) and name the folder", reference.repo()),
+                    true => format!(
+                        ", or fetch it whole (hf download {}) and name the folder",
+                        reference.repo()
+                    ),
                     false => String::new(),
                 };
                 let there = format!(
-                    "it has {}; look for a repository with GGUF files, whose name often ends with -GGUF{or}",
+                    "it has {}; look for a repository with GGUF files, whose name often ends with \
+                     -GGUF{or}",
                     listed(&listing.files)
                 );
                 Err(Error::NoFile { what, place, there })
@@ -241,6 +267,7 @@ fn local(
 }
 
 pub(crate) fn several(reference: &Reference, names: &[String]) -> Error {
-    let example = names.first().map_or(String::new(), |name| shown(&reference.with_file(name).to_string()));
+    let example =
+        names.first().map_or(String::new(), |name| shown(&reference.with_file(name).to_string()));
     Error::Several { what: reference.to_string(), several: listed(names), example }
 }

@@ -1,4 +1,5 @@
-//! GGUF files of Hugging Face's hub by name, kept in the cache folder that Python's `huggingface_hub` has.
+//! GGUF files of Hugging Face's hub by name, kept in the cache folder that Python's
+//! `huggingface_hub` has.
 //!
 //! ```no_run
 //! use kjit_hub::{Hub, Reference, Settings};
@@ -18,15 +19,20 @@
 //! | remove one | [`Hub::remove`] |
 //! | say where all that is | [`Settings`] |
 //!
-//! It knows names, bytes and digests; it opens no model. A file that is in place is whole and has the sha256
-//! that the hub said. What came of
-//! one that is not is kept, and the next fetch goes on from there. The token goes to the endpoint's host and,
-//! by redirects, to no other.
+//! It knows names, bytes and digests; it opens no model. A file that is in place is whole and has
+//! the sha256 that the hub said. What came of one that is not is kept, and the next fetch goes on
+//! from there. The token goes to the endpoint's host and, by redirects, to no other.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 
 mod api;

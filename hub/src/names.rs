@@ -1,5 +1,5 @@
-//! Names of GGUF files: which belong together as parts of one model, and which one a word means. Nothing is
-//! opened.
+//! Names of GGUF files: which belong together as parts of one model, and which one a word means.
+//! Nothing is opened.
 
 use crate::reference::{Pick, is_gguf, is_path};
 use std::collections::BTreeMap;
@@ -41,7 +41,9 @@ fn split(path: &str) -> Option<(&str, u32, u32)> {
     let stem = path.get(..path.len().checked_sub(5)?).filter(|_| is_gguf(path))?;
     let (rest, count) = stem.rsplit_once("-of-")?;
     let (prefix, no) = rest.rsplit_once('-')?;
-    let number = |t: &str| t.parse::<u32>().ok().filter(|_| t.len() == 5 && t.bytes().all(|b| b.is_ascii_digit()));
+    let number = |t: &str| {
+        t.parse::<u32>().ok().filter(|_| t.len() == 5 && t.bytes().all(|b| b.is_ascii_digit()))
+    };
     let (no, count) = (number(no)?, number(count)?);
     (1 <= no && no <= count).then_some((prefix, no, count))
 }
@@ -51,10 +53,12 @@ pub(crate) fn is_part(path: &str) -> bool {
     split(path).is_some_and(|(.., count)| count > 1)
 }
 
-/// The models among these paths, by name. Projectors of images and matrices of importance are files beside
-/// models and no models. How many parts a name speaks of costs nothing: only those that are there are looked at.
+/// The models among these paths, by name. Projectors of images and matrices of importance are files
+/// beside models and no models. How many parts a name speaks of costs nothing: only those that are
+/// there are looked at.
 pub fn models<'a>(paths: impl IntoIterator<Item = &'a str>) -> Vec<Named> {
-    // What stands before and behind the number, and the count: parts that have them in common are one model's.
+    // What stands before and behind the number, and the count: parts that have them in common are
+    // one model's.
     let mut split_models: BTreeMap<(&str, u32, &str), BTreeMap<u32, &str>> = BTreeMap::new();
     let mut found: Vec<Named> = vec![];
     for path in paths.into_iter().filter(|p| is_gguf(p) && is_path(p) && !is_beside(p)) {
@@ -87,15 +91,16 @@ fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// How well a word fits: 2 it ends the name, 1 it stands in it, 0 not at all. `Q4_K` is not in `Q4_K_M`, nor
-/// `Q4_0` in `IQ4_0`.
+/// How well a word fits: 2 it ends the name, 1 it stands in it, 0 not at all. `Q4_K` is not in
+/// `Q4_K_M`, nor `Q4_0` in `IQ4_0`.
 fn fits(model: &Named, word: &str) -> u8 {
     let path = model.first();
     let name = file_name(split(path).map_or(path, |(prefix, ..)| prefix));
     let name = if is_gguf(name) { name.get(..name.len() - 5).unwrap_or(name) } else { name };
     let (name, word) = (name.to_ascii_lowercase(), word.to_ascii_lowercase());
-    let begins =
-        |at: usize| name.get(..at).is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_']));
+    let begins = |at: usize| {
+        name.get(..at).is_some_and(|before| before.is_empty() || before.ends_with(['-', '.', '_']))
+    };
     let after = |at: usize| name.get(at + word.len()..).unwrap_or_default();
     let ends = |at: usize| after(at).is_empty() || after(at).starts_with(['-', '.']);
     let best = name.match_indices(&word).filter(|(at, _)| begins(*at) && ends(*at));
@@ -184,7 +189,10 @@ mod tests {
             assert_eq!(chosen(word).map(|m| m.first().to_owned()), Ok(file.to_owned()), "{word}");
         }
         assert_eq!(chosen("Q8_0").unwrap().files.len(), 2);
-        assert_eq!(chosen("BF16").unwrap().missing.as_deref(), Some("BF16/m-BF16-00002-of-00003.gguf"));
+        assert_eq!(
+            chosen("BF16").unwrap().missing.as_deref(),
+            Some("BF16/m-BF16-00002-of-00003.gguf")
+        );
     }
 
     #[test]
@@ -204,7 +212,8 @@ mod tests {
     #[test]
     fn many_parts_of_many_cost_no_more_than_their_names() {
         let names: Vec<String> = (0..20_000).map(|n| format!("m{n}-00001-of-99999.gguf")).collect();
-        let parts: Vec<String> = (1..=99_999).map(|n| format!("whole-{n:05}-of-99999.gguf")).collect();
+        let parts: Vec<String> =
+            (1..=99_999).map(|n| format!("whole-{n:05}-of-99999.gguf")).collect();
         let all = models(names.iter().chain(&parts).map(String::as_str));
         assert_eq!(all.len(), 20_001);
         assert_eq!(all[0].missing.as_deref(), Some("m0-00002-of-99999.gguf"));
@@ -214,9 +223,13 @@ mod tests {
 
     #[test]
     fn names_that_only_look_like_parts_are_whole_files() {
-        for name in
-            ["m-1-of-2.gguf", "m-00003-of-00002.gguf", "m-00000-of-00002.gguf", "-of-.gguf", "m-+0001-of-00002.gguf"]
-        {
+        for name in [
+            "m-1-of-2.gguf",
+            "m-00003-of-00002.gguf",
+            "m-00000-of-00002.gguf",
+            "-of-.gguf",
+            "m-+0001-of-00002.gguf",
+        ] {
             assert_eq!(models([name]), [Named { files: vec![name.into()], missing: None }]);
         }
         // What a hostile list says is no path that leaves its folder.

@@ -1,7 +1,8 @@
-//! One folder of the cache, by handle. The cache may be shared with other users, so nothing in it is trusted to be
-//! what its name says: no link of somebody else's is followed, nothing is waited for that is no plain file, and what
-//! is written goes into a file of our own or into none. Every step opens one name below an open folder and asks the
-//! open handle, so that what is swapped in between two calls changes nothing.
+//! One folder of the cache, by handle. The cache may be shared with other users, so nothing in it
+//! is trusted to be what its name says: no link of somebody else's is followed, nothing is waited
+//! for that is no plain file, and what is written goes into a file of our own or into none. Every
+//! step opens one name below an open folder and asks the open handle, so that what is swapped in
+//! between two calls changes nothing.
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -10,9 +11,11 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 /// No link is followed, no pipe waited for, no terminal taken.
-const FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+const FILE: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// As far as the user's umask lets others.
 const ANY: Mode = Mode::RWXU.union(Mode::RWXG).union(Mode::RWXO);
 const ANY_FILE: Mode = Mode::from_raw_mode(0o666);
@@ -63,10 +66,11 @@ impl Place {
         &self.path
     }
 
-    /// The folder of this name in this one. A link is followed if we or root made it: people lay large repositories
-    /// on other disks.
+    /// The folder of this name in this one. A link is followed if we or root made it: people lay
+    /// large repositories on other disks.
     pub fn open(&self, name: &str) -> io::Result<Place> {
-        let fd = match rustix::fs::openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty()) {
+        let fd = match rustix::fs::openat(&self.fd, name, FOLDER | OFlags::NOFOLLOW, Mode::empty())
+        {
             Err(Errno::NOTDIR | Errno::LOOP) => self.through_own_link(name)?,
             opened => opened?,
         };
@@ -89,10 +93,12 @@ impl Place {
     /// The folder of this name in this one, made if it is not there.
     pub fn make(&self, name: &str) -> io::Result<Place> {
         match self.open(name) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => match rustix::fs::mkdirat(&self.fd, name, ANY) {
-                Ok(()) | Err(Errno::EXIST) => self.open(name),
-                Err(errno) => Err(errno.into()),
-            },
+            Err(e) if e.kind() == io::ErrorKind::NotFound => {
+                match rustix::fs::mkdirat(&self.fd, name, ANY) {
+                    Ok(()) | Err(Errno::EXIST) => self.open(name),
+                    Err(errno) => Err(errno.into()),
+                }
+            }
             opened => opened,
         }
     }
@@ -102,22 +108,36 @@ impl Place {
         let mut names = vec![];
         for entry in Dir::read_from(self.fd.as_fd())? {
             let entry = entry?;
-            names.extend(entry.file_name().to_str().ok().filter(|n| !matches!(*n, "." | "..")).map(str::to_owned));
+            names.extend(
+                entry
+                    .file_name()
+                    .to_str()
+                    .ok()
+                    .filter(|n| !matches!(*n, "." | ".."))
+                    .map(str::to_owned),
+            );
         }
         Ok(names)
     }
 
-    /// What bears this name. A link of somebody else's is followed as far as `within`, a path without links.
+    /// What bears this name. A link of somebody else's is followed as far as `within`, a path
+    /// without links.
     pub fn kind(&self, name: &str, within: Option<&Path>) -> Option<Kind> {
         let stat = rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some(match kind(&stat) {
             FileType::Directory => Kind::Folder,
             FileType::RegularFile => Kind::File(length(&stat)),
             FileType::Symlink => {
-                let inside =
-                    || self.path.join(name).canonicalize().is_ok_and(|to| within.is_some_and(|w| to.starts_with(w)));
+                let inside = || {
+                    self.path
+                        .join(name)
+                        .canonicalize()
+                        .is_ok_and(|to| within.is_some_and(|w| to.starts_with(w)))
+                };
                 match rustix::fs::statat(&self.fd, name, AtFlags::empty()) {
-                    Ok(to) if kind(&to) == FileType::RegularFile && (is_ours(&stat) || inside()) => {
+                    Ok(to)
+                        if kind(&to) == FileType::RegularFile && (is_ours(&stat) || inside()) =>
+                    {
                         Kind::File(length(&to))
                     }
                     _ => Kind::Link,
@@ -147,7 +167,8 @@ impl Place {
 
     /// A plain file of at most `limit` bytes, whole.
     pub fn read(&self, name: &str, limit: u64) -> io::Result<Vec<u8>> {
-        let file = File::from(rustix::fs::openat(&self.fd, name, OFlags::RDONLY | FILE, Mode::empty())?);
+        let file =
+            File::from(rustix::fs::openat(&self.fd, name, OFlags::RDONLY | FILE, Mode::empty())?);
         let stat = rustix::fs::fstat(&file)?;
         if kind(&stat) != FileType::RegularFile || length(&stat) > limit {
             return Err(refused("it is no plain file, or too long for what it should be"));
@@ -157,8 +178,9 @@ impl Place {
         Ok(bytes)
     }
 
-    /// The file of this name to be gone on with, made if it is not there. What stands there and is no plain file of
-    /// our own, with this name alone, is taken away first, and `gone` is told that.
+    /// The file of this name to be gone on with, made if it is not there. What stands there and is
+    /// no plain file of our own, with this name alone, is taken away first, and `gone` is told
+    /// that.
     pub fn own_file(&self, name: &str, gone: &dyn Fn(&str)) -> io::Result<File> {
         let why = match rustix::fs::openat(&self.fd, name, OFlags::RDWR | FILE, Mode::empty()) {
             Ok(fd) => {
@@ -190,8 +212,9 @@ impl Place {
     /// A file to be locked, made if it is not there, whoever made it.
     pub fn lock_file(&self, name: &str) -> io::Result<File> {
         let fd = rustix::fs::openat(&self.fd, name, OFlags::RDWR | OFlags::CREATE | FILE, ANY_FILE);
-        let fd =
-            fd.map_err(|errno| if errno == Errno::LOOP { refused("it is a symbolic link") } else { errno.into() })?;
+        let fd = fd.map_err(|errno| {
+            if errno == Errno::LOOP { refused("it is a symbolic link") } else { errno.into() }
+        })?;
         match kind(&rustix::fs::fstat(&fd)?) {
             FileType::RegularFile => Ok(File::from(fd)),
             _ => Err(refused("it is no plain file")),
@@ -218,7 +241,9 @@ impl Place {
         // Short: a file's name may be as long as a name can be.
         let new = format!(".kjit-{}.new", std::process::id());
         let made = match make(&new) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => self.remove(&new).and_then(|()| make(&new)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                self.remove(&new).and_then(|()| make(&new))
+            }
             made => made,
         };
         made.and_then(|()| self.rename(&new, name))
@@ -242,7 +267,8 @@ impl Place {
         let _ = rustix::fs::unlinkat(&self.fd, name, AtFlags::REMOVEDIR);
     }
 
-    /// Removes whatever bears the name, with what is in it, so many levels deep. No link is followed.
+    /// Removes whatever bears the name, with what is in it, so many levels deep. No link is
+    /// followed.
     pub fn remove_all(&self, name: &str, depth: usize) -> io::Result<()> {
         let stat = match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => return Ok(()),
@@ -251,7 +277,9 @@ impl Place {
         if kind(&stat) != FileType::Directory {
             return self.remove(name);
         }
-        let Some(left) = depth.checked_sub(1) else { return Err(refused("folders in it are too deep")) };
+        let Some(left) = depth.checked_sub(1) else {
+            return Err(refused("folders in it are too deep"));
+        };
         let below = self.open(name)?;
         for name in below.names()? {
             below.remove_all(&name, left)?;

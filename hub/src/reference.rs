@@ -3,8 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A model on the hub: `hf:ORG/REPO[@REVISION][:QUANT or file]`, or `hf:ORG/REPO/FILE`. `hf.co/ORG/REPO`,
-/// `huggingface.co/ORG/REPO` and the address of a repository or of a file on the hub's pages mean the same.
+/// A model on the hub: `hf:ORG/REPO[@REVISION][:QUANT or file]`, or `hf:ORG/REPO/FILE`.
+/// `hf.co/ORG/REPO`, `huggingface.co/ORG/REPO` and the address of a repository or of a file on the
+/// hub's pages mean the same.
 ///
 /// ```
 /// use kjit_hub::{Pick, Reference};
@@ -69,7 +70,11 @@ impl Reference {
     /// A file of a repository; none if the names are no possible ones.
     pub(crate) fn to_file(repo: &str, file: &str) -> Option<Reference> {
         let pick = Pick::File(file.to_owned());
-        (is_repo(repo) && is_path(file)).then(|| Reference { repo: repo.to_owned(), revision: None, pick })
+        (is_repo(repo) && is_path(file)).then(|| Reference {
+            repo: repo.to_owned(),
+            revision: None,
+            pick,
+        })
     }
 }
 
@@ -95,8 +100,10 @@ impl FromStr for Reference {
         let address = address(text);
         let text = address.as_deref().unwrap_or(text);
         let rest = text.strip_prefix(SCHEME).ok_or_else(|| bad("does not begin with hf:"))?;
-        let (place, word) = rest.split_once(':').map_or((rest, None), |(place, word)| (place, Some(word)));
-        let (place, revision) = place.split_once('@').map_or((place, None), |(place, rev)| (place, Some(rev)));
+        let (place, word) =
+            rest.split_once(':').map_or((rest, None), |(place, word)| (place, Some(word)));
+        let (place, revision) =
+            place.split_once('@').map_or((place, None), |(place, rev)| (place, Some(rev)));
         // A third part of the place is a file.
         let second = place.match_indices('/').nth(1).map(|(at, _)| at);
         let (repo, file) = match second.and_then(|at| place.split_at_checked(at)) {
@@ -107,9 +114,8 @@ impl FromStr for Reference {
             return Err(bad("names no repository"));
         }
         if revision.is_some_and(|r| !is_revision(r)) {
-            return Err(bad(
-                "has a revision that cannot be one (a file goes behind a colon: hf:ORG/REPO@REVISION:FILE)",
-            ));
+            return Err(bad("has a revision that cannot be one (a file goes behind a colon: \
+                 hf:ORG/REPO@REVISION:FILE)"));
         }
         let pick = match (file, word) {
             (Some(_), Some(_)) => return Err(bad("names a file twice")),
@@ -119,8 +125,12 @@ impl FromStr for Reference {
             (None, Some(word)) => Pick::Tag(word.to_owned()),
         };
         match &pick {
-            Pick::File(file) if !is_gguf(file) => return Err(bad("names a file that does not end with .gguf")),
-            Pick::File(file) if !is_path(file) => return Err(bad("names a file that no repository can have")),
+            Pick::File(file) if !is_gguf(file) => {
+                return Err(bad("names a file that does not end with .gguf"));
+            }
+            Pick::File(file) if !is_path(file) => {
+                return Err(bad("names a file that no repository can have"));
+            }
             Pick::Tag(word) if word.is_empty() || !word.bytes().all(of_name) => {
                 return Err(bad("has a word behind the colon that is no quant"));
             }
@@ -130,15 +140,19 @@ impl FromStr for Reference {
     }
 }
 
-/// `hf:…` for an address of the hub's pages: `https://huggingface.co/ORG/REPO/blob/REVISION/FILE` and the like.
+/// `hf:…` for an address of the hub's pages: `https://huggingface.co/ORG/REPO/blob/REVISION/FILE`
+/// and the like.
 fn address(text: &str) -> Option<String> {
-    let bare = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
+    let bare =
+        text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
     let bare = HOSTS.iter().find_map(|host| bare.strip_prefix(host))?;
     let bare = bare.split(['?', '#']).next()?.trim_end_matches('/');
     let parts: Vec<&str> = bare.splitn(5, '/').collect();
     Some(match parts.as_slice() {
         [org, repo, "tree", revision] => format!("{SCHEME}{org}/{repo}@{revision}"),
-        [org, repo, "blob" | "resolve", revision, file] => format!("{SCHEME}{org}/{repo}@{revision}:{file}"),
+        [org, repo, "blob" | "resolve", revision, file] => {
+            format!("{SCHEME}{org}/{repo}@{revision}:{file}")
+        }
         _ => format!("{SCHEME}{bare}"),
     })
 }
@@ -155,7 +169,8 @@ fn of_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
-/// By the hub's rules, which also keep two repositories from having one folder: `--` stands for `/` there.
+/// By the hub's rules, which also keep two repositories from having one folder: `--` stands for `/`
+/// there.
 pub(crate) fn is_repo(text: &str) -> bool {
     let part = |p: &str| {
         let edge = |b: Option<&u8>| matches!(b, Some(b'-' | b'.') | None);
@@ -163,7 +178,10 @@ pub(crate) fn is_repo(text: &str) -> bool {
         p.len() <= 96 && !edge(bytes.first()) && !edge(bytes.last()) && p.bytes().all(of_name)
     };
     let parts: Vec<&str> = text.split('/').collect();
-    parts.len() == 2 && parts.iter().all(|p| part(p)) && !text.contains("--") && !text.contains("..")
+    parts.len() == 2
+        && parts.iter().all(|p| part(p))
+        && !text.contains("--")
+        && !text.contains("..")
 }
 
 /// A branch, tag or commit: it becomes a file name below `refs`.
@@ -174,13 +192,17 @@ fn is_revision(text: &str) -> bool {
 
 /// A path that stays where it is put, whoever names it.
 pub(crate) fn is_path(text: &str) -> bool {
-    let part =
-        |p: &str| !matches!(p, "" | "." | "..") && p.len() <= 255 && !p.contains(|c: char| c.is_control() || c == '\\');
+    let part = |p: &str| {
+        !matches!(p, "" | "." | "..")
+            && p.len() <= 255
+            && !p.contains(|c: char| c.is_control() || c == '\\')
+    };
     text.len() <= 1024 && text.split('/').all(part)
 }
 
 pub(crate) fn is_gguf(name: &str) -> bool {
-    name.len() > 5 && name.as_bytes().last_chunk::<5>().is_some_and(|end| end.eq_ignore_ascii_case(b".gguf"))
+    name.len() > 5
+        && name.as_bytes().last_chunk::<5>().is_some_and(|end| end.eq_ignore_ascii_case(b".gguf"))
 }
 
 #[cfg(test)]
@@ -198,10 +220,20 @@ mod tests {
             ("hf:a/b:x.GGUF", "a/b", None, file("x.GGUF"), "hf:a/b/x.GGUF"),
             ("hf:a/b/c/d e.gguf", "a/b", None, file("c/d e.gguf"), "hf:a/b/c/d e.gguf"),
             ("hf:a/b@v1:q8_0", "a/b", Some("v1"), tag("q8_0"), "hf:a/b@v1:q8_0"),
-            ("hf:a/b@refs/pr/1:c/x.gguf", "a/b", Some("refs/pr/1"), file("c/x.gguf"), "hf:a/b@refs/pr/1:c/x.gguf"),
+            (
+                "hf:a/b@refs/pr/1:c/x.gguf",
+                "a/b",
+                Some("refs/pr/1"),
+                file("c/x.gguf"),
+                "hf:a/b@refs/pr/1:c/x.gguf",
+            ),
         ] {
             let read: Reference = text.parse().unwrap();
-            assert_eq!((read.repo(), read.revision(), read.pick()), (repo, revision, &pick), "{text}");
+            assert_eq!(
+                (read.repo(), read.revision(), read.pick()),
+                (repo, revision, &pick),
+                "{text}"
+            );
             assert_eq!(read.to_string(), again);
             assert_eq!(again.parse(), Ok(read));
         }
@@ -219,7 +251,9 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Reference>().unwrap().to_string(), again, "{text}");
         }
-        for text in ["https://huggingface.co/", "hf.co/a", "hf.co/a/b/blob/main", "https://example.org/a/b"] {
+        for text in
+            ["https://huggingface.co/", "hf.co/a", "hf.co/a/b/blob/main", "https://example.org/a/b"]
+        {
             assert!(text.parse::<Reference>().is_err(), "{text}");
         }
     }

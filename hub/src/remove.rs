@@ -28,10 +28,9 @@ struct Link {
 }
 
 impl Hub {
-    /// Removes a model from the cache, of the revision that is named or else of all commits; without a word
-    /// or a file all models of the
-    /// repository, and what came of those that were never fetched whole. What else Python has fetched of it
-    /// stays.
+    /// Removes a model from the cache, of the revision that is named or else of all commits;
+    /// without a word or a file all models of the repository, and what came of those that were
+    /// never fetched whole. What else Python has fetched of it stays.
     ///
     /// # Errors
     /// It is not here, several fit, another process fetches it, or the cache cannot be written.
@@ -40,7 +39,8 @@ impl Hub {
         let all = links(&folder)?;
         let (mut gone, mut unclear) = (BTreeSet::new(), None);
         let mut unread = None;
-        let snapshots = folder.snapshots(reference.revision(), &mut |path, e| unread = Some(read(path, e)));
+        let snapshots =
+            folder.snapshots(reference.revision(), &mut |path, e| unread = Some(read(path, e)));
         // What cannot be read may need a content that would go.
         if let Some(error) = unread {
             return Err(error);
@@ -57,7 +57,9 @@ impl Hub {
                 }
             };
             let paths: BTreeSet<String> = meant.into_iter().flat_map(|m| m.files).collect();
-            gone.extend(all.iter().filter(|l| l.commit == snapshot.commit && paths.contains(&l.path)));
+            gone.extend(
+                all.iter().filter(|l| l.commit == snapshot.commit && paths.contains(&l.path)),
+            );
         }
         if let Some(error) = unclear {
             return Err(error);
@@ -65,7 +67,10 @@ impl Hub {
         let whole = *reference.pick() == Pick::Default && reference.revision().is_none();
         let partial = if whole { partials(&folder)? } else { vec![] };
         if gone.is_empty() && partial.is_empty() {
-            return Err(Error::NotHere { what: reference.to_string(), cache: self.cache().to_owned() });
+            return Err(Error::NotHere {
+                what: reference.to_string(),
+                cache: self.cache().to_owned(),
+            });
         }
         // Contents that other commits' files have, too, stay.
         let kept: BTreeSet<&String> =
@@ -85,7 +90,11 @@ impl Hub {
             removed.files.insert(link.path.clone());
         }
         let contents = folder.contents()?;
-        for name in blobs.iter().map(|e| (*e).clone()).chain(partial.iter().map(|e| format!("{e}{PARTIAL}"))) {
+        for name in blobs
+            .iter()
+            .map(|e| (*e).clone())
+            .chain(partial.iter().map(|e| format!("{e}{PARTIAL}")))
+        {
             removed.bytes += contents.as_ref().and_then(|blobs| blobs.length(&name)).unwrap_or(0);
             remove_name(contents.as_ref(), &name)?;
         }

@@ -1,4 +1,5 @@
-//! Where the hub is, where files are kept, who asks: by the variables that Python's `huggingface_hub` reads.
+//! Where the hub is, where files are kept, who asks: by the variables that Python's
+//! `huggingface_hub` reads.
 
 use crate::error::Error;
 use std::env;
@@ -32,7 +33,8 @@ pub struct Settings {
     pub pause: Duration,
     /// A host that sends nothing for so long is given up.
     pub patience: Duration,
-    /// A host that sends fewer bytes a second than this, over [`Settings::window`], is given up; 0: none is.
+    /// A host that sends fewer bytes a second than this, over [`Settings::window`], is given up; 0:
+    /// none is.
     pub min_rate: u64,
     /// How long the rate is measured.
     pub window: Duration,
@@ -82,21 +84,28 @@ impl Settings {
     /// # Errors
     /// A variable whose value cannot be used, or no home folder.
     pub fn from_env() -> Result<Settings, Error> {
-        let home = folder(&["HF_HOME"]).or_else(|| Some(folder(&["XDG_CACHE_HOME"])?.join("huggingface")));
+        let home =
+            folder(&["HF_HOME"]).or_else(|| Some(folder(&["XDG_CACHE_HOME"])?.join("huggingface")));
         let home = home.or_else(|| Some(env::home_dir()?.join(".cache/huggingface")));
-        let cache = folder(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]).or_else(|| Some(home.as_ref()?.join("hub")));
+        let cache = folder(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"])
+            .or_else(|| Some(home.as_ref()?.join("hub")));
         let Some(cache) = cache else {
-            let why = "is not set, and there is no home folder: name a folder for models".to_owned();
+            let why =
+                "is not set, and there is no home folder: name a folder for models".to_owned();
             return Err(Error::Setting { variable: "HF_HUB_CACHE", why });
         };
         let endpoint = text("HF_ENDPOINT")?.unwrap_or_else(|| ENDPOINT.to_owned());
         if !(endpoint.starts_with("https://") || endpoint.starts_with("http://")) {
-            let why =
-                format!("is '{endpoint}', which begins with neither https:// nor http://: unset it, or name a hub");
+            let why = format!(
+                "is '{endpoint}', which begins with neither https:// nor http://: unset it, or \
+                 name a hub"
+            );
             return Err(Error::Setting { variable: "HF_ENDPOINT", why });
         }
         let truth = |name| {
-            env::var_os(name).is_some_and(|v| ["1", "ON", "YES", "TRUE"].iter().any(|t| v.eq_ignore_ascii_case(t)))
+            env::var_os(name).is_some_and(|v| {
+                ["1", "ON", "YES", "TRUE"].iter().any(|t| v.eq_ignore_ascii_case(t))
+            })
         };
         Ok(Settings {
             token: token(home.as_deref())?,
@@ -114,7 +123,10 @@ fn value(name: &str) -> Option<OsString> {
 
 fn text(variable: &'static str) -> Result<Option<String>, Error> {
     let Some(value) = value(variable) else { return Ok(None) };
-    value.into_string().map(Some).map_err(|_| Error::Setting { variable, why: "is no UTF-8: set it anew".to_owned() })
+    value
+        .into_string()
+        .map(Some)
+        .map_err(|_| Error::Setting { variable, why: "is no UTF-8: set it anew".to_owned() })
 }
 
 /// The first of these that is set, as a path whose `~` is the home folder.
@@ -138,9 +150,12 @@ fn token(home: Option<&Path>) -> Result<Option<Token>, Error> {
         // No file, no token; public files need none.
         found = file.and_then(|file| std::fs::read_to_string(file).ok());
     }
-    let Some(token) = found.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()) else { return Ok(None) };
+    let Some(token) = found.map(|t| t.trim().to_owned()).filter(|t| !t.is_empty()) else {
+        return Ok(None);
+    };
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        let why = "has a token with a space or a letter in it that no token has: set it anew".to_owned();
+        let why =
+            "has a token with a space or a letter in it that no token has: set it anew".to_owned();
         return Err(Error::Setting { variable: name, why });
     }
     Ok(Some(Token(token)))

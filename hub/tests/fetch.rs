@@ -76,10 +76,16 @@ fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("../../blobs").join(sha256(&files[1].1)));
     assert_eq!(fs::read_to_string(folder.join("refs/main")).unwrap(), commit);
     // Nothing half-made is left.
-    let blobs: Vec<_> = fs::read_dir(folder.join("blobs")).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let blobs: Vec<_> =
+        fs::read_dir(folder.join("blobs")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(blobs, [sha256(&files[1].1).as_str()]);
     server.forget();
-    for text in ["hf:org/m-GGUF:Q4_K_M", "hf:org/m-GGUF", "hf:org/m-GGUF/m-Q4_K_M.gguf", "hf:org/m-GGUF@main:Q4_K_M"] {
+    for text in [
+        "hf:org/m-GGUF:Q4_K_M",
+        "hf:org/m-GGUF",
+        "hf:org/m-GGUF/m-Q4_K_M.gguf",
+        "hf:org/m-GGUF@main:Q4_K_M",
+    ] {
         assert_eq!(hub.get(&r(text), &|_| {}).unwrap().path(), link, "{text}");
     }
     assert_eq!(server.seen().len(), 0);
@@ -123,15 +129,28 @@ fn cut_connections_and_hosts_that_fall_silent_are_taken_up_where_they_were() {
         server.fault("GET cdn", fault);
     }
     let again = RefCell::new(0);
-    let count = |event: Event<'_>| *again.borrow_mut() += usize::from(matches!(event, Event::Again { .. }));
+    let count =
+        |event: Event<'_>| *again.borrow_mut() += usize::from(matches!(event, Event::Again { .. }));
     let pulled = hub.pull(&r("hf:org/m-GGUF:Q4_K_M"), &count).unwrap();
     assert_eq!((server.faults_left(), *again.borrow()), (0, 6));
     assert_eq!(read(&pulled.local), [models().files[1].1.clone()]);
     // No byte came twice.
     assert_eq!(pulled.fetched, LEN as u64);
-    let ranges: Vec<_> = server.seen().into_iter().filter(|s| s.what.contains("GET cdn")).map(|s| s.range).collect();
+    let ranges: Vec<_> =
+        server.seen().into_iter().filter(|s| s.what.contains("GET cdn")).map(|s| s.range).collect();
     let from = |n: usize| Some(format!("bytes={n}-"));
-    assert_eq!(ranges, [None, from(10_000), from(10_000), from(10_000), from(310_000), from(310_001), from(310_001)]);
+    assert_eq!(
+        ranges,
+        [
+            None,
+            from(10_000),
+            from(10_000),
+            from(10_000),
+            from(310_000),
+            from(310_001),
+            from(310_001)
+        ]
+    );
 }
 
 #[test]
@@ -152,7 +171,12 @@ fn what_an_earlier_process_left_is_gone_on_with_and_what_is_damaged_is_not_belie
         fs::create_dir_all(&blobs).unwrap();
         fs::write(blobs.join(format!("{blob}.incomplete")), &left).unwrap();
         let pulled = pull(&hub(&server, cache.path()), "hf:org/m-GGUF:Q4_K_M").unwrap();
-        assert_eq!((pulled.fetched as usize, server.count("GET cdn")), (comes, gets), "{} left", left.len());
+        assert_eq!(
+            (pulled.fetched as usize, server.count("GET cdn")),
+            (comes, gets),
+            "{} left",
+            left.len()
+        );
         assert_eq!(read(&pulled.local), [files[1].1.clone()]);
     }
 }
@@ -168,17 +192,25 @@ fn a_host_that_knows_no_ranges_is_read_from_the_start() {
 
 #[test]
 fn other_bytes_or_another_length_than_the_hubs_are_never_put_in_place() {
-    for (fault, word) in
-        [(Fault::Wrong, "sha256"), (Fault::Longer(1), "1000004 bytes"), (Fault::Longer(-1), "1000002 bytes")]
-    {
+    for (fault, word) in [
+        (Fault::Wrong, "sha256"),
+        (Fault::Longer(1), "1000004 bytes"),
+        (Fault::Longer(-1), "1000002 bytes"),
+    ] {
         let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
         let hub = hub(&server, cache.path());
         server.fault("GET cdn", fault);
         let line = said(pull(&hub, "hf:org/m-GGUF:Q4_K_M"));
-        assert!(line.contains("m-Q4_K_M.gguf") && line.contains(word) && line.contains(&server.cdn), "{line}");
+        assert!(
+            line.contains("m-Q4_K_M.gguf") && line.contains(word) && line.contains(&server.cdn),
+            "{line}"
+        );
         assert!(hub.here(&r("hf:org/m-GGUF:Q4_K_M")).unwrap().is_none());
         // And it does not stand in the way of the next one.
-        assert_eq!(read(&pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap().local), [models().files[1].1.clone()]);
+        assert_eq!(
+            read(&pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap().local),
+            [models().files[1].1.clone()]
+        );
     }
 }
 
@@ -186,15 +218,19 @@ fn other_bytes_or_another_length_than_the_hubs_are_never_put_in_place() {
 fn the_token_goes_to_the_hub_and_nowhere_else() {
     let private = Repo { token: Some("hf_right".into()), ..models() };
     let (server, cache) = (Server::new(vec![private]), tempfile::tempdir().unwrap());
-    let with =
-        |token: Option<&str>| Hub::new(Settings { token: token.map(Token::new), ..settings(&server, cache.path()) });
+    let with = |token: Option<&str>| {
+        Hub::new(Settings { token: token.map(Token::new), ..settings(&server, cache.path()) })
+    };
     for (token, words) in [
         (None, &["no repository", "HF_TOKEN"][..]),
         (Some("hf_other"), &["no repository"]),
         (Some("hf_wrong"), &["refuses the token"]),
     ] {
         let line = said(pull(&with(token), "hf:org/m-GGUF:Q4_K_M"));
-        assert!(words.iter().all(|w| line.contains(w)) && line.contains(&server.endpoint), "{line}");
+        assert!(
+            words.iter().all(|w| line.contains(w)) && line.contains(&server.endpoint),
+            "{line}"
+        );
         let line = said(pull(&with(token), "hf:org/m-GGUF/m-Q4_K_M.gguf"));
         assert!(words.iter().all(|w| line.contains(w)), "{line}");
     }
@@ -214,18 +250,34 @@ fn what_is_not_there_is_said_with_what_is() {
     let gated = Repo { gated: true, ..repo("org/gated", &[("m-Q4_K_M.gguf", noise(9, 1))]) };
     let two = repo(
         "org/two",
-        &[("a-Q4_0.gguf", noise(9, 1)), ("b-Q4_0.gguf", noise(9, 2)), ("c-Q8_0-00001-of-00002.gguf", noise(9, 2))],
+        &[
+            ("a-Q4_0.gguf", noise(9, 1)),
+            ("b-Q4_0.gguf", noise(9, 2)),
+            ("c-Q8_0-00001-of-00002.gguf", noise(9, 2)),
+        ],
     );
-    let none = repo("org/none", &[("config.json", b"{}".to_vec()), ("model.safetensors", noise(9, 1))]);
-    let evil = repo("org/evil", &[("../../../x-Q4_0.gguf", noise(9, 1)), ("/tmp/x-Q4_0.gguf", noise(9, 1))]);
+    let none =
+        repo("org/none", &[("config.json", b"{}".to_vec()), ("model.safetensors", noise(9, 1))]);
+    let evil = repo(
+        "org/evil",
+        &[("../../../x-Q4_0.gguf", noise(9, 1)), ("/tmp/x-Q4_0.gguf", noise(9, 1))],
+    );
     let moved = Repo { moved: Some("org/m-GGUF".into()), ..repo("old/name", &[]) };
-    let (server, cache) = (Server::new(vec![models(), gated, two, none, evil, moved]), tempfile::tempdir().unwrap());
+    let (server, cache) =
+        (Server::new(vec![models(), gated, two, none, evil, moved]), tempfile::tempdir().unwrap());
     let plain = hub(&server, cache.path());
-    let token = Hub::new(Settings { token: Some(Token::new("hf_right")), ..settings(&server, cache.path()) });
+    let token = Hub::new(Settings {
+        token: Some(Token::new("hf_right")),
+        ..settings(&server, cache.path())
+    });
     for (hub, text, words) in [
         (&plain, "hf:org/nothing:Q4_0", &["no repository org/nothing", "HF_TOKEN"][..]),
         (&plain, "hf:org/nothing/x.gguf", &["no repository org/nothing"]),
-        (&plain, "hf:org/m-GGUF:Q5_K_M", &["hf:org/m-GGUF:Q5_K_M", "m-Q4_K_M.gguf", "sub dir/m-F16.gguf"]),
+        (
+            &plain,
+            "hf:org/m-GGUF:Q5_K_M",
+            &["hf:org/m-GGUF:Q5_K_M", "m-Q4_K_M.gguf", "sub dir/m-F16.gguf"],
+        ),
         (&plain, "hf:org/m-GGUF/other.gguf", &["other.gguf", "m-Q4_K_M.gguf"]),
         (&plain, "hf:org/m-GGUF@v9:Q4_K_M", &["no revision v9"]),
         (&plain, "hf:org/m-GGUF@v9:m-Q4_K_M.gguf", &["no revision v9"]),
@@ -234,7 +286,11 @@ fn what_is_not_there_is_said_with_what_is() {
         (&plain, "hf:org/two:Q4_0", &["a-Q4_0.gguf, b-Q4_0.gguf", "as hf:org/two/a-Q4_0.gguf"]),
         (&plain, "hf:org/two", &["a-Q4_0.gguf, b-Q4_0.gguf, c-Q8_0"]),
         (&plain, "hf:org/two:Q8_0", &["c-Q8_0-00002-of-00002.gguf is missing"]),
-        (&plain, "hf:org/two/c-Q8_0-00001-of-00002.gguf", &["c-Q8_0-00002-of-00002.gguf is missing"]),
+        (
+            &plain,
+            "hf:org/two/c-Q8_0-00001-of-00002.gguf",
+            &["c-Q8_0-00002-of-00002.gguf is missing"],
+        ),
         (&plain, "hf:org/none", &["model.safetensors", "-GGUF", "hf download org/none"]),
         (&plain, "hf:org/evil:Q4_0", &["no such GGUF file"]),
     ] {
@@ -272,14 +328,19 @@ fn answers_that_may_change_are_asked_for_again_and_others_are_not() {
         server.forget();
         (0..times).for_each(|_| server.fault("GET hub /api", fault.clone()));
         let line = said(pull(&hub, other));
-        assert!(words.iter().all(|w| line.contains(w)) && line.contains(&server.endpoint), "{line}");
+        assert!(
+            words.iter().all(|w| line.contains(w)) && line.contains(&server.endpoint),
+            "{line}"
+        );
         assert_eq!((server.faults_left(), server.seen().len()), (0, times));
     }
     (0..5).for_each(|_| server.fault("GET cdn", Fault::Cut(100)));
     (0..5).for_each(|_| server.fault("GET cdn", Fault::Cut(0)));
     let line = said(pull(&hub, other));
     assert!(
-        line.contains("broke off 5 times") && line.contains("goes on from there") && line.contains(&server.cdn),
+        line.contains("broke off 5 times")
+            && line.contains("goes on from there")
+            && line.contains(&server.cdn),
         "{line}"
     );
     // What came is kept.
@@ -293,7 +354,11 @@ fn a_host_that_is_not_there_or_is_no_hub_is_named() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let nobody = |endpoint: String| {
         let patience = Duration::from_millis(500);
-        Hub::new(Settings { pause: Duration::ZERO, patience, ..Settings::new(endpoint, cache.path()) })
+        Hub::new(Settings {
+            pause: Duration::ZERO,
+            patience,
+            ..Settings::new(endpoint, cache.path())
+        })
     };
     let line = said(pull(&nobody(format!("http://{closed}")), "hf:a/b:Q4_0"));
     assert!(line.contains("cannot reach http://127.0.0.1:") && line.contains("refused"), "{line}");
@@ -326,7 +391,9 @@ fn many_at_once_fetch_it_once() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let go = Arc::new(AtomicBool::new(false));
     server.fault("GET cdn", Fault::Wait(1000, Arc::clone(&go)));
-    let patient = || Hub::new(Settings { patience: Duration::from_secs(20), ..settings(&server, cache.path()) });
+    let patient = || {
+        Hub::new(Settings { patience: Duration::from_secs(20), ..settings(&server, cache.path()) })
+    };
     let waited = std::thread::scope(|scope| {
         let ask = || {
             let waits = RefCell::new(false);
@@ -370,9 +437,15 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
     next.files[4].1 = noise(31, 5);
     server.replace(next.clone());
     // What is here is taken until the hub is asked.
-    assert_eq!(read(&hub.get(&r("hf:org/m-GGUF:F16"), &|_| {}).unwrap()), [models().files[4].1.clone()]);
+    assert_eq!(
+        read(&hub.get(&r("hf:org/m-GGUF:F16"), &|_| {}).unwrap()),
+        [models().files[4].1.clone()]
+    );
     assert_eq!(pull(&hub, "hf:org/m-GGUF:F16").unwrap().fetched, 31);
-    assert_eq!(read(&hub.here(&r("hf:org/m-GGUF:F16")).unwrap().unwrap()), [next.files[4].1.clone()]);
+    assert_eq!(
+        read(&hub.here(&r("hf:org/m-GGUF:F16")).unwrap().unwrap()),
+        [next.files[4].1.clone()]
+    );
     // The other one is found in the old commit, and its content is not fetched for the new one.
     assert_eq!(hub.here(&r("hf:org/m-GGUF:Q4_K_M")).unwrap().unwrap().commit, models().commit);
     let now = pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap();
@@ -387,13 +460,22 @@ fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let slow = |min_rate| {
         let window = Duration::from_millis(200);
-        Hub::new(Settings { min_rate, window, patience: Duration::from_secs(20), ..settings(&server, cache.path()) })
+        Hub::new(Settings {
+            min_rate,
+            window,
+            patience: Duration::from_secs(20),
+            ..settings(&server, cache.path())
+        })
     };
-    // A byte every 20 ms, which never is too long to wait for; the file would take a quarter of an hour.
+    // A byte every 20 ms, which never is too long to wait for; the file would take a quarter of an
+    // hour.
     for part in ["GET hub /api", "GET cdn"] {
         server.fault(part, Fault::Drip(Duration::from_millis(20)));
         let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q8_0"));
-        assert!(["B a second, less than 1.00 kB", "--min-rate"].iter().all(|w| line.contains(w)), "{line}");
+        assert!(
+            ["B a second, less than 1.00 kB", "--min-rate"].iter().all(|w| line.contains(w)),
+            "{line}"
+        );
         assert_eq!(server.faults_left(), 0);
     }
     // Whoever waits for less gets it all: 65 bytes.
@@ -408,14 +490,22 @@ fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
 #[test]
 fn names_of_a_repository_cost_no_more_than_they_are_and_no_line_is_made_of_them() {
     let long = "n".repeat(200);
-    let of_many = (0..3000).map(|n| (format!("{long}/m{n}-00001-of-99999.gguf"), vec![1])).collect::<Vec<_>>();
-    let files: Vec<(&str, Vec<u8>)> = of_many.iter().map(|(n, b)| (n.as_str(), b.clone())).collect();
-    let (server, cache) = (Server::new(vec![repo("org/many", &files)]), tempfile::tempdir().unwrap());
+    let of_many = (0..3000)
+        .map(|n| (format!("{long}/m{n}-00001-of-99999.gguf"), vec![1]))
+        .collect::<Vec<_>>();
+    let files: Vec<(&str, Vec<u8>)> =
+        of_many.iter().map(|(n, b)| (n.as_str(), b.clone())).collect();
+    let (server, cache) =
+        (Server::new(vec![repo("org/many", &files)]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     for text in ["hf:org/many", "hf:org/many:Q4_0", &format!("hf:org/many/{}", files[7].0)] {
         server.forget();
         let line = said(pull(&hub, text));
-        assert!(line.chars().count() <= 900 && line.contains("00001-of-99999") | line.contains("is missing"), "{line}");
+        assert!(
+            line.chars().count() <= 900
+                && line.contains("00001-of-99999") | line.contains("is missing"),
+            "{line}"
+        );
         // Not one request for each part that a name speaks of.
         assert_eq!((server.seen().len(), server.count("GET hub /api")), (1, 1), "{text}");
     }
@@ -461,12 +551,16 @@ fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
         }
         let hub = hub(&server, &cache);
         let removed = RefCell::new(0);
-        let see = |e: Event<'_>| *removed.borrow_mut() += usize::from(matches!(e, Event::Removed { .. }));
+        let see =
+            |e: Event<'_>| *removed.borrow_mut() += usize::from(matches!(e, Event::Removed { .. }));
         let local = hub.pull(&r("hf:org/m-GGUF:Q4_K_M"), &see).unwrap().local;
         assert_eq!(read(&local), [models().files[1].1.clone()], "{what} at {place}");
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious", "{what} at {place}");
         assert_eq!(removed.into_inner(), usize::from(place == partial), "{what} at {place}");
-        assert_eq!(fs::read_to_string(cache.join("models--org--m-GGUF/refs/main")).unwrap(), commit);
+        assert_eq!(
+            fs::read_to_string(cache.join("models--org--m-GGUF/refs/main")).unwrap(),
+            commit
+        );
         assert_eq!(hub.list(&|_| {}).unwrap().len(), 1, "{what} at {place}");
         hub.remove(&r("hf:org/m-GGUF")).unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious", "{what} at {place}");
@@ -494,20 +588,24 @@ fn what_of_a_cache_cannot_be_read_hides_nothing_else() {
     let hub = hub(&server, cache.path());
     pull(&hub, "hf:org/m-GGUF:Q8_0").unwrap();
     // Root may read what nobody may: a file in a folder's place is as unreadable for everybody.
-    for (repo, what) in [("models--a--b", "mode"), ("models--a--c", "file"), ("models--z--z", "pipe")] {
+    for (repo, what) in
+        [("models--a--b", "mode"), ("models--a--c", "file"), ("models--z--z", "pipe")]
+    {
         let folder = cache.path().join(repo);
         match what {
             "file" => fs::write(&folder, "").unwrap(),
             "mode" => {
                 fs::create_dir_all(folder.join("snapshots")).unwrap();
-                fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o0)).unwrap();
+                fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o0))
+                    .unwrap();
             }
             _ => {
                 let at = folder.join("snapshots").join("0".repeat(40));
                 fs::create_dir_all(&at).unwrap();
                 let mode = rustix::fs::Mode::RWXU;
                 let at = at.join("x.gguf");
-                rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+                rustix::fs::mknodat(rustix::fs::CWD, at, rustix::fs::FileType::Fifo, mode, 0)
+                    .unwrap();
             }
         }
     }

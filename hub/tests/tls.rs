@@ -1,5 +1,5 @@
-//! Hosts that are not who they say, and roads that anybody can read: against a tunnel with a certificate of
-//! its own before the hub.
+//! Hosts that are not who they say, and roads that anybody can read: against a tunnel with a
+//! certificate of its own before the hub.
 
 mod support;
 
@@ -71,7 +71,13 @@ fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls()
             "-subj",
             "/CN=localhost",
         ])
-        .args(["-addext", "subjectAltName=DNS:localhost", "-addext", "basicConstraints=critical,CA:FALSE", "-keyout"])
+        .args([
+            "-addext",
+            "subjectAltName=DNS:localhost",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            "-keyout",
+        ])
         .arg(&key)
         .arg("-out")
         .arg(&certificate)
@@ -83,7 +89,10 @@ fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls()
     }
     let server = Server::new(vec![repo("org/m", &[("m-Q4_0.gguf", noise(1000, 1))])]);
     let mut tunnel = Command::new("python3");
-    tunnel.args(["-c", TUNNEL]).args([&certificate, &key]).arg(server.endpoint.rsplit(':').next().unwrap());
+    tunnel
+        .args(["-c", TUNNEL])
+        .args([&certificate, &key])
+        .arg(server.endpoint.rsplit(':').next().unwrap());
     let mut tunnel = Tunnel(tunnel.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     let mut port = String::new();
     BufReader::new(tunnel.0.stdout.take().unwrap()).read_line(&mut port).unwrap();

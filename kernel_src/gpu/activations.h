@@ -1,15 +1,17 @@
 // activations.h: a column of activations made ready for the dot products of a matvec.
 //
-// Form::Quantised: 16-bit integers per group of 32, x ≈ scale·q with |q| ≤ 32639, kept as two planes of
-// signed bytes, q = 256·high + low. Integer dot products by bytes stay exact, and the error is 2^-16 of the
-// group's largest (a half has 2^-11 of each). In vectors of 16 bytes, G = COLS / 32:
-//   2G  high bytes    2G  low bytes    G  {scale as f32, Σ q of the first 16, Σ q of the second 16, Σ q}
-// The two vectors of group g are at g and G + g (X_SPLIT: lanes take a group each, reads do not collide) or
-// at 2g and 2g + 1. Form::Plain (for f32, f16 and bf16 weights): f32 in units of X_UNIT, zeros behind the
-// end; the quads of unit u are at u, UNITS + u.
+// Form::Quantised: 16-bit integers per group of 32, x ≈ scale·q with |q| ≤ 32639, kept as two
+// planes of signed bytes, q = 256·high + low. Integer dot products by bytes stay exact, and the
+// error is 2^-16 of the group's largest (a half has 2^-11 of each). In vectors of 16 bytes, G =
+// COLS / 32:
+//   2G  high bytes    2G  low bytes    G  {scale as f32, Σ q of the first 16, Σ q of the second 16,
+//   Σ q}
+// The two vectors of group g are at g and G + g (X_SPLIT: lanes take a group each, reads do not
+// collide) or at 2g and 2g + 1. Form::Plain (for f32, f16 and bf16 weights): f32 in units of
+// X_UNIT, zeros behind the end; the quads of unit u are at u, UNITS + u.
 //
-// S: COLS, FORM, X_SPLIT, X_UNIT (4 or 8), PROLOGUE (Norm: aux is the norm's weight; Silu, Gelu: the other
-// factor).
+// S: COLS, FORM, X_SPLIT, X_UNIT (4 or 8), PROLOGUE (Norm: aux is the norm's weight; Silu, Gelu:
+// the other factor).
 #pragma once
 #include "gate.h"
 
@@ -23,7 +25,8 @@ template <class S> struct Activations {
     static constexpr u32 GROUPS = COLS / 32;
     static constexpr u32 UNITS = CEIL_DIV(COLS, S::X_UNIT);                     // of a plain column
     static constexpr u32 QUADS = PLAIN ? UNITS * (S::X_UNIT / 4) : COLS / 4;
-    static constexpr u32 VECTORS = PLAIN ? QUADS : 5 * GROUPS;                  // of 16 bytes, a column
+    // of 16 bytes, a column
+    static constexpr u32 VECTORS = PLAIN ? QUADS : 5 * GROUPS;
     static constexpr u32 PASSES = CEIL_DIV(QUADS, KJ_BLOCK);
 
     // Elements 4q … 4q + 3 of a row of COLS floats; zeros behind its end.
@@ -36,8 +39,8 @@ template <class S> struct Activations {
         }
     }
 
-    // Stores quad q. Quantised: all threads arrive, eight neighbours share a group; `active` is the same for
-    // the eight.
+    // Stores quad q. Quantised: all threads arrive, eight neighbours share a group; `active` is the
+    // same for the eight.
     STEP void keep_quad(u32x4* column, u32 q, const float (&v)[4], bool active) {
         if constexpr (PLAIN) {
             u32 at = S::X_UNIT == 8 ? (q % 2) * UNITS + q / 2 : q;
@@ -50,7 +53,8 @@ template <class S> struct Activations {
             if (inverse > 3.0e38f) inverse = 3.0e38f;  // a group of subnormals
             u32 high = 0, low = 0;
             i32 sum = 0;
-            // NaN if any element is NaN or infinite: it goes into the scale, so that the result shows it.
+            // NaN if any element is NaN or infinite: it goes into the scale, so that the result
+            // shows it.
             float bad = 0.0f;
             UNROLL for (u32 i = 0; i < 4; i++) {
                 i32 whole = round_int(v[i] * inverse);
@@ -75,9 +79,9 @@ template <class S> struct Activations {
         }
     }
 
-    // A norm's weights, asked for before the activations are waited for: they come from memory, not from a
-    // cache, and after the norm's sum their way would be waited for a second time. Rows of many passes load
-    // them where they are used.
+    // A norm's weights, asked for before the activations are waited for: they come from memory, not
+    // from a cache, and after the norm's sum their way would be waited for a second time. Rows of
+    // many passes load them where they are used.
     static constexpr bool NORM_AHEAD = NORMED && PASSES <= 4;
     struct Norm { float w[NORM_AHEAD ? PASSES : 1][4]; };
     STEP void load_norm(Norm& norm, const float* aux) {
@@ -86,8 +90,8 @@ template <class S> struct Activations {
         }
     }
 
-    // N columns that lie one after the other (and the other factors so too), by the whole block. Ends without
-    // a barrier.
+    // N columns that lie one after the other (and the other factors so too), by the whole block.
+    // Ends without a barrier.
     template <u32 N>
     STEP void make(const float* x, const float* aux, const Norm& norm, float eps, u32x4* columns) {
         if constexpr (NORMED) make_normed<N>(x, aux, norm, eps, columns);
@@ -117,8 +121,9 @@ template <class S> struct Activations {
         }
     }
 
-    // All columns as one, a few quads on their way at a time. One after the other, a row of 14336 would wait
-    // seven times for the second cache, and the eight short columns of a token's experts eight times.
+    // All columns as one, a few quads on their way at a time. One after the other, a row of 14336
+    // would wait seven times for the second cache, and the eight short columns of a token's experts
+    // eight times.
     template <u32 N> STEP void make_plain(const float* x, const float* aux, u32x4* columns) {
         constexpr u32 quads = N * QUADS, passes = CEIL_DIV(quads, KJ_BLOCK);
         constexpr u32 most = GATED ? 4 : 8, each = CEIL_DIV(passes, CEIL_DIV(passes, most));

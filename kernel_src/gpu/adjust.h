@@ -2,7 +2,8 @@
 // (model/src/sample.rs is the definition, and has the order)
 //
 //   logits SEQUENCES × VOCAB f32, in place; slots  SEQUENCES u32: the slot of each (null: the same)
-//   lists  SLOTS × STRIDE u32: entries, 1 where there is a mask, the penalty of repeated tokens (f32), 0 that
+//   lists  SLOTS × STRIDE u32: entries, 1 where there is a mask, the penalty of repeated tokens
+//   (f32), 0 that
 //     no compiler knows of;
 //     MOST × (id, bias f32, what is subtracted f32, 1 where it is a repeated token), each id once;
 //     then a bit for each token, of those that may be chosen

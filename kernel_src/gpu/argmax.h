@@ -1,5 +1,5 @@
-// argmax: the largest logit's token, the lower id first among equals, NaN never; and the sequence moves on by
-// one.
+// argmax: the largest logit's token, the lower id first among equals, NaN never; and the sequence
+// moves on by one.
 //
 //   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the slot of each (null: the same)
 //   tokens    SLOTS × capacity u32: position p + 1 gets the token; position  SLOTS u32: +1

@@ -1,26 +1,26 @@
-// attend: one new token of each sequence attends to its past; its own key and value are made ready and kept
-// on the way.
+// attend: one new token of each sequence attends to its past; its own key and value are made ready
+// and kept on the way.
 //
-//   q         SEQS × HEADS × HEAD_DIM f32, k, v  SEQS × KV_HEADS × HEAD_DIM f32, as projected; out  as q
-//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles  capacity × ROPE_DIMS/2 pairs
-//   sinks     HEADS f32 where SINKS
-//   slots     SEQS u32: the slot of each sequence; null: sequence s has slot s
-//   position  u32 by slot: tokens before this one
-//   keys, values    caches (kv.h) of `capacity` positions; slot s starts `sequence_bytes`·s further on
-//   table     pages of each slot (paged.h)
-//   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32 and counters, SEQS × KV_HEADS × HEAD_PARTS u32 (zero
+//   q         SEQS × HEADS × HEAD_DIM f32, k, v  SEQS × KV_HEADS × HEAD_DIM f32, as projected; out
+//   as q q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles  capacity × ROPE_DIMS/2 pairs sinks
+//   HEADS f32 where SINKS slots     SEQS u32: the slot of each sequence; null: sequence s has slot
+//   s position  u32 by slot: tokens before this one keys, values    caches (kv.h) of `capacity`
+//   positions; slot s starts `sequence_bytes`·s further on table     pages of each slot (paged.h)
+//   part      SEQS × HEADS × splits × (HEAD_DIM + 2) f32 and counters, SEQS × KV_HEADS × HEAD_PARTS
+//   u32 (zero
 //             before and after)
-// Share: x of `splits`, y of KV_HEADS · HEAD_PARTS, z of SEQS. Each block takes a slice of the positions for
-// GROUP query heads that share a key head; the last block of a head to finish combines the slices (online
-// softmax: Milakov & Gimelshein 2018, arXiv 1805.02867; splitting the context: Dao et al. 2023,
-// "Flash-Decoding").
+// Share: x of `splits`, y of KV_HEADS · HEAD_PARTS, z of SEQS. Each block takes a slice of the
+// positions for GROUP query heads that share a key head; the last block of a head to finish
+// combines the slices (online softmax: Milakov & Gimelshein 2018, arXiv 1805.02867; splitting the
+// context: Dao et al. 2023, "Flash-Decoding").
 //
-// LANES lanes share a position, eight elements each. A wave has SUBS of them at a time, and takes TILE
-// positions for each before it looks at the scores: one reduction then serves all (position, head) pairs, and
-// each lane ends with the score of one pair.
+// LANES lanes share a position, eight elements each. A wave has SUBS of them at a time, and takes
+// TILE positions for each before it looks at the scores: one reduction then serves all (position,
+// head) pairs, and each lane ends with the score of one pair.
 //
-// S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE, SOFT_CAP
-// (0: none), KEPT_BEFORE (the new key and value are there already), and those of kv.h, rope.h and scores.h.
+// S: HEADS, KV_HEADS, GROUP (query heads of a block), GROUP_P (the next power of two), LANES, TILE,
+// SOFT_CAP (0: none), KEPT_BEFORE (the new key and value are there already), and those of kv.h,
+// rope.h and scores.h.
 #pragma once
 #include "attend_args.h"
 #include "kv.h"
@@ -49,7 +49,8 @@ template <class S> struct Attend {
         float out[kj_waves][GROUP][HEAD_DIM];
     };
 
-    // Sums v[i] over the LANES lanes of a position, leaving sum i with the lanes of index i · LANES/PAIRS …
+    // Sums v[i] over the LANES lanes of a position, leaving sum i with the lanes of index i ·
+    // LANES/PAIRS …
     STEP float scatter_sum(float (&v)[PAIRS]) {
         UNROLL for (u32 n = PAIRS, mask = LANES / 2; mask > 0; mask /= 2) {
             if (n > 1) {
@@ -79,8 +80,8 @@ template <class S> struct Attend {
         }
     }
 
-    // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on: leaves out,
-    // most and sum of each wave in `lds`.
+    // The slice [from, end) for one key head, seen from `here` by GROUP heads from `head` on:
+    // leaves out, most and sum of each wave in `lds`.
     STEP void attend_slice(Shared& lds, const u8* keys, const u8* values, Pages pages, u64 rows, u64 head_row,
                            u32 from, u32 end, u32 here, u32 head, float scale) {
         float q[GROUP][8], acc[GROUP][8];

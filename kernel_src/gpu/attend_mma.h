@@ -1,26 +1,27 @@
-// attend_mma: attend.h's attention of one new token, same arguments, on mma.sync (sm_80 and later), keys and
-// values in halves or bytes. (`part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.)
+// attend_mma: attend.h's attention of one new token, same arguments, on mma.sync (sm_80 and later),
+// keys and values in halves or bytes. (`part` is SEQS × HEADS × splits × (HEAD_DIM + 4) f32.)
 //
-// What bounds it is reading keys and values once, so everything else has to stay small beside 35 bytes a
-// nanosecond and SM. A wave takes sixteen positions at a time from a ring of its own in shared memory, filled
-// by asynchronous copies: no register waits for memory, and there is no barrier in the loop. GROUP heads
-// share two products of the matrix units. Those have sixteen rows, twice the heads: row h is the half nearest
-// to a query, row h + 8 the half nearest to what is left of it, so that scores keep 22 bits of the query. The
-// result of a probability with values in halves is summed likewise. Both rows of a head are in one lane.
-// 8-bit keys are multiplied as they are, by queries of 15 bits in two bytes, a product for each scale. A
-// value's scale goes to its probability, the half of which suffices beside 8 bits.
+// What bounds it is reading keys and values once, so everything else has to stay small beside 35
+// bytes a nanosecond and SM. A wave takes sixteen positions at a time from a ring of its own in
+// shared memory, filled by asynchronous copies: no register waits for memory, and there is no
+// barrier in the loop. GROUP heads share two products of the matrix units. Those have sixteen rows,
+// twice the heads: row h is the half nearest to a query, row h + 8 the half nearest to what is left
+// of it, so that scores keep 22 bits of the query. The result of a probability with values in
+// halves is summed likewise. Both rows of a head are in one lane. 8-bit keys are multiplied as they
+// are, by queries of 15 bits in two bytes, a product for each scale. A value's scale goes to its
+// probability, the half of which suffices beside 8 bits.
 //
-// Old positions are read before the wait for the kernel before: no kernel of this replay writes them (kept
-// tokens come from replays and prompts before), nor the position. The new token's row is put into the ring by
-// hand.
+// Old positions are read before the wait for the kernel before: no kernel of this replay writes
+// them (kept tokens come from replays and prompts before), nor the position. The new token's row is
+// put into the ring by hand.
 //
-// A tile of ROWS positions starts at a multiple of ROWS. Tiles are dealt round: as even as can be at any
-// length.
+// A tile of ROWS positions starts at a multiple of ROWS. Tiles are dealt round: as even as can be
+// at any length.
 //
-// S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles on their way to each wave), LEAST
-// (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (that share a group's heads where the
-// past is one block's, and its slices where it is not; 1 in a launch). KJ_MMA is 1. Share: as attend.h's, but
-// y of KV_HEADS · HEAD_PARTS · BLOCKS.
+// S: those of attend.h without LANES, TILE and GROUP_P; STAGES (tiles on their way to each wave),
+// LEAST (tiles worth a block), HOLD_Q (queries stay in registers), BLOCKS (that share a group's
+// heads where the past is one block's, and its slices where it is not; 1 in a launch). KJ_MMA is 1.
+// Share: as attend.h's, but y of KV_HEADS · HEAD_PARTS · BLOCKS.
 #pragma once
 #include "attend_args.h"
 #include "dequant.h"
@@ -28,7 +29,8 @@
 #include "rope.h"
 #include "scores.h"
 
-// Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the second cache.
+// Sixteen, or four, bytes to shared memory, zeros if they are not there. All travel through the
+// second cache.
 STEP void copy16_or_zero(void* to, const void* from, bool there) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_at(to)), "l"(from),
                  "r"(there ? 16 : 0)
@@ -61,31 +63,33 @@ template <class S> struct AttendMma {
                   "two rows of a product for each head");
     static constexpr float CAP = S::SOFT_CAP != 0.0f ? S::SOFT_CAP : 1.0f;
     static constexpr float NEVER = -1e30f;  // a maximum before any score
-    // Probabilities are 2^SHIFT times as large, above the halves that lose bits: many positions with small
-    // shares are a large share together. What they are multiplied by (scales of codes, at most 65504 / 127)
-    // keeps them finite.
+    // Probabilities are 2^SHIFT times as large, above the halves that lose bits: many positions
+    // with small shares are a large share together. What they are multiplied by (scales of codes,
+    // at most 65504 / 127) keeps them finite.
     static constexpr float SHIFT = K::BYTES ? 6.0f : 10.0f;
 
-    // A tile of keys or of values: rows as they are in memory, chunks of 16 bytes swizzled within their 128,
-    // so that eight rows' same chunk lies in different banks (`swizzled`). Then the scales of ROWS rows, from
-    // one half further on where the first lies in the upper half of a word. 128 bytes of memory have to stay
-    // 128 of shared memory: with 16 more behind each row copies had 93 % of this rate, in tiles of 64 columns
-    // 75 %.
+    // A tile of keys or of values: rows as they are in memory, chunks of 16 bytes swizzled within
+    // their 128, so that eight rows' same chunk lies in different banks (`swizzled`). Then the
+    // scales of ROWS rows, from one half further on where the first lies in the upper half of a
+    // word. 128 bytes of memory have to stay 128 of shared memory: with 16 more behind each row
+    // copies had 93 % of this rate, in tiles of 64 columns 75 %.
     static constexpr u32 SCALES_AT = ROWS * K::ROW;
     static constexpr u32 SCALE_WORDS = K::BYTES ? CEIL_DIV(ROWS * K::SCALES + K::SCALES % 2, 2) : 0;
     static constexpr u32 SIDE = CEIL_DIV(SCALES_AT + 4 * SCALE_WORDS, 128) * 128;
     static constexpr u32 RING = STAGES * 2 * SIDE;  // bytes of a wave
     // Bytes of dynamic shared memory.
     static constexpr u32 POOL = 128 + kj_waves * RING + Q_TILES * ROWS * 128;
-    // Parts of a result that are summed at once: the waves', then those of the slices, four elements a
-    // thread.
+    // Parts of a result that are summed at once: the waves', then those of the slices, four
+    // elements a thread.
     static constexpr u32 PART_THREADS = HEAD_DIM / 4, PART_TEAMS = KJ_BLOCK / PART_THREADS;
     static constexpr u32 PARTS = PART_TEAMS > kj_waves ? PART_TEAMS : kj_waves;
     static_assert(PARTS * GROUP * HEAD_DIM * 4 <= kj_waves * RING, "results have room where the rings were");
 
     struct Shared {
-        float head[GROUP + 2][HEAD_DIM];                          // queries, key; a value that is handed over
-        u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];     // the new key and value as they are stored
+        // queries, key; a value that is handed over
+        float head[GROUP + 2][HEAD_DIM];
+        // the new key and value as they are stored
+        u32x4 fresh[2][CEIL_DIV(K::ROW + 2 * K::SCALES, 16)];
         float unit[GROUP];  // of queries in bytes
         float most[PARTS][GROUP], sum[PARTS][GROUP];
         u32 is_last;
@@ -135,8 +139,8 @@ template <class S> struct AttendMma {
             u32 n = old * K::SCALES + skew;
             UNROLL for (u32 i = 0; i < CEIL_DIV(SCALE_WORDS, KJ_WAVE); i++) {
                 u32 w = lane_id() + i * KJ_WAVE;
-                // Half of the last word of an odd number belongs to a row that nobody wrote. NaN there would
-                // make 0 · scale NaN.
+                // Half of the last word of an odd number belongs to a row that nobody wrote. NaN
+                // there would make 0 · scale NaN.
                 u32 bytes = 2 * w >= n ? 0 : K::SCALES % 2 != 0 && 2 * w + 1 == n ? 2 : 4;
                 if (w < SCALE_WORDS) copy4_or_zero(to + SCALES_AT + 4 * w, scales + 4 * w, bytes);
             }
@@ -163,7 +167,8 @@ template <class S> struct AttendMma {
     // In mma.h's tiles.
     STEP u32 query_at(u32 row, u32 col) { return col / 64 * (ROWS * 64) + tile_at(row, col % 64); }
 
-    // The queries as a lane multiplies them: fragments of halves, or words of codes and what they stand for.
+    // The queries as a lane multiplies them: fragments of halves, or words of codes and what they
+    // stand for.
     static constexpr u32 DK = HEAD_DIM / MMA_K;
     // Neighbouring codes that a lane takes of each group, in words.
     static constexpr u32 WORDS = K::GROUP / 16;
@@ -173,8 +178,8 @@ template <class S> struct AttendMma {
     template <class A, class B> struct Either<true, A, B> { using type = B; };
     using Queries = typename Either<K::BYTES, Fragments, Codes>::type;
 
-    // Results of bytes' products as floats: with this in the sum before, they are its bits' last (below 2^22:
-    // 32 products of 127 · 127).
+    // Results of bytes' products as floats: with this in the sum before, they are its bits' last
+    // (below 2^22: 32 products of 127 · 127).
     static constexpr u32 MAGIC = 0x4b400000u;
     STEP void mma_bytes(u32 (&d)[4], const u32 (&a)[2 * WORDS], const u32 (&b)[WORDS]) {
         if constexpr (WORDS == 2)
@@ -221,7 +226,8 @@ template <class S> struct AttendMma {
                 *(u32*)(tile + 2 * query_at(h + 8, e)) = rest;
             }
         } else {
-            float most = 0.0f, none = 0.0f;  // what is no number, or infinite, makes all scores no numbers
+            // what is no number, or infinite, makes all scores no numbers
+            float most = 0.0f, none = 0.0f;
             for (u32 e = lane_id(); e < HEAD_DIM; e += KJ_WAVE)
                 most = max_f32(most, abs_f32(row[e] * scale)), none += row[e] * 0.0f;
             most = wave_max(most), none = wave_sum(none);
@@ -240,8 +246,8 @@ template <class S> struct AttendMma {
         }
     }
 
-    // Four scores of this lane's head (lane / 4): of positions 2c, 2c + 1, 2c + 8, 2c + 9 of the tile, c =
-    // lane % 4.
+    // Four scores of this lane's head (lane / 4): of positions 2c, 2c + 1, 2c + 8, 2c + 9 of the
+    // tile, c = lane % 4.
     STEP void scores(float (&s)[4], const u8* keys, const u8* tile, const Queries& q, u32 skew) {
         if constexpr (!K::BYTES) {
             FragC c;
@@ -278,8 +284,8 @@ template <class S> struct AttendMma {
         }
     }
 
-    // out += probabilities · values. out[n][0..2] (and [2..4], of the rests, if there are) are columns 2c, 2c
-    // + 1 of the n-th eight, those of `out_dim`.
+    // out += probabilities · values. out[n][0..2] (and [2..4], of the rests, if there are) are
+    // columns 2c, 2c + 1 of the n-th eight, those of `out_dim`.
     STEP void mix(float (&out)[HEAD_DIM / 8][4], const float (&p)[4], const u8* values, u32 skew) {
         if constexpr (!K::BYTES) {
             FragA a;
@@ -323,8 +329,8 @@ template <class S> struct AttendMma {
         else return 8 * n + lane_id() % 4 * 2 + e;
     }
 
-    // Element i of GROUP × HEAD_DIM from `n` parts in shared memory: the sum weighted by the maxima, that
-    // maximum, and the sum of shares.
+    // Element i of GROUP × HEAD_DIM from `n` parts in shared memory: the sum weighted by the
+    // maxima, that maximum, and the sum of shares.
     STEP float merge(const Shared& lds, const float* parts, u32 n, u32 i, float& most, float& sum) {
         u32 h = i / HEAD_DIM;
         most = NEVER, sum = 0.0f;
@@ -339,9 +345,10 @@ template <class S> struct AttendMma {
         return value;
     }
 
-    // last_block (kjit.h) with one thread's release and acquire for all of the block's: the fence of every
-    // thread was half of a µs. The counter goes back to 0 in the same operation as the last one counts: a
-    // store of its own would be ordered before nothing that the next layer of one launch adds.
+    // last_block (kjit.h) with one thread's release and acquire for all of the block's: the fence
+    // of every thread was half of a µs. The counter goes back to 0 in the same operation as the
+    // last one counts: a store of its own would be ordered before nothing that the next layer of
+    // one launch adds.
     STEP bool last_slice(u32* counter, u32 blocks, u32& is_last) {
         block_sync();
         if (thread_id() == 0) {

@@ -1,11 +1,12 @@
-// attend_wide: attend.h for heads that are too wide for its lanes' registers: same arguments, same results.
+// attend_wide: attend.h for heads that are too wide for its lanes' registers: same arguments, same
+// results.
 //
-// A wave has POSITIONS positions of a tile for its scores, eight elements a lane at a time, and queries in
-// registers. Then each thread has eight columns of the result and every PARTS-th position of the tile; at the
-// end the parts are added up.
+// A wave has POSITIONS positions of a tile for its scores, eight elements a lane at a time, and
+// queries in registers. Then each thread has eight columns of the result and every PARTS-th
+// position of the tile; at the end the parts are added up.
 //
-// S: HEADS, KV_HEADS, GROUP (query heads of a block), SOFT_CAP (0: none), KEPT_BEFORE (the new key and value
-// are there already), and those of kv.h, rope.h and scores.h. Share: as attend.h has it.
+// S: HEADS, KV_HEADS, GROUP (query heads of a block), SOFT_CAP (0: none), KEPT_BEFORE (the new key
+// and value are there already), and those of kv.h, rope.h and scores.h. Share: as attend.h has it.
 #pragma once
 #include "attend_args.h"
 #include "kv.h"
@@ -19,7 +20,8 @@ template <class S> struct AttendWide {
     using Sum = Slices<S::GROUP, S::HEAD_DIM>;
     static constexpr u32 HEADS = S::HEADS, KV_HEADS = S::KV_HEADS, HEAD_DIM = S::HEAD_DIM, GROUP = S::GROUP;
     static constexpr u32 HEAD_PARTS = HEADS / KV_HEADS / GROUP;
-    static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);  // of a row, and of a lane
+    // of a row, and of a lane
+    static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 PARTS = KJ_BLOCK / CHUNKS;
     static constexpr u32 TILE = 32, POSITIONS = TILE / kj_waves;
     static_assert(POSITIONS * kj_waves == TILE && TILE <= KJ_WAVE && PARTS > 0, "a lane for each position");

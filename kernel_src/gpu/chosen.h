@@ -1,8 +1,8 @@
 // chosen.h: attention that reads chosen positions alone.
 //
-// Where KJ_CHOSEN is set, a list of so many positions for each token, in rising order, ~0 behind the last
-// (top_keys.h), is the kernel's last argument, and a token sees what stands in its list. What runs over a
-// sequence's positions then runs over the list's places.
+// Where KJ_CHOSEN is set, a list of so many positions for each token, in rising order, ~0 behind
+// the last (top_keys.h), is the kernel's last argument, and a token sees what stands in its list.
+// What runs over a sequence's positions then runs over the list's places.
 #pragma once
 #include "kjit.h"
 

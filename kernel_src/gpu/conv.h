@@ -1,16 +1,17 @@
-// conv: a causal convolution of each channel by itself over the last TAPS tokens, a thread for each channel.
+// conv: a causal convolution of each channel by itself over the last TAPS tokens, a thread for each
+// channel.
 //
 //   y[t][c] = f(b[c] + Σ_k w[c][k] · x[t − (TAPS − 1) + k][c])
 //
-//   x, y      rows of CHANNELS f32, a row for each token
-//   w         CHANNELS × TAPS f32; without WEIGHTS y is the oldest of these tokens
-//   b         CHANNELS f32, with BIAS
-//   f         silu, with SILU
-//   slots, position, state, sequence_bytes   kept.h; the state is the TAPS − 1 tokens before, the oldest
+//   x, y      rows of CHANNELS f32, a row for each token w         CHANNELS × TAPS f32; without
+//   WEIGHTS y is the oldest of these tokens b         CHANNELS f32, with BIAS f         silu, with
+//   SILU slots, position, state, sequence_bytes   kept.h; the state is the TAPS − 1 tokens before,
+//   the oldest
 //             first
 // Share: x of CHANNELS / KJ_BLOCK; y: ONE: of tokens / SLAB, else of the sequences.
 //
-// The first slab alone reads the state, and it writes the new one: that follows from x and the old one.
+// The first slab alone reads the state, and it writes the new one: that follows from x and the old
+// one.
 //
 // S: CHANNELS, TAPS, SLAB, WEIGHTS, BIAS, SILU, ONE.
 #pragma once

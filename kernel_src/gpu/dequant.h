@@ -1,9 +1,10 @@
-// dequant.h: thirty-two weights of a row record from device memory to halves in a tile, for any block format.
+// dequant.h: thirty-two weights of a row record from device memory to halves in a tile, for any
+// block format.
 //
-// A *span* of 32 weights is fetched into registers well before it is expanded, so that its latency passes
-// behind products. Codes become halves exactly (1024 + code is the half whose low bits are the code), then
-// one multiply (and add) in halves by the group's scale: two roundings of 2^-11 on a weight, as small as the
-// one that an activation has had.
+// A *span* of 32 weights is fetched into registers well before it is expanded, so that its latency
+// passes behind products. Codes become halves exactly (1024 + code is the half whose low bits are
+// the code), then one multiply (and add) in halves by the group's scale: two roundings of 2^-11 on
+// a weight, as small as the one that an activation has had.
 #pragma once
 #include "halves.h"
 #include "mma.h"

@@ -1,14 +1,14 @@
-// dots.h: rows of weights against columns of activations, one or a few: what products with a vector have
-// alike.
+// dots.h: rows of weights against columns of activations, one or a few: what products with a vector
+// have alike.
 //
-// A *team* of TEAM lanes shares a row, each lane a unit of it at a time, IN_FLIGHT units of ROWS rows in
-// flight. A *tile* is the rows that a worker computes together: the worker is a wave where a team fits into
-// one, else the block. Tiles go round over all workers of the grid. While the units of one step are
-// multiplied, the next is on its way from memory; the first is asked for before the activations are waited
-// for.
+// A *team* of TEAM lanes shares a row, each lane a unit of it at a time, IN_FLIGHT units of ROWS
+// rows in flight. A *tile* is the rows that a worker computes together: the worker is a wave where
+// a team fits into one, else the block. Tiles go round over all workers of the grid. While the
+// units of one step are multiplied, the next is on its way from memory; the first is asked for
+// before the activations are waited for.
 //
-// S: COLUMNS (dotted with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate and up, make
-// one result), and those of activations.h. W: a format (weights.h).
+// S: COLUMNS (dotted with each row), TEAM, ROWS, IN_FLIGHT, GATE (not None: two matrices, gate and
+// up, make one result), and those of activations.h. W: a format (weights.h).
 #pragma once
 #include "activations.h"
 #include "weights.h"
@@ -16,11 +16,13 @@
 template <class S> struct Dots {
     using X = Activations<S>;
     static constexpr u32 TEAM = S::TEAM, ROWS = S::ROWS, IN_FLIGHT = S::IN_FLIGHT, COLUMNS = S::COLUMNS;
-    static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1;                       // matrices of a result
+    // matrices of a result
+    static constexpr u32 LISTS = S::GATE != Gate::None ? 2 : 1;
     static constexpr bool TEAM_IN_WAVE = TEAM <= KJ_WAVE;
     static constexpr u32 WORKERS = TEAM_IN_WAVE ? KJ_BLOCK / KJ_WAVE : 1;             // in a block
     static constexpr u32 TEAMS = (TEAM_IN_WAVE ? KJ_WAVE : KJ_BLOCK) / TEAM;          // in a worker
-    static constexpr u32 TILE = TEAMS * ROWS;                                         // rows of a tile
+    // rows of a tile
+    static constexpr u32 TILE = TEAMS * ROWS;
     static_assert((TEAM & (TEAM - 1)) == 0 && TEAM <= KJ_BLOCK, "a team is a power of two of lanes");
 
     // Shared memory where the waves of a team meet; static: a team within a wave needs none.
@@ -30,9 +32,10 @@ template <class S> struct Dots {
     STEP u32 team_lane() { return thread_id() % TEAM; }
     STEP u32 team_id() { return (TEAM_IN_WAVE ? lane_id() : thread_id()) / TEAM; }
 
-    // The tiles of a worker: from `tile` below `end`, `stride` apart. A block's tiles lie one after the
-    // other, so that it reads one stretch of the matrix: dealt round over the grid, every unit touched every
-    // page, and an 8b F16 model of 15 GB on an H200 decoded at 205 tokens/s instead of 222.
+    // The tiles of a worker: from `tile` below `end`, `stride` apart. A block's tiles lie one after
+    // the other, so that it reads one stretch of the matrix: dealt round over the grid, every unit
+    // touched every page, and an 8b F16 model of 15 GB on an H200 decoded at 205 tokens/s instead
+    // of 222.
     struct Work { u32 tile, end, stride; };
     STEP Work work_of(u32 tiles, u32 block, u32 blocks) {
         u32 each = tiles / blocks, more = tiles % blocks;
@@ -45,8 +48,8 @@ template <class S> struct Dots {
     template <class W>
     static constexpr bool FULL = W::UNITS % TEAM == 0 && CEIL_DIV(W::UNITS, TEAM) % IN_FLIGHT == 0;
 
-    // Units `step`·TEAM … of rows first … first + ROWS − 1 of a list; rows behind the end repeat the last
-    // one.
+    // Units `step`·TEAM … of rows first … first + ROWS − 1 of a list; rows behind the end repeat
+    // the last one.
     template <class W>
     STEP void load_rows(Units<W>& b, u32 list, const u8* w, u32 first, u32 rows, u32 step) {
         UNROLL for (u32 r = 0; r < ROWS; r++) {
@@ -135,8 +138,8 @@ template <class S> struct Dots {
         }
     }
 
-    // Sums the team's parts; every lane of the team's first wave then has the whole. A team wider than a wave
-    // meets in shared memory: all threads of the block arrive.
+    // Sums the team's parts; every lane of the team's first wave then has the whole. A team wider
+    // than a wave meets in shared memory: all threads of the block arrive.
     STEP void sum_team(Sums& acc, Shared& lds) {
         UNROLL for (u32 r = 0; r < LISTS * ROWS; r++) UNROLL
             for (u32 n = 0; n < COLUMNS; n++) acc[r][n] = group_sum(acc[r][n], TEAM_IN_WAVE ? TEAM : KJ_WAVE);

@@ -1,23 +1,24 @@
 // draw: a token drawn from each sequence's logits; and the sequence moves on by one.
 //
-//   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the slot of each (null: the same)
-//   tokens    SLOTS × capacity u32: position p + 1 gets the token; position  SLOTS u32: +1
-//   seeds     SLOTS u64: with the token's position and id, noise.h's
-//   options   SLOTS × (top_k u32, inverse, top_p, min_p f32), or null: the arguments hold for all; inverse:
+//   logits    SEQUENCES × VOCAB f32; slots  SEQUENCES u32: the slot of each (null: the same) tokens
+//   SLOTS × capacity u32: position p + 1 gets the token; position  SLOTS u32: +1 seeds     SLOTS
+//   u64: with the token's position and id, noise.h's options   SLOTS × (top_k u32, inverse, top_p,
+//   min_p f32), or null: the arguments hold for all; inverse:
 //     1 / temperature, made by the host, since compilers divide in their own ways
-//   work      SEQUENCES × Meeting, zero before the first launch and after every one; said  SEQUENCES × Said
+//   work      SEQUENCES × Meeting, zero before the first launch and after every one; said
+//   SEQUENCES × Said
 //
-// The host's definition (model/src/sample.rs) with cuts in fixed point: top-k, then temperature, top-p,
-// min-p; of what is left the token with the greatest score (noise.h). A weight
-// exp((logit − largest) / temperature) is an integer of 40 fractional bits, so sums do not depend on their
-// order and the same seed gives the same token, however many blocks share a sequence.
+// The host's definition (model/src/sample.rs) with cuts in fixed point: top-k, then temperature,
+// top-p, min-p; of what is left the token with the greatest score (noise.h). A weight exp((logit −
+// largest) / temperature) is an integer of 40 fractional bits, so sums do not depend on their order
+// and the same seed gives the same token, however many blocks share a sequence.
 //
-// Share: x of `blocks`, up to MOST_BLOCKS, y the sequence. Each block has a range of the ids. Among at most
-// DRAW_FEW of the likeliest draw_few.h draws. Else the first TEAM blocks do it together: each reads its
-// logits once for each step: the extremes, where top-k cuts, where top-p cuts, the scores of what is left.
-// Between the steps the blocks of a sequence meet in `work`:
-// a launch of more than one block is cooperative, so they are all resident. On an H200 one block took 64 µs
-// for 49,152 logits and 134 for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the
+// Share: x of `blocks`, up to MOST_BLOCKS, y the sequence. Each block has a range of the ids. Among
+// at most DRAW_FEW of the likeliest draw_few.h draws. Else the first TEAM blocks do it together:
+// each reads its logits once for each step: the extremes, where top-k cuts, where top-p cuts, the
+// scores of what is left. Between the steps the blocks of a sequence meet in `work`: a launch of
+// more than one block is cooperative, so they are all resident. On an H200 one block took 64 µs for
+// 49,152 logits and 134 for 128,256; sixteen take 44 and 54. In waves of 64 one block draws and the
 // others leave at once: there 6 to 39 scalar registers spilled.
 //
 // S: VOCAB, FEW (whether draw_few.h is used).
@@ -26,8 +27,8 @@
 
 constexpr u32 DRAW_BINS = 2048, DRAW_MOST_BLOCKS = 32, DRAW_TEAM = 16;
 
-// Where the blocks of a sequence meet. Three sets of bins: while one is filled, the one before may still be
-// read.
+// Where the blocks of a sequence meet. Three sets of bins: while one is filled, the one before may
+// still be read.
 constexpr u32 DRAW_SETS = 3;
 struct DrawMeeting {
     u64 weights[DRAW_SETS][DRAW_BINS];
@@ -110,8 +111,8 @@ template <class S> struct Draw {
         }
     }
 
-    // The logits of one sequence. Tokens farther than `span` below the largest weigh nothing; `scale` spreads
-    // the bins over what does.
+    // The logits of one sequence. Tokens farther than `span` below the largest weigh nothing;
+    // `scale` spreads the bins over what does.
     struct Row {
         const float* x;
         float largest, inverse, scale;
@@ -135,9 +136,10 @@ template <class S> struct Draw {
         return high;
     }
 
-    // f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Both ends are
-    // multiples of 4 where VOCAB is. Two loads of 16 bytes are on their way together: with a thousand threads
-    // as many as one unit's share of L2 wants. Four single ones: with eight ptxas spilled.
+    // f(id, logit) for the ids from `from` up to `to`, by threads of which this is number `t`. Both
+    // ends are multiples of 4 where VOCAB is. Two loads of 16 bytes are on their way together: with
+    // a thousand threads as many as one unit's share of L2 wants. Four single ones: with eight
+    // ptxas spilled.
     template <class F> STEP void each(const float* x, u32 from, u32 to, u32 t, u32 threads, F f) {
         constexpr u32 WIDE = S::VOCAB % 4 == 0 ? 4 : 1, AHEAD = WIDE == 4 ? 2 : 4;
         NO_UNROLL for (u32 base = from + t * WIDE; base < to; base += AHEAD * WIDE * threads) {
@@ -166,7 +168,8 @@ template <class S> struct Draw {
         return v;
     }
 
-    // The first lane whose running sum exceeds `rest` (the total does), and what of it is left for that lane.
+    // The first lane whose running sum exceeds `rest` (the total does), and what of it is left for
+    // that lane.
     STEP u32 find_lane(u64 v, u64& rest) {
         auto from = [](u64 all, u32 lane) {
             return (u64)wave_get((u32)(all >> 32), lane) << 32 | wave_get((u32)all, lane);
@@ -181,12 +184,13 @@ template <class S> struct Draw {
         return lane;
     }
 
-    // The first of `n` whose running sum exceeds a goal, and what of the goal is left for it; `n` where the
-    // total does not.
+    // The first of `n` whose running sum exceeds a goal, and what of the goal is left for it; `n`
+    // where the total does not.
     struct Found { u32 index; u64 rest; };
 
-    // `sum(a, b)` is this lane's share of those from a up to b, `one(i)` a single one, `goal(total)` the
-    // goal. Each wave sums a part; the part with the goal is divided again until a wave has one each.
+    // `sum(a, b)` is this lane's share of those from a up to b, `one(i)` a single one,
+    // `goal(total)` the goal. Each wave sums a part; the part with the goal is divided again until
+    // a wave has one each.
     template <class Sum, class One, class Goal>
     STEP Found find(Shared& lds, u32 n, Sum sum, One one, Goal goal) {
         u32 from = 0, size = n;
@@ -220,8 +224,8 @@ template <class S> struct Draw {
         return Found{from + i, rest};
     }
 
-    // The same over the tokens of all blocks; `measure(id, logit)`. All get its id, or VOCAB where the total
-    // does not exceed the goal.
+    // The same over the tokens of all blocks; `measure(id, logit)`. All get its id, or VOCAB where
+    // the total does not exceed the goal.
     template <class Measure>
     STEP u32 find_token(Shared& lds, Team& team, const Row& row, Measure measure, u64 goal) {
         auto sum = [&](u32 a, u32 b) {
@@ -261,8 +265,8 @@ template <class S> struct Draw {
         return found.index < n ? team.from + found.index : S::VOCAB;
     }
 
-    // The tokens that are kept: those with a key above `key`, and of those with that key the ones before id
-    // `until`.
+    // The tokens that are kept: those with a key above `key`, and of those with that key the ones
+    // before id `until`.
     struct Kept { u32 key, until; };
     STEP bool is_kept(const Kept& k, u32 key, u32 id) {
         return key > k.key || (key == k.key && id < k.until);
@@ -280,16 +284,17 @@ template <class S> struct Draw {
         meet(team);
         for (u32 b = thread_id(); b < BINS; b += KJ_BLOCK)
             lds.counts[b] = team.at->counts[set][b], lds.weights[b] = team.at->weights[set][b];
-        empty_set(team, (set + SETS - 1) % SETS);  // all blocks have read it: they were at this meeting
+        // all blocks have read it: they were at this meeting
+        empty_set(team, (set + SETS - 1) % SETS);
         team.set = (set + 1) % SETS;
         block_sync();
     }
 
-    // Keeps the likeliest of those kept until they are `top_k`, or (weighted) until their weights reach
-    // `top_p` of all. The bins are at first in proportion to the distance from the largest: a few tokens
-    // each, where a float's leading bits would have put thousands into one and made its counter a queue (1.9
-    // ms for 128,256 tokens on an H200, more than a whole 8b step). A bin that is cut through is looked at by
-    // key, and equals by id.
+    // Keeps the likeliest of those kept until they are `top_k`, or (weighted) until their weights
+    // reach `top_p` of all. The bins are at first in proportion to the distance from the largest: a
+    // few tokens each, where a float's leading bits would have put thousands into one and made its
+    // counter a queue (1.9 ms for 128,256 tokens on an H200, more than a whole 8b step). A bin that
+    // is cut through is looked at by key, and equals by id.
     STEP Kept cut(Shared& lds, Team& team, const Row& row, const Kept& kept, bool weighted, u32 top_k,
                   float top_p) {
         u64 want = top_k;
@@ -366,8 +371,9 @@ template <class S> struct Draw {
         o.seed = a.seeds[slot], o.position = a.position[slot] + 1;
     }
 
-    // The greatest score of this block's tokens that `takes(id, logit)`; at least the likeliest's. Most are
-    // too far from the largest for any noise that begins with so many bits: those cost no logarithm.
+    // The greatest score of this block's tokens that `takes(id, logit)`; at least the likeliest's.
+    // Most are too far from the largest for any noise that begins with so many bits: those cost no
+    // logarithm.
     template <class Takes> STEP u64 race(const Shared& lds, const Team& team, const Row& row, Takes takes) {
         block_sync();  // one thread has said so
         const u64 seed = lds.seed;
@@ -399,8 +405,8 @@ template <class S> struct Draw {
     STEP void step(DrawArgs a, Share share, Memory& memory) {
         u32 sequence = share.y, slot = slot_of(a.slots, sequence), t = thread_id();
         const float* x = a.logits + (u64)sequence * S::VOCAB;
-        // On their way together with what says how many are asked for; in waves of 64 behind that: held over
-        // it, scalar registers spilled on gfx906.
+        // On their way together with what says how many are asked for; in waves of 64 behind that:
+        // held over it, scalar registers spilled on gfx906.
         constexpr bool AHEAD = S::FEW && KJ_WAVE == 32;
         typename Few::Some some;
         if constexpr (AHEAD)

@@ -1,14 +1,14 @@
-// draw_few: a token drawn among the K likeliest, K at most DRAW_FEW. What most people ask for (top-k 40)
-// needs no other look at the vocabulary: each block finds the K likeliest of its range and says them to the
-// others, and the block that comes last does the same with what all said, and draws. Nobody waits for
-// anybody.
+// draw_few: a token drawn among the K likeliest, K at most DRAW_FEW. What most people ask for
+// (top-k 40) needs no other look at the vocabulary: each block finds the K likeliest of its range
+// and says them to the others, and the block that comes last does the same with what all said, and
+// draws. Nobody waits for anybody.
 //
-// The K likeliest of a range: MOST groups of lanes have each the largest of what they read, its head. At
-// least K tokens are no less than the K-th largest head, and they are all in the K groups whose heads are:
-// so few (some 60 of 2048, for 40) that each of them counts how many are larger, which is its rank. Heads
-// and ranks are counted by all lanes of a group together. A token is a key of 64 bits, its logit's
-// order_bits above the complement of its id: no two are equal, and of equal logits the lower id is the
-// larger key. 0 is none, and what is no number.
+// The K likeliest of a range: MOST groups of lanes have each the largest of what they read, its
+// head. At least K tokens are no less than the K-th largest head, and they are all in the K groups
+// whose heads are: so few (some 60 of 2048, for 40) that each of them counts how many are larger,
+// which is its rank. Heads and ranks are counted by all lanes of a group together. A token is a key
+// of 64 bits, its logit's order_bits above the complement of its id: no two are equal, and of equal
+// logits the lower id is the larger key. 0 is none, and what is no number.
 #pragma once
 #include "noise.h"
 #include "sample.h"
@@ -48,8 +48,8 @@ template <class S> struct DrawFew {
         return v;
     }
 
-    // The k largest keys, in falling order, in `best`; zeros behind the last. `read(base, keys)` gives a
-    // thread its keys of those from `base` on, of which there are `n`.
+    // The k largest keys, in falling order, in `best`; zeros behind the last. `read(base, keys)`
+    // gives a thread its keys of those from `base` on, of which there are `n`.
     template <class Read> STEP void keep(Shared& lds, u32 k, u32 n, Read read) {
         const u32 t = thread_id(), group = t / LANES, lane = t % LANES;
         if (t < MOST) lds.best[t] = 0;
@@ -90,7 +90,8 @@ template <class S> struct DrawFew {
         }
     }
 
-    // A thread's logits of those from `from` on, up to `to`. Both are multiples of 4 where VOCAB is.
+    // A thread's logits of those from `from` on, up to `to`. Both are multiples of 4 where VOCAB
+    // is.
     struct Some { float v[EACH]; };
     STEP Some read_logits(const float* x, u32 from, u32 to) {
         Some some;
@@ -124,8 +125,8 @@ template <class S> struct DrawFew {
         });
     }
 
-    // What the blocks say: the n-th likeliest of each, one behind the other, for each n. So heads are the
-    // likeliest two or three of each block.
+    // What the blocks say: the n-th likeliest of each, one behind the other, for each n. So heads
+    // are the likeliest two or three of each block.
     STEP void say(const Shared& lds, u32 k, u64* said, u32 block, u32 blocks) {
         if (thread_id() < k) said[thread_id() * blocks + block] = lds.best[thread_id()];
     }
@@ -152,8 +153,8 @@ template <class S> struct DrawFew {
         return p;
     }
 
-    // The token drawn from the k in `best`, by the one thread that has it; NONE in the others. `weight(logit,
-    // largest)` as draw.h has it.
+    // The token drawn from the k in `best`, by the one thread that has it; NONE in the others.
+    // `weight(logit, largest)` as draw.h has it.
     static constexpr u32 NONE = 0xffffffffu;
     template <class Weight>
     STEP u32 choose(Shared& lds, u32 k, const DrawOptions& options, Weight weight) {

@@ -1,20 +1,23 @@
 // experts: matrix × vector through the matrices of chosen experts: y[t, s] = W[chosen[t, s]] · x.
 //
-//   x       TOKENS × COLS f32 (one for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or such columns as
+//   x       TOKENS × COLS f32 (one for all slots), TOKENS × TOP × COLS f32 (X_PER_SLOT), or such
+//   columns as
 //           activations.h
 //           lays them out (X_GLOBAL); aux as activations.h has it
 //   chosen  TOKENS × TOP u32 (ALL: none, slot s has matrix s); shares  TOKENS × TOP f32 where SUM
-//   w0, w1  row records of all experts, ROWS_0 rows each; y TOKENS × TOP × ROWS_0 f32, or TOKENS × ROWS_0
+//   w0, w1  row records of all experts, ROWS_0 rows each; y TOKENS × TOP × ROWS_0 f32, or TOKENS ×
+//   ROWS_0
 //           where SUM
-//   tokens  rows in use, TOKENS at most. Nobody wrote `chosen` of the others: no matrix is chosen by them,
+//   tokens  rows in use, TOKENS at most. Nobody wrote `chosen` of the others: no matrix is chosen
+//   by them,
 //           and their y stays as it is
-//   BIAS: a row of offsets for each expert, b0 for w0, b1 for w1
-//   GATE: w0 is the gate and w1 the other factor, y = act(gate)·up; CLAMPED: both bounded by `limit` (gate.h)
-//   SUM: y[t] = Σ over slots of shares[t, s] · W[chosen[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
+//   BIAS: a row of offsets for each expert, b0 for w0, b1 for w1 GATE: w0 is the gate and w1 the
+//   other factor, y = act(gate)·up; CLAMPED: both bounded by `limit` (gate.h) SUM: y[t] = Σ over
+//   slots of shares[t, s] · W[chosen[t, s]] · x[t, s], + residual[t] where RESIDUAL (may
 //     be y)
 //
-// S: those of dots.h (COLUMNS is 1), TOKENS, TOP, ROWS_0, Run0 (the format), X_PER_SLOT, X_GLOBAL, SUM,
-// BIAS, CLAMPED, ALL, RESIDUAL. Share: x of `blocks`.
+// S: those of dots.h (COLUMNS is 1), TOKENS, TOP, ROWS_0, Run0 (the format), X_PER_SLOT, X_GLOBAL,
+// SUM, BIAS, CLAMPED, ALL, RESIDUAL. Share: x of `blocks`.
 #pragma once
 #include "dots.h"
 
@@ -41,13 +44,14 @@ template <class S> struct Experts {
     // Of all a token's matrices.
     static constexpr u32 TOKEN_TILES = TILES * (S::SUM ? 1 : TOP);
     static constexpr u32 STEPS = CEIL_DIV(W::UNITS, D::TEAM), LOADS = CEIL_DIV(STEPS, D::IN_FLIGHT);
-    // Slots whose weights are on their way together: where a lane's part of a row is one load, one slot
-    // after the other would wait for memory once for each.
+    // Slots whose weights are on their way together: where a lane's part of a row is one load, one
+    // slot after the other would wait for memory once for each.
     static constexpr u32 TOGETHER = !S::SUM || LOADS > 1 || ROWS* D::IN_FLIGHT > 1 ? 1
                                     : TOP % 4 == 0                                 ? 4
                                     : TOP % 2 == 0                                 ? 2
                                                                                    : 1;
-    static constexpr u32 ROUNDS = S::SUM ? TOP / TOGETHER : 1;                     // that a tile takes
+    // that a tile takes
+    static constexpr u32 ROUNDS = S::SUM ? TOP / TOGETHER : 1;
     static constexpr u32 X_COLUMNS = S::TOKENS * (S::X_PER_SLOT ? TOP : 1);
     // Of dynamic shared memory.
     static constexpr u32 COLUMN_BYTES = S::X_GLOBAL ? 0 : X_COLUMNS * X::VECTORS * 16;

@@ -1,25 +1,27 @@
-// flash: causal attention of a prompt's new tokens over the cache, softmax as it goes (Dao 2023, arXiv
-// 2307.08691).
+// flash: causal attention of a prompt's new tokens over the cache, softmax as it goes (Dao 2023,
+// arXiv 2307.08691).
 //
-//   y[t, h] = softmax_j(cap(scale · q[t, h] · k[j, h/G])) · v[j, h/G]      G = HEADS / KV_HEADS, j ≤ past +
+//   y[t, h] = softmax_j(cap(scale · q[t, h] · k[j, h/G])) · v[j, h/G]      G = HEADS / KV_HEADS, j
+//   ≤ past +
 //               t, and what scores.h says
 //
-//   q      f32, tokens × HEADS·HEAD_DIM, rotated k, v caches (kv.h) of `capacity` positions, these tokens'
+//   q      f32, tokens × HEADS·HEAD_DIM, rotated k, v caches (kv.h) of `capacity` positions, these
+//   tokens'
 //          keys and values included
-//   position   u32: tokens before these; sinks  HEADS f32 where SINKS; table  the sequence's pages (paged.h)
-//   y      tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros behind
+//   position   u32: tokens before these; sinks  HEADS f32 where SINKS; table  the sequence's pages
+//   (paged.h) y      tiles of halves (mma.h, gemm.h), tokens × HEADS·HEAD_DIM, zeros behind
 //
-// A block takes BQ = WAVES·MI·MMA_M tokens of one head, each wave MI·MMA_M of them with their running
-// maximum, sum and result in registers; keys and values pass through shared memory BK at a time, the next
-// tile on its way while one is multiplied. Scores are in units of log 2, so that the exponential is the
-// hardware's 2^x.
+// A block takes BQ = WAVES·MI·MMA_M tokens of one head, each wave MI·MMA_M of them with their
+// running maximum, sum and result in registers; keys and values pass through shared memory BK at a
+// time, the next tile on its way while one is multiplied. Scores are in units of log 2, so that the
+// exponential is the hardware's 2^x.
 //
 // KJ_AROUND: no mask by time; positions up to so many away are seen on both sides (encoders).
 //
-// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), MI, BK, HOLD_Q (queries stay in
-// registers), KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share a result's columns,
-// where one has not the registers for all), and those of kv.h and scores.h. Share: x of ⌈tokens/BQ⌉, y the
-// head, z of OUT_PARTS.
+// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (0: none), MI, BK, HOLD_Q (queries stay in registers),
+// KV_STAGES (1 or 2 tiles in shared memory), OUT_PARTS (blocks that share a result's columns, where
+// one has not the registers for all), and those of kv.h and scores.h. Share: x of ⌈tokens/BQ⌉, y
+// the head, z of OUT_PARTS.
 #pragma once
 #include "flash_args.h"
 #include "kv_tiles.h"
@@ -33,7 +35,8 @@ template <class S> struct Flash {
     static constexpr u32 WAVES = kj_waves, BQ = WAVES * MI * MMA_M;
     static constexpr u32 D_BLOCKS = CEIL_DIV(HEAD_DIM, 64);      // tiles of 64 columns side by side
     static constexpr u32 DK = HEAD_DIM / MMA_K;                  // steps of depth of a score
-    static constexpr u32 OUT_DIM = HEAD_DIM / OUT_PARTS;         // columns of the result that a block makes
+    // columns of the result that a block makes
+    static constexpr u32 OUT_DIM = HEAD_DIM / OUT_PARTS;
     static constexpr u32 SN = BK / MMA_N, ON = CEIL_DIV(OUT_DIM, MMA_N);
     // Chunks behind HEAD_DIM that products read.
     static constexpr u32 PAD = ON * MMA_N > OUT_DIM ? (ON * MMA_N - OUT_DIM) / 8 : 1;
@@ -227,7 +230,8 @@ template <class S> struct Flash {
             }
         }
 
-        // Through the wave's own rows of the queries' tile, so that results leave 16 bytes at a time.
+        // Through the wave's own rows of the queries' tile, so that results leave 16 bytes at a
+        // time.
         wave_sync();
         UNROLL for (u32 i = 0; i < MI; i++) {
             float inverse[MMA_ROWS];

@@ -1,11 +1,12 @@
 // flash_wgmma: flash.h's attention for sm_90a, same arguments, on the asynchronous matrix units.
 //
 // Twice four warps have 64 tokens each of one head, with scores, softmax and result in registers;
-// probabilities go into the second product from there. Four other warps fill two stages of BK keys and
-// values. While one group is at its softmax, the other multiplies.
+// probabilities go into the second product from there. Four other warps fill two stages of BK keys
+// and values. While one group is at its softmax, the other multiplies.
 //
-// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and those of scores.h, and of
-// kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of ⌈tokens/128⌉, y the head.
+// S: HEADS, KV_HEADS, SCALE, SOFT_CAP (flash.h), BK, FILL_REGS, MULTIPLY_REGS, and those of
+// scores.h, and of kv.h with HEAD_DIM 64, 80, 96, 128 or 256. KJ_BLOCK is 384. Share: x of
+// ⌈tokens/128⌉, y the head.
 #pragma once
 #include "flash_args.h"
 #include "hopper.h"
@@ -20,7 +21,8 @@ template <class S> struct FlashWgmma {
     static constexpr u32 WIDE = CEIL_DIV(HEAD_DIM, 64) * 64;
     static constexpr u32 KEY_TILE = BK * WIDE;  // halves
     static constexpr u32 OUT_TILES = CEIL_DIV(S::HEADS * HEAD_DIM, 64);
-    static constexpr u32 POOL = 1024 + (128 * WIDE + 4 * KEY_TILE) * 2;  // bytes of dynamic shared memory
+    // bytes of dynamic shared memory
+    static constexpr u32 POOL = 1024 + (128 * WIDE + 4 * KEY_TILE) * 2;
 
     struct Shared { u64 full[2], empty[2]; };
 
@@ -160,7 +162,8 @@ template <class S> struct FlashWgmma {
                     *(u32x4*)(args.y + ((u64)(token / 64) * OUT_TILES + to / 64) * 4096 +
                               tile_at(token % 64, to % 64)) = load16(mine + kv_tile_at(64, row, col));
             }
-            if (S::HEADS * HEAD_DIM % 64 != 0 && head == S::HEADS - 1)  // zeros behind the last head
+            // zeros behind the last head
+            if (S::HEADS * HEAD_DIM % 64 != 0 && head == S::HEADS - 1)
                 for (u32 c = t; c < 64 * (8 - S::HEADS * HEAD_DIM % 64 / 8); c += 128) {
                     constexpr u32 n = 8 - S::HEADS * HEAD_DIM % 64 / 8;
                     u32 token = q0 + group * 64 + c / n, to = S::HEADS * HEAD_DIM + c % n * 8;

@@ -1,27 +1,30 @@
-// gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for all tokens of a prompt or a batch, W in any block format,
-// products on the matrix units, sums in f32; then bias, residual or a gated unit.
+// gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for all tokens of a prompt or a batch, W in any block
+// format, products on the matrix units, sums in f32; then bias, residual or a gated unit.
 //
-//   x    tokens × COLS halves in *tiles*: blocks of 64 tokens × 64 columns (mma.h's tile: 8 KiB), K_TILES =
+//   x    tokens × COLS halves in *tiles*: blocks of 64 tokens × 64 columns (mma.h's tile: 8 KiB),
+//   K_TILES =
 //        ⌈COLS/64⌉ blocks
 //        for each 64 tokens; columns past COLS are zero, rows past `tokens` are allocated but may hold
 //          anything
-//   w0…  row records (layout.rs), one matrix a segment; with EXPERTS > 1 that many matrices one after the
+//   w0…  row records (layout.rs), one matrix a segment; with EXPERTS > 1 that many matrices one
+//   after the
 //        other
 //   y0…  Results::Singles: f32, tokens × rows; Results::Tiles: tiles as x, of the segment's rows
-//   residual   f32, tokens × rows, added (may be y0)             b0…   f32, rows
-//   parts, counters   with splits > 1: f32[tiles · splits · BM · BN], and a zeroed u32 a tile, zero again
+//   residual   f32, tokens × rows, added (may be y0)             b0…   f32, rows parts, counters
+//   with splits > 1: f32[tiles · splits · BM · BN], and a zeroed u32 a tile, zero again
 //               afterwards
 //   tile_expert   with EXPERTS > 1: the expert of each block of BM tokens, or ~0: nothing to do
 //
-// A block makes BM tokens × BN rows. Weights travel AHEAD steps of 64·KB columns ahead in registers, are
-// expanded to halves in shared memory one step ahead of the products; X travels X_STAGES − 1 steps ahead.
-// Blocks that share weights are neighbours in x, so weights come from device memory once. With a gate:
-// sixteen rows of the gate, then the same of the other, and so on, so that one block has both.
+// A block makes BM tokens × BN rows. Weights travel AHEAD steps of 64·KB columns ahead in
+// registers, are expanded to halves in shared memory one step ahead of the products; X travels
+// X_STAGES − 1 steps ahead. Blocks that share weights are neighbours in x, so weights come from
+// device memory once. With a gate: sixteen rows of the gate, then the same of the other, and so on,
+// so that one block has both.
 //
-// S: BM, BN, WM, WN (waves over tokens, over rows), KB, AHEAD, X_STAGES, COLS, SEGMENTS, ROWS_0 … ROWS_2,
-// Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which Run1, Run2 begins, or SEGMENTS), BIASES (a bit a
-// segment), RESIDUAL, GATE, OUT, EXPERTS. Share: x of tokens ÷ BM, y of Σ rows ÷ BN, z of `splits`.
-// token_tiles, tiles and blocks are gemm_wgmma's.
+// S: BM, BN, WM, WN (waves over tokens, over rows), KB, AHEAD, X_STAGES, COLS, SEGMENTS, ROWS_0 …
+// ROWS_2, Run0 … Run2 (formats), RUN_1, RUN_2 (the segment at which Run1, Run2 begins, or
+// SEGMENTS), BIASES (a bit a segment), RESIDUAL, GATE, OUT, EXPERTS. Share: x of tokens ÷ BM, y of
+// Σ rows ÷ BN, z of `splits`. token_tiles, tiles and blocks are gemm_wgmma's.
 #pragma once
 #include "dequant.h"
 #include "gemm_common.h"
@@ -55,8 +58,8 @@ template <class S> struct Gemm {
             row[i] = G::template part_row<W>(part, (thread_id() + i * KJ_BLOCK) / SPANS, expert);
         const u16* xt = args.x + (u64)(token0 / 64) * K_TILES * 4096 + token0 % 64 * 64;
 
-        // Span i of this thread: SPANS neighbours share a row, so that a row is read in stretches as long as
-        // possible.
+        // Span i of this thread: SPANS neighbours share a row, so that a row is read in stretches
+        // as long as possible.
         auto span = [&](u32 i) { return (thread_id() + i * KJ_BLOCK) % SPANS; };
         auto inside = [&](u32 p) { return COLS % (64 * KB) == 0 || 32 * p < COLS; };
         auto fetch = [&](Span<W>(&q)[EACH], u32 step) {
@@ -64,8 +67,8 @@ template <class S> struct Gemm {
                 UNROLL for (u32 i = 0; i < EACH; i++)
                     if (inside(SPANS * step + span(i))) fetch_span<W>(q[i], row[i], SPANS * step + span(i));
         };
-        // Rows of tile b of a step lie at row ^ b (within eight), so that neighbours' stores go to different
-        // banks.
+        // Rows of tile b of a step lie at row ^ b (within eight), so that neighbours' stores go to
+        // different banks.
         auto expand = [&](const Span<W>(&q)[EACH], u32 step) {
             UNROLL for (u32 i = 0; i < EACH; i++) {
                 u32 p = span(i), r = (thread_id() + i * KJ_BLOCK) / SPANS ^ (KB > 1 ? p / 2 : 0);
@@ -143,8 +146,8 @@ template <class S> struct Gemm {
             }
         }
 
-        // Results go through shared memory, sixteen tokens of a wave at a time, so that they leave in whole
-        // lines.
+        // Results go through shared memory, sixteen tokens of a wave at a time, so that they leave
+        // in whole lines.
         constexpr u32 wide = BN / WN + 4;
         block_sync();  // the tiles have been read
         float* stage = (float*)pool + wave_id() * (MMA_M * wide);
@@ -160,8 +163,8 @@ template <class S> struct Gemm {
         }
     }
 
-    // `pool`: shared memory, the larger of X_STAGES × KB × BM × 64 + 2 × KB × BN × 64 halves and results of
-    // 16 tokens.
+    // `pool`: shared memory, the larger of X_STAGES × KB × BM × 64 + 2 × KB × BN × 64 halves and
+    // results of 16 tokens.
     STEP void step(GemmArgs a, Share share, u8* pool) {
         u32 expert = S::EXPERTS > 1 ? a.tile_expert[share.x] : 0, tile = share.y;
         if (expert == ~0u) return;

@@ -1,7 +1,7 @@
 // gemm_common.h: which rows a block of a matrix product makes, and what happens to its results.
 //
-// S: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, RUN_1, RUN_2, BIASES, RESIDUAL, GATE, OUT (Results); gemm.h says
-// what they are.
+// S: BN, COLS, SEGMENTS, ROWS_0 … ROWS_2, RUN_1, RUN_2, BIASES, RESIDUAL, GATE, OUT (Results);
+// gemm.h says what they are.
 #pragma once
 #include "gate.h"
 #include "mma.h"
@@ -44,20 +44,22 @@ template <class S> struct GemmCommon {
     static constexpr bool GATED = S::GATE != Gate::None, HALVES = S::OUT != Results::Singles;
     // That have results.
     static constexpr u32 PART_ROWS = GATED ? BN / 2 : BN, SEGMENTS = GATED ? 1 : S::SEGMENTS;
-    static constexpr u32 WHOLE = S::OUT == Results::Tiles ? 64 : 1;  // tiled results have zeros up to 64
+    // tiled results have zeros up to 64
+    static constexpr u32 WHOLE = S::OUT == Results::Tiles ? 64 : 1;
     // Tiles until a segment's end.
     static constexpr u32 END_0 = CEIL_DIV(CEIL_DIV(S::ROWS_0, WHOLE) * WHOLE, PART_ROWS);
     static constexpr u32 END_1 =
         END_0 + (SEGMENTS < 2 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_1, WHOLE) * WHOLE, PART_ROWS));
     static constexpr u32 END_2 =
         END_1 + (SEGMENTS < 3 ? 0 : CEIL_DIV(CEIL_DIV(S::ROWS_2, WHOLE) * WHOLE, PART_ROWS));
-    static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;    // first tiles
+    // first tiles
+    static constexpr u32 RUN_1 = S::RUN_1 == 1 ? END_0 : S::RUN_1 == 2 ? END_1 : END_2;
     static constexpr u32 RUN_2 = S::RUN_2 == 1 ? END_0 : S::RUN_2 == 2 ? END_1 : END_2;
     // There are two, three formats.
     static constexpr bool SECOND = S::RUN_1 < S::SEGMENTS, THIRD = S::RUN_2 < S::SEGMENTS;
 
-    // Where a tile of rows lies: its segment, chosen among constants. (Field by field: whole structs chosen
-    // among went through scratch memory on AMD.)
+    // Where a tile of rows lies: its segment, chosen among constants. (Field by field: whole
+    // structs chosen among went through scratch memory on AMD.)
     STEP Part part_of(const GemmArgs& s, u32 tile) {
         constexpr u32 biases = S::BIASES;
         const bool second = SEGMENTS > 1 && tile >= END_0, third = SEGMENTS > 2 && tile >= END_1;
@@ -74,8 +76,8 @@ template <class S> struct GemmCommon {
         return p;
     }
 
-    // The record that fills row n of the block's weight tile. Past the matrix's end: its last one, whose
-    // results nobody stores.
+    // The record that fills row n of the block's weight tile. Past the matrix's end: its last one,
+    // whose results nobody stores.
     template <class W> STEP const u8* part_row(const Part& p, u32 n, u32 expert) {
         bool up = GATED && n % 32 >= 16;
         u32 r = min_u32(p.first + (GATED ? n / 32 * 16 + n % 16 : n), p.rows - 1);
@@ -84,9 +86,9 @@ template <class S> struct GemmCommon {
 
     STEP float activate(float g) { return S::GATE == Gate::Gelu ? gelu_tanh(g) : silu(g); }
 
-    // Stores `m` tokens × `n` columns of results that lie in shared memory (`stage`, rows of `wide` floats):
-    // tokens token0 … of those below `tokens`, columns col0 … of the block. `lane` of `lanes` threads share
-    // the work, eight columns each at a time.
+    // Stores `m` tokens × `n` columns of results that lie in shared memory (`stage`, rows of `wide`
+    // floats): tokens token0 … of those below `tokens`, columns col0 … of the block. `lane` of
+    // `lanes` threads share the work, eight columns each at a time.
     STEP void finish_rows(const Part& p, const float* stage, u32 wide, u32 m, u32 n, u32 col0, u32 token0,
                           u32 tokens, const float* residual, u32 lane, u32 lanes) {
         const u32 groups = GATED ? n / 16 : n / 8;  // eight results each

@@ -1,15 +1,16 @@
 // gemm_wgmma: gemm.h's product for sm_90a, on the asynchronous matrix units.
 //
-// A block stays and takes tiles of 128 rows × WG_N tokens one after the other. Groups of four warps have
-// roles. FILLERS of them *fill* stages of 64 columns, in turn: they expand weights to halves, fetched AHEAD
-// of their stages before, and let the copy engine bring X. Two others *multiply*, 64 rows each, the weights
-// as A, and store, while the next tile's stages are filling.
+// A block stays and takes tiles of 128 rows × WG_N tokens one after the other. Groups of four warps
+// have roles. FILLERS of them *fill* stages of 64 columns, in turn: they expand weights to halves,
+// fetched AHEAD of their stages before, and let the copy engine bring X. Two others *multiply*, 64
+// rows each, the weights as A, and store, while the next tile's stages are filling.
 //
-// Arguments as gemm.h's (parts, counters and splits unused), and: token_tiles = ⌈tokens / WG_N⌉, tiles =
-// token_tiles · tiles of rows, blocks.
+// Arguments as gemm.h's (parts, counters and splits unused), and: token_tiles = ⌈tokens / WG_N⌉,
+// tiles = token_tiles · tiles of rows, blocks.
 //
-// S: WG_N, STAGES, AHEAD, FILLERS, FILL_REGS, MULTIPLY_REGS (setmaxnreg); the rest as gemm.h, with BN 128.
-// KJ_BLOCK is 128·(FILLERS + 2). Share: x of `blocks`, as many as the device has multiprocessors.
+// S: WG_N, STAGES, AHEAD, FILLERS, FILL_REGS, MULTIPLY_REGS (setmaxnreg); the rest as gemm.h, with
+// BN 128. KJ_BLOCK is 128·(FILLERS + 2). Share: x of `blocks`, as many as the device has
+// multiprocessors.
 #pragma once
 #include "dequant.h"
 #include "gemm_common.h"
@@ -31,8 +32,8 @@ template <class S> struct GemmWgmma {
         u64 *full, *empty;  // a barrier a stage
     };
 
-    // The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the number of
-    // the next tile's first.
+    // The tile's stages that are this filler's: those with number % FILLERS = filler. Returns the
+    // number of the next tile's first.
     template <class W>
     STEP u32 fill_tile(const Stages& st, const Part& part, const u16* x, u32 first, u32 expert) {
         const u32 filler = thread_id() / 128, t = thread_id() % 128;
@@ -57,8 +58,8 @@ template <class S> struct GemmWgmma {
         if constexpr (W::ENCODING == Encoding::F16) {
             static_assert(AHEAD * FILLERS + 1 < STAGES,
                           "a stage is told before the products one behind need the next");
-            // Eight threads a row: each copy of a warp takes whole lines of 128 bytes, else it asks the
-            // second cache for twice as many.
+            // Eight threads a row: each copy of a warp takes whole lines of 128 bytes, else it asks
+            // the second cache for twice as many.
             const u32 chunk = t % 8;
             const u8* line[8];
             UNROLL for (u32 i = 0; i < 8; i++)
@@ -79,8 +80,8 @@ template <class S> struct GemmWgmma {
             const u32 mine = K_TILES > k_first ? CEIL_DIV(K_TILES - k_first, FILLERS) : 0;
             for (u32 n = mine > AHEAD ? mine - AHEAD : 0; n < mine; n++) end(k_first + n * FILLERS);
         } else {
-            // Threads that share a row's 64 columns: two with 32 each, or of 8-bit codes four with 16, so
-            // that a copy of a warp takes whole sectors.
+            // Threads that share a row's 64 columns: two with 32 each, or of 8-bit codes four with
+            // 16, so that a copy of a warp takes whole sectors.
             constexpr u32 across = !PLAIN<W> && W::UNIT == 16 ? 4 : 2;
             const u8* row[across];
             UNROLL for (u32 i = 0; i < across; i++)

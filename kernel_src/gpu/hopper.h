@@ -1,5 +1,5 @@
-// hopper.h: what only sm_90a has: barriers in shared memory that count bytes, bulk copies, and the matrix
-// products of four warps (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma").
+// hopper.h: what only sm_90a has: barriers in shared memory that count bytes, bulk copies, and the
+// matrix products of four warps (PTX ISA, "mbarrier", "cp.async.bulk", "wgmma").
 #pragma once
 #include "mma.h"
 
@@ -23,7 +23,8 @@ STEP void barrier_wait(u64* b, u32 parity) {
         "r"(parity)
         : "memory");
 }
-// Shared memory written by ordinary stores is about to be read by the copy engine or the tensor cores.
+// Shared memory written by ordinary stores is about to be read by the copy engine or the tensor
+// cores.
 STEP void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // `bytes` (a multiple of 16) from device memory, counted by the barrier when they are there.
 STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
@@ -33,13 +34,15 @@ STEP void bulk_copy(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b))
         : "memory");
 }
-// Shared memory for copies: lines of 128 bytes, which a copy fills whole where its source lies as its
-// destination does within them. On an H200 a ring that began 16 or 32 bytes off cost a sixth of F16's tokens.
+// Shared memory for copies: lines of 128 bytes, which a copy fills whole where its source lies as
+// its destination does within them. On an H200 a ring that began 16 or 32 bytes off cost a sixth of
+// F16's tokens.
 #define LDS_DYNAMIC_LINES(name)                               \
     extern __shared__ __align__(128) u32x4 kj_dynamic_lds[]; \
     u8* name = (u8*)kj_dynamic_lds
-// The same of what nobody reads again soon: it goes from the second cache before anything else does. A
-// token's weights go through that cache many times over; what stayed of them put out code and arguments.
+// The same of what nobody reads again soon: it goes from the second cache before anything else
+// does. A token's weights go through that cache many times over; what stayed of them put out code
+// and arguments.
 STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
     u64 first_out;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_out));
@@ -49,7 +52,8 @@ STEP void bulk_copy_once(void* to, const void* from, u32 bytes, u64* b) {
         "l"(from), "r"(bytes), "r"(shared_at(b)), "l"(first_out)
         : "memory");
 }
-// The barrier counts this thread when the asynchronous copies (mma.h's copy16) that it has begun are there.
+// The barrier counts this thread when the asynchronous copies (mma.h's copy16) that it has begun
+// are there.
 STEP void barrier_arrive_copied(u64* b) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_at(b)) : "memory");
 }
@@ -57,8 +61,8 @@ STEP void barrier_arrive_copied(u64* b) {
 STEP void part_sync(u32 id, u32 count) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory"); }
 
 // ------------------------------------------------------------------------- products of four warps
-// A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a multiple
-// of 16.
+// A tile of rows of 64 halves, 128-byte swizzle (mma.h's tile), at a multiple of 1024 bytes; `k` a
+// multiple of 16.
 STEP u64 tile_descriptor(const u16* tile, u32 k) {
     return (u64)((shared_at(tile) + 2 * k) >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 |
            (u64)1 << 62;
@@ -100,8 +104,8 @@ STEP void products_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::
                  "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, 1; }" \
                  : results : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep))
 
-// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has in d[4j +
-// 2h + e] row l/4 + 8h, column 8j + 2·(l % 4) + e.
+// d[64 × N] = (keep ? d : 0) + A[64 × 16] · B[N × 16]ᵀ. Warp w of four has rows 16w …; lane l has
+// in d[4j + 2h + e] row l/4 + 8h, column 8j + 2·(l % 4) + e.
 template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     static_assert(N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "a width that is spelled out");
     if constexpr (N == 16) PRODUCTS(16, R8, D8(0), 8, 9, 10);
@@ -111,8 +115,8 @@ template <u32 N> STEP void products(float (&d)[N / 2], u64 a, u64 b, u32 keep) {
     else PRODUCTS(256, R128, D128, 128, 129, 130);
 }
 
-// B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in blocks of 64
-// one behind the other.
+// B from a tile that lies the other way: rows k … k + 15 of a tile of `rows` rows, columns in
+// blocks of 64 one behind the other.
 STEP u64 transposed_descriptor(const u16* tile, u32 k, u32 rows) {
     return (u64)((shared_at(tile) + 128 * k) >> 4 & 0x3fff) | (u64)(rows * 128 >> 4) << 16 |
            (u64)(1024 >> 4) << 32 | (u64)1 << 62;

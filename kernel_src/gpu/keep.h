@@ -1,7 +1,7 @@
 // keep: rows of new tokens to a cache (kv.h) of one head.
 //
-//   row      TOKENS × HEAD_DIM f32
-//   slots, position   as latent.h has them; rows: of `capacity` positions, slot s at `sequence_bytes`·s; or
+//   row      TOKENS × HEAD_DIM f32 slots, position   as latent.h has them; rows: of `capacity`
+//   positions, slot s at `sequence_bytes`·s; or
 //             in the pages of table (paged.h)
 //
 // Share: x of ⌈tokens / waves⌉: a wave takes a row.

@@ -1,8 +1,10 @@
 // kept.h: what a sequence keeps of its past in so many numbers, whatever the number of tokens.
 //
-//   slots, position   as attend.h has them, a token of each sequence; ONE: tokens of one, position is the
+//   slots, position   as attend.h has them, a token of each sequence; ONE: tokens of one, position
+//   is the
 //             first's
-//   state     f32; slot s starts `sequence_bytes`·s further on. Nothing is read of a sequence whose position
+//   state     f32; slot s starts `sequence_bytes`·s further on. Nothing is read of a sequence whose
+//   position
 //             is 0: it begins with zeros
 #pragma once
 #include "kjit.h"

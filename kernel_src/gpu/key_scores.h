@@ -1,17 +1,20 @@
-// key_scores: how well kept keys answer a token, by small heads of their own (DeepSeek-V3.2-Exp 2025, the
-// "lightning indexer"): Σ over heads of w · max(q · key, 0).
+// key_scores: how well kept keys answer a token, by small heads of their own (DeepSeek-V3.2-Exp
+// 2025, the "lightning indexer"): Σ over heads of w · max(q · key, 0).
 //
-//   q         tokens × HEADS × HEAD_DIM f32, w  tokens × HEADS f32
-//   slots, position   as attend.h has them, a token of each sequence; ONE: tokens of one, position is the
+//   q         tokens × HEADS × HEAD_DIM f32, w  tokens × HEADS f32 slots, position   as attend.h
+//   has them, a token of each sequence; ONE: tokens of one, position is the
 //             first's
-//   rows      a cache (kv.h) of one head of `capacity` positions, the tokens' own rows included; slot s
+//   rows      a cache (kv.h) of one head of `capacity` positions, the tokens' own rows included;
+//   slot s
 //             starts `sequence_bytes`·s further on
-//   scores    rows of `capacity` f32, of the tokens from `first` on. Behind a token's own position nothing is
+//   scores    rows of `capacity` f32, of the tokens from `first` on. Behind a token's own position
+//   nothing is
 //             written
 // Share: x of `splits`, y the row.
 //
-// TILE positions at a time are in shared memory as singles, beside the queries of as many heads as there is
-// room for. LANES threads have EACH heads apiece, all threads together a number of positions at once.
+// TILE positions at a time are in shared memory as singles, beside the queries of as many heads as
+// there is room for. LANES threads have EACH heads apiece, all threads together a number of
+// positions at once.
 //
 // S: HEADS, TILE, ONE, and those of kv.h.
 #pragma once

@@ -1,11 +1,12 @@
-// kjit.h: the words our kernels are written in: one dialect for nvrtc, hiprtc, plain clang and the simulated
-// device. The only file that knows whose compiler is running. No vendor header, no device library.
+// kjit.h: the words our kernels are written in: one dialect for nvrtc, hiprtc, plain clang and the
+// simulated device. The only file that knows whose compiler is running. No vendor header, no device
+// library.
 //
-// Macros of the compilation, always given: KJ_WAVE (lanes in a wave: 32 or 64), KJ_BLOCK (threads in a block,
-// a multiple of KJ_WAVE). Optional: KJ_MIN_BLOCKS (blocks that must fit a compute unit together; bounds the
-// registers), KJ_BESIDE (NVIDIA: threads of a launched block beside the KJ_BLOCK, which take no part in its
-// barriers), KJ_F32 (AMD: no instruction that takes or makes halves). The grid is a launch argument; a kernel
-// that needs its size is told so as an argument.
+// Macros of the compilation, always given: KJ_WAVE (lanes in a wave: 32 or 64), KJ_BLOCK (threads
+// in a block, a multiple of KJ_WAVE). Optional: KJ_MIN_BLOCKS (blocks that must fit a compute unit
+// together; bounds the registers), KJ_BESIDE (NVIDIA: threads of a launched block beside the
+// KJ_BLOCK, which take no part in its barriers), KJ_F32 (AMD: no instruction that takes or makes
+// halves). The grid is a launch argument; a kernel that needs its size is told so as an argument.
 //
 // Words: STEP type name(args) { … }   a device function, always inlined
 //        KERNEL name(args) { … }   an entry point: blocks of KJ_BLOCK threads in x
@@ -14,13 +15,13 @@
 //        LDS_DYNAMIC(name)   u8* to the memory given at launch (one per kernel)
 //        UNROLL   before a loop whose count is a constant
 //
-// A family's work is a *step*: `template <class S> struct Family` with `step(args, share, lds…)`. S is a
-// struct of constants that kernel_src/src/render.rs renders: a kernel of one step finds it in shape.h as
-// `Shape`. All of a step's own names are inside the template, so that steps of any shapes go into one
-// translation unit, and into one kernel. Shared memory is the caller's: `Shared` says what a step needs, and
-// steps that follow each other may be given the same, with a barrier between them. Arguments go by value: by
-// reference, clang 19 took up to eleven registers more (repack). A kernel is a few lines that read a launch's
-// share and call a step.
+// A family's work is a *step*: `template <class S> struct Family` with `step(args, share, lds…)`. S
+// is a struct of constants that kernel_src/src/render.rs renders: a kernel of one step finds it in
+// shape.h as `Shape`. All of a step's own names are inside the template, so that steps of any
+// shapes go into one translation unit, and into one kernel. Shared memory is the caller's: `Shared`
+// says what a step needs, and steps that follow each other may be given the same, with a barrier
+// between them. Arguments go by value: by reference, clang 19 took up to eleven registers more
+// (repack). A kernel is a few lines that read a launch's share and call a step.
 #pragma once
 
 using u8 = unsigned char;
@@ -81,8 +82,8 @@ STEP u64 wave_ballot(bool p) { return __ballot_sync(0xffffffffu, p); }
 STEP i32 dot4(u32 a, u32 b, i32 c) { return __dp4a((i32)a, (i32)b, c); }
 STEP u32 count_bits(u64 v) { return __popcll(v); }
 
-// Read once: not kept in the first cache. Ordered with other volatile statements, so it stays before
-// wait_for_producer().
+// Read once: not kept in the first cache. Ordered with other volatile statements, so it stays
+// before wait_for_producer().
 STEP u32x4 load16_once(const void* p) {
     u32x4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -106,8 +107,8 @@ STEP void store16_once(void* p, u32x4 v) {
                  : "memory");
 }
 
-// Dependent launch: the next kernel of the stream may start now; wait until the kernels before have written
-// all they write.
+// Dependent launch: the next kernel of the stream may start now; wait until the kernels before have
+// written all they write.
 STEP void launch_dependents() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -141,15 +142,16 @@ STEP void lds_add(u64* p, u64 v) { atomicAdd(p, v); }
 STEP void global_add(u32* p, u32 v) { atomicAdd(p, v); }
 STEP void global_add(u64* p, u64 v) { atomicAdd(p, v); }
 
-// Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles (0–7) of
-// the low 16 bits.
+// Each byte of the result is byte `n` of the eight bytes (a low, b high), n the 4 selector nibbles
+// (0–7) of the low 16 bits.
 STEP u32 kj_prmt(u32 a, u32 b, u32 nibbles) {
     u32 r;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(nibbles));
     return r;
 }
 
-// Eight 4-bit codes of a word (low nibbles of its bytes, then high ones) → eight bytes of a table of sixteen.
+// Eight 4-bit codes of a word (low nibbles of its bytes, then high ones) → eight bytes of a table
+// of sixteen.
 STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
     u32 three = codes & 0x77777777u;                       // prmt reads bit 3 as "repeat the sign"
     // Picks byte i of the first or of the second half's answer.
@@ -202,7 +204,8 @@ STEP void block_sync() {
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
-STEP void wave_sync() {  // lanes of a wave run in step: only the order of memory accesses needs saying
+// lanes of a wave run in step: only the order of memory accesses needs saying
+STEP void wave_sync() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
     __builtin_amdgcn_wave_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
@@ -253,8 +256,8 @@ STEP u32 kj_get(u32 v, u32 lane) {
     return (u32)__builtin_amdgcn_ds_bpermute((i32)(lane << 2), (i32)v);
 #endif
 }
-// Masks are constants after unrolling. Data-parallel primitives where the family has them (no LDS cycle), a
-// swizzle else.
+// Masks are constants after unrolling. Data-parallel primitives where the family has them (no LDS
+// cycle), a swizzle else.
 STEP u32 kj_xor(u32 v, u32 mask) {
     i32 s = (i32)v;
     switch (mask) {
@@ -271,9 +274,9 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         case 16: return (u32)__builtin_amdgcn_ds_swizzle(s, 0x401F);
 #if defined(__GFX11__) || defined(__GFX12__)
         case 32: {
-            // LLVM 19, like all before its pull request 182162 (2026), sinks the instruction, and what
-            // computes `v`, into a branch that only some lanes take: the others' values are then missing.
-            // Found by emulating the machine code. An asm statement is convergent.
+            // LLVM 19, like all before its pull request 182162 (2026), sinks the instruction, and
+            // what computes `v`, into a branch that only some lanes take: the others' values are
+            // then missing. Found by emulating the machine code. An asm statement is convergent.
             u32 other = __builtin_amdgcn_permlane64(v);
             asm("" : "+v"(other));
             return other;
@@ -282,8 +285,8 @@ STEP u32 kj_xor(u32 v, u32 mask) {
         default: return kj_get(v, (thread_id() % KJ_WAVE) ^ mask);
     }
 }
-// The target's dot product of bytes, by its row in the engine's table: 1 v_dot4_i32_i8, 2 v_dot4_i32_iu8, 0
-// none.
+// The target's dot product of bytes, by its row in the engine's table: 1 v_dot4_i32_i8, 2
+// v_dot4_i32_iu8, 0 none.
 #ifdef KJ_DOT4
 STEP i32 dot4(u32 a, u32 b, i32 c) {
 #if KJ_DOT4 == 2
@@ -433,23 +436,24 @@ STEP void lookup16(u32 codes, u32x4 table, u32& low, u32& high) {
 
 // ------------------------------------------------------------------------- the same for everybody
 
-// Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs beside the
-// kernel before it, and a const RESTRICT pointer is read through NVIDIA's non-coherent path, whose lines may
-// date from before that kernel's writes (an H200 gave other logits at every run with quantised rows of 4096,
-// whose activations are read from global memory).
+// Only on what no kernel of the chain writes: weights, biases, tables. A dependent launch runs
+// beside the kernel before it, and a const RESTRICT pointer is read through NVIDIA's non-coherent
+// path, whose lines may date from before that kernel's writes (an H200 gave other logits at every
+// run with quantised rows of 4096, whose activations are read from global memory).
 #define RESTRICT __restrict__
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))  // a macro, so that constants of a struct may use it
 
 constexpr u32 kj_waves = KJ_BLOCK / KJ_WAVE;
 static_assert(KJ_BLOCK % KJ_WAVE == 0, "a block is a whole number of waves");
 
-// A step's share of its work: the place of this block in the step's grid. In a kernel of one step, in the
-// launch's.
+// A step's share of its work: the place of this block in the step's grid. In a kernel of one step,
+// in the launch's.
 struct Share { u32 x, y, z; };
 STEP Share launched_share() { return Share{block_id(), block_id_y(), block_id_z()}; }
 
-// For steps that read ahead, before others have written all of their inputs: `release` lets what comes next
-// begin, `wait` returns when all is written. This one is a kernel of one step, after the launch before it.
+// For steps that read ahead, before others have written all of their inputs: `release` lets what
+// comes next begin, `wait` returns when all is written. This one is a kernel of one step, after the
+// launch before it.
 struct LaunchBefore {
     STEP void release() { launch_dependents(); }
     STEP void wait() { wait_for_producer(); }
@@ -469,8 +473,8 @@ STEP u32 max_u32(u32 a, u32 b) { return a > b ? a : b; }
 STEP float abs_f32(float x) { return as_f32(as_u32(x) & 0x7fffffffu); }
 
 #ifdef KJ_F32
-// Halves are only kept: integers make an f32 of one and back, exactly as the instructions do (a NaN stays
-// one, of other bits). Neither depends on how the hardware treats subnormal numbers.
+// Halves are only kept: integers make an f32 of one and back, exactly as the instructions do (a NaN
+// stays one, of other bits). Neither depends on how the hardware treats subnormal numbers.
 STEP float load(f16 h) {
     u32 size = h.bits & 0x7fffu, sign = (u32)(h.bits & 0x8000u) << 16;
     // The exponent's bias is 15 there and 127 here; infinity and NaN have the largest one.
@@ -480,9 +484,12 @@ STEP float load(f16 h) {
 }
 STEP f16 round_f16(float f) {
     u32 size = as_u32(f) & 0x7fffffffu, sign = as_u32(f) >> 16 & 0x8000u;
-    u32 bits = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);  // to nearest, ties to even
-    if (size < 0x38800000u) bits = (u32)round_int(as_f32(size) * 16777216.0f);  // below 2^-14: so many 2^-24
-    if (size >= 0x477ff000u) bits = 0x7c00u;                                    // what rounds to 2^16
+    // to nearest, ties to even
+    u32 bits = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);
+    // below 2^-14: so many 2^-24
+    if (size < 0x38800000u) bits = (u32)round_int(as_f32(size) * 16777216.0f);
+    // what rounds to 2^16
+    if (size >= 0x477ff000u) bits = 0x7c00u;
     if (size > 0x7f800000u) bits = 0x7e00u;
     return f16{(u16)(bits | sign)};
 }
@@ -574,8 +581,8 @@ STEP u64 block_largest(u64 v) {
     return v;
 }
 
-// True in all threads of the last of `blocks` blocks to get here, which then sees what all the others wrote
-// before. The counter starts at 0 and is 0 again afterwards.
+// True in all threads of the last of `blocks` blocks to get here, which then sees what all the
+// others wrote before. The counter starts at 0 and is 0 again afterwards.
 STEP bool last_block(u32* counter, u32 blocks) {
     LDS_ARRAY(u32, is_last, 1);
     device_fence();
@@ -591,10 +598,11 @@ STEP bool last_block(u32* counter, u32 blocks) {
     return last;
 }
 
-// e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of two by the
-// exponent's bits.
+// e^x to 2 ulp: Cody and Waite's reduction to |r| ≤ ln2/2, a polynomial of degree 6, the power of
+// two by the exponent's bits.
 STEP float exp_f32(float x) {
-    x = x < -104.5f ? -104.5f : x;  // 0 from here down; comparisons, not min and max, so that a NaN stays one
+    // 0 from here down; comparisons, not min and max, so that a NaN stays one
+    x = x < -104.5f ? -104.5f : x;
     x = x > 88.73f ? 88.73f : x;    // infinity from here up
     i32 whole = round_int(x * 1.44269504f);
     // Ln2 = 0.693359375 − 2.12194440e-4, the first exact with n.
@@ -615,7 +623,8 @@ STEP float sigmoid(float x) { return 1.0f / (1.0f + exp_f32(-x)); }
 // elsewhere.
 STEP float tanh_f32(float x) {
     float a = abs_f32(x);
-    float s = x * x, p = -1.4558344e-3f;  // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: off by 9e-9 at ½
+    // 1 − s/3 + 2s²/15 − 17s³/315 + 62s⁴/2835 …: off by 9e-9 at ½
+    float s = x * x, p = -1.4558344e-3f;
     p = fma_f32(p, s, 3.5921280e-3f);
     p = fma_f32(p, s, -8.8632355e-3f);
     p = fma_f32(p, s, 2.1869489e-2f);

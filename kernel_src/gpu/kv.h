@@ -1,7 +1,7 @@
-// kv.h: the cache of keys and values, element by element. The layout is described in kernel_src/src/kv.rs,
-// and here it is the code: rows of HEAD_DIM elements, row = kv_head · capacity + position; for
-// KvStorage::Q8_0 (signed bytes with a half for each GROUP of 32, or of 16 where the head is no multiple) the
-// scales of all rows follow the codes of all rows.
+// kv.h: the cache of keys and values, element by element. The layout is described in
+// kernel_src/src/kv.rs, and here it is the code: rows of HEAD_DIM elements, row = kv_head ·
+// capacity + position; for KvStorage::Q8_0 (signed bytes with a half for each GROUP of 32, or of 16
+// where the head is no multiple) the scales of all rows follow the codes of all rows.
 //
 // S: HEAD_DIM, KV_STORAGE; with pages KV_HEADS.
 #pragma once
@@ -18,7 +18,8 @@ template <class S> struct Kv {
     static constexpr u32 SIZE = STORAGE == KvStorage::F32 ? 4 : STORAGE == KvStorage::F16 ? 2 : 1;
     // Bytes, without scales.
     static constexpr u32 ROW = SIZE * HEAD_DIM;
-    static constexpr u32 SCALES = HEAD_DIM / GROUP;                                                 // a row
+    // a row
+    static constexpr u32 SCALES = HEAD_DIM / GROUP;
 
     // Byte offset of the scales in a cache of `rows` rows.
     STEP u64 scales_at(u64 rows) { return rows * ROW; }

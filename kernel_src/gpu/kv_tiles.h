@@ -1,12 +1,12 @@
-// kv_tiles.h: keys and values of one head from the cache (kv.h) into tiles of halves (mma.h) in shared
-// memory.
+// kv_tiles.h: keys and values of one head from the cache (kv.h) into tiles of halves (mma.h) in
+// shared memory.
 //
-// Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is repeated,
-// which the scores mask. Halves are copied as they are (asynchronously where the device can). Bytes wait in
-// registers between fetch and store, so that their latency passes behind products. Singles are rounded on the
-// way. `thread` of THREADS share the work. With pages j0 is a multiple of ROWS: a tile lies in one page.
-// Of SIDES, 1: there are no values, k alone is written. Where positions are chosen (chosen.h), tokens are
-// places of the list.
+// Tokens j0 … j0 + ROWS − 1 of those below `end` go to tiles k and v; behind it token end − 1 is
+// repeated, which the scores mask. Halves are copied as they are (asynchronously where the device
+// can). Bytes wait in registers between fetch and store, so that their latency passes behind
+// products. Singles are rounded on the way. `thread` of THREADS share the work. With pages j0 is a
+// multiple of ROWS: a tile lies in one page. Of SIDES, 1: there are no values, k alone is written.
+// Where positions are chosen (chosen.h), tokens are places of the list.
 //
 // S: that of kv.h.
 #pragma once
@@ -26,7 +26,8 @@ STEP u32 kv_tile_at(u32 rows, u32 row, u32 col) { return col / 64 * rows * 64 + 
 template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
     using K = Kv<S>;
     static constexpr u32 HEAD_DIM = S::HEAD_DIM;
-    static constexpr u32 PARTS = ROWS * (HEAD_DIM / 16), EACH = CEIL_DIV(PARTS, THREADS);  // of 16 codes
+    // of 16 codes
+    static constexpr u32 PARTS = ROWS * (HEAD_DIM / 16), EACH = CEIL_DIV(PARTS, THREADS);
     struct Codes {
         u32x4 code[SIDES][EACH];
         u16 scale[SIDES][EACH];
@@ -93,7 +94,8 @@ template <class S, u32 ROWS, u32 THREADS, u32 SIDES = 2> struct KvTiles {
                 const u32 w[4] = {f.code[s][i].x, f.code[s][i].y, f.code[s][i].z, f.code[s][i].w};
                 u32 scale = f.scale[s][i] | (u32)f.scale[s][i] << 16, pair[8];
                 UNROLL for (u32 j = 0; j < 4; j++) {
-                    bytes_to_halves(w[j] ^ 0x80808080u, pair[2 * j], pair[2 * j + 1]);  // 1024 + 128 + code
+                    // 1024 + 128 + code
+                    bytes_to_halves(w[j] ^ 0x80808080u, pair[2 * j], pair[2 * j + 1]);
                     UNROLL for (u32 e = 0; e < 2; e++)
                         pair[2 * j + e] = h2_mul(h2_sub(pair[2 * j + e], 0x64806480u), scale);
                 }

@@ -1,21 +1,21 @@
-// latent: new tokens attend to latents (DeepSeek-V2, arXiv 2405.04434): a row for each position, which is the
-// key of all heads, and up to RANK their value. Their own rows are kept on the way.
+// latent: new tokens attend to latents (DeepSeek-V2, arXiv 2405.04434): a row for each position,
+// which is the key of all heads, and up to RANK their value. Their own rows are kept on the way.
 //
-//   q         TOKENS × HEADS × HEAD_DIM f32, row  TOKENS × HEAD_DIM f32, both as they are
-//   out       TOKENS × HEADS × RANK f32
-//   slots, position   as attend.h has them, a token of each sequence; ONE: tokens of one, position is the
+//   q         TOKENS × HEADS × HEAD_DIM f32, row  TOKENS × HEAD_DIM f32, both as they are out
+//   TOKENS × HEADS × RANK f32 slots, position   as attend.h has them, a token of each sequence;
+//   ONE: tokens of one, position is the
 //             first's
-//   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts `sequence_bytes`·s further on
-//   table     pages of each slot (paged.h)
-//   part      TOKENS × HEADS × splits × Slices::EACH f32 and counters, TOKENS × HEADS / GROUP u32 (zero
+//   rows      a cache (kv.h) of one head of `capacity` positions; slot s starts `sequence_bytes`·s
+//   further on table     pages of each slot (paged.h) part      TOKENS × HEADS × splits ×
+//   Slices::EACH f32 and counters, TOKENS × HEADS / GROUP u32 (zero
 //             before and after); null where splits is 1
 //   chosen    where KJ_CHOSEN is set (chosen.h)
 // Share: x of `splits`, y of HEADS / GROUP, z of TOKENS. Slices and their sum as in attend.h.
 //
-// A wave has AT_ONCE positions at a time: each lane eight neighbouring elements of a row, as often as the
-// row has more of them, and of them its part of every score; then, of the same elements as values, its
-// columns of the results of all GROUP heads. Queries are in shared memory, and no wave waits for another
-// before the end.
+// A wave has AT_ONCE positions at a time: each lane eight neighbouring elements of a row, as often
+// as the row has more of them, and of them its part of every score; then, of the same elements as
+// values, its columns of the results of all GROUP heads. Queries are in shared memory, and no wave
+// waits for another before the end.
 //
 // S: HEADS, GROUP, RANK, ONE, and those of kv.h.
 #pragma once
@@ -42,7 +42,8 @@ template <class S> struct Latent {
     using Eight = typename K::Eight;
     using Sum = Slices<S::GROUP, S::RANK>;
     static constexpr u32 HEADS = S::HEADS, HEAD_DIM = S::HEAD_DIM, RANK = S::RANK, GROUP = S::GROUP;
-    static constexpr u32 AT_ONCE = 4, TILE = kj_waves * AT_ONCE;  // positions of a wave, and of a block
+    // positions of a wave, and of a block
+    static constexpr u32 AT_ONCE = 4, TILE = kj_waves * AT_ONCE;
     // Eights of a row, of a row's value, and how many of them a lane has.
     static constexpr u32 CHUNKS = HEAD_DIM / 8, EACH = CEIL_DIV(CHUNKS, KJ_WAVE);
     static constexpr u32 VALUES = CEIL_DIV(RANK, 8), COLUMNS = CEIL_DIV(VALUES, KJ_WAVE);
@@ -171,8 +172,8 @@ template <class S> struct Latent {
                 UNROLL for (u32 e = 0; e < 8; e++) seen.value[h][n][e] = 0.0f;
         }
         NO_UNROLL for (u32 at = from + wave_id() * AT_ONCE; at < to; at += TILE) {
-            // Positions rise, so that where the last one is kept all are. Of what is fresh nothing is read in
-            // the cache: it may have no page.
+            // Positions rise, so that where the last one is kept all are. Of what is fresh nothing
+            // is read in the cache: it may have no page.
             if (chosen_at(chosen, min_u32(at + AT_ONCE, to) - 1) < past) {
                 const u8* rows = K::page(cache, pages, at);
                 Kept<AT_ONCE> kept;

@@ -1,18 +1,19 @@
-// latent_flash: a prompt's new tokens attend to latents (latent.h says what those are) on matrix units,
-// softmax as it goes (flash.h).
+// latent_flash: a prompt's new tokens attend to latents (latent.h says what those are) on matrix
+// units, softmax as it goes (flash.h).
 //
-//   q      TOKENS × HEADS × HEAD_DIM f32;  out  TOKENS × HEADS × RANK f32
-//   rows   a cache (kv.h) of one head of `capacity` positions, these tokens' rows included; or in the pages
+//   q      TOKENS × HEADS × HEAD_DIM f32;  out  TOKENS × HEADS × RANK f32 rows   a cache (kv.h) of
+//   one head of `capacity` positions, these tokens' rows included; or in the pages
 //          of table (paged.h)
 //   position   u32: tokens before these
 //   chosen where KJ_CHOSEN is set (chosen.h)
 //
 // All heads read the same rows, so the heads of successive tokens are rows of one product: row r of
-// TOKENS·HEADS sees what token r / HEADS sees. A block takes BQ of them, a tile of BK positions passes
-// through shared memory, key and value at once. The result has so many columns that a wave holds a part of
-// them: of WAVES_N waves that have the same MI·MMA_M rows each makes the scores of some positions and tells
-// the others its rows' maximum, shares of all positions go through shared memory, and each wave multiplies
-// all of them with its own columns. Where positions are chosen (chosen.h), a block's rows are one token's.
+// TOKENS·HEADS sees what token r / HEADS sees. A block takes BQ of them, a tile of BK positions
+// passes through shared memory, key and value at once. The result has so many columns that a wave
+// holds a part of them: of WAVES_N waves that have the same MI·MMA_M rows each makes the scores of
+// some positions and tells the others its rows' maximum, shares of all positions go through shared
+// memory, and each wave multiplies all of them with its own columns. Where positions are chosen
+// (chosen.h), a block's rows are one token's.
 //
 // S: HEADS, RANK, MI, BK, WAVES_N, STAGES (1 or 2 tiles in shared memory), and those of kv.h.
 // Share: x of ⌈TOKENS·HEADS / BQ⌉ or more; where positions are chosen, of TOKENS·⌈HEADS / BQ⌉.

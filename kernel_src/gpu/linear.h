@@ -1,5 +1,5 @@
-// linear: attention whose past is a matrix for each head, S of N keys × VALUES values, with decay and, with
-// CORRECTED, a correction (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv 2503.14456):
+// linear: attention whose past is a matrix for each head, S of N keys × VALUES values, with decay
+// and, with CORRECTED, a correction (Yang et al. 2024, arXiv 2412.06464; RWKV-7, arXiv 2503.14456):
 //
 //   S'[n][v] = w[n] · S[n][v] + b[n] · Σ_j a[j] · S[j][v] + k[n] · v[v]
 //   y[v]     = Σ_n q[n] · S'[n][v]

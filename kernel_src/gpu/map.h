@@ -1,22 +1,23 @@
 // map: rows made element by element, a thread each (a sum: a block); possibly added to a residual.
 //
-//   Map::Act        f(x)
-//   Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES]; without WEIGHTS or BIASES,
+//   Map::Act        f(x) Map::Affine     p0 · a[c / EACH mod WEIGHTS] · x + b[c / EACH mod BIASES];
+//   without WEIGHTS or BIASES,
 //                   without them
 //   Map::Gate       f(a[c / EACH]) · x: gates of COLS / EACH
 //   Map::AddChosen  x + b[which[c / EACH]][c mod EACH]: a row of b for each run of a row,
 //                   `which` of COLS / EACH
-//   Map::Spread     a[c / EACH] · x[c mod EACH]: one run for several factors
-//   Map::Sum        Σ of the SLOTS runs of a row
-//   Map::Slice      of each run of RUN elements the TAKE from AT on
-//   Map::Concat     runs of FIRST elements of x, behind each BEHIND of a: those of RUNS runs in turn; zeros
+//   Map::Spread     a[c / EACH] · x[c mod EACH]: one run for several factors Map::Sum        Σ of
+//   the SLOTS runs of a row Map::Slice      of each run of RUN elements the TAKE from AT on
+//   Map::Concat     runs of FIRST elements of x, behind each BEHIND of a: those of RUNS runs in
+//   turn; zeros
 //                   where RUNS is 0
 //   Map::Dot        Σ of x · a over a run of EACH elements
 //   Map::FromTiles  x, which lies as halves in tiles: blocks of 64 × 64, the inputs of a GEMM
 //   Map::Rotate     heads of HEAD elements by position: rope.h, a has the angles
 //   Map::Temper     x · (1 + p0 · ln(⌊(position + OFFSET) / PERIOD⌋ + 1))
 //
-//   x, residual, y  a row for each of the grid's y, those of y COLS wide, f32; y may be x or residual where
+//   x, residual, y  a row for each of the grid's y, those of y COLS wide, f32; y may be x or
+//   residual where
 //             c is made of c alone
 //   position  u32: of row r the first's + r; EACH_OWN: that of slot which[r] (null: slot r)
 //
@@ -33,7 +34,8 @@ struct MapArgs {
     float p0, p1, p2, p3;
 };
 
-// ln to 2 ulp, of normal numbers above zero: the power of two, and the series of artanh for what is left.
+// ln to 2 ulp, of normal numbers above zero: the power of two, and the series of artanh for what is
+// left.
 STEP float ln_f32(float x) {
     u32 bits = as_u32(x) - 0x3f3504f3u;  // √½
     float whole = (float)((i32)bits >> 23);

@@ -1,28 +1,29 @@
-// mma.h: one vocabulary for a tile product over every matrix unit: C[M × N] += A[M × K] · B[N × K]ᵀ, f32
-// sums.
+// mma.h: one vocabulary for a tile product over every matrix unit: C[M × N] += A[M × K] · B[N ×
+// K]ᵀ, f32 sums.
 //
-// A product is one wave's: MMA_M × MMA_N results, MMA_K deep. A *fragment* is what one lane holds of it;
-// where an element lies is written once per family (`acc_row`, `acc_col` and the loads), and loads, epilogues
-// and softmax use only that.
+// A product is one wave's: MMA_M × MMA_N results, MMA_K deep. A *fragment* is what one lane holds
+// of it; where an element lies is written once per family (`acc_row`, `acc_col` and the loads), and
+// loads, epilogues and softmax use only that.
 //
-// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks of a row
-// in an order that is swizzled by the row (`tile_at`). So eight rows' same chunk lies in eight different
-// banks, for ldmatrix as for plain loads; it is also wgmma's 128-byte swizzle, if the tile starts at a
-// multiple of 1024 bytes. Tiles in device memory (the gemm's activations) are laid out the same way, so that
-// copying one is copying bytes.
+// Inputs come from tiles in shared memory: rows of 64 halves (128 bytes), the eight 16-byte chunks
+// of a row in an order that is swizzled by the row (`tile_at`). So eight rows' same chunk lies in
+// eight different banks, for ldmatrix as for plain loads; it is also wgmma's 128-byte swizzle, if
+// the tile starts at a multiple of 1024 bytes. Tiles in device memory (the gemm's activations) are
+// laid out the same way, so that copying one is copying bytes.
 //
 // Constants: KJ_MMA, the family:
-//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device
-//   1  mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75) PTX ISA, "Warp-level matrix
+//   0  plain FMA (or dot2) on 16 × 32 × 4: gfx8, gfx9 before 908, gfx10, and the simulated device 1
+//   mma.sync m16n8k16 twice (sm_80 on), or m16n8k8 four times (sm_75) PTX ISA, "Warp-level matrix
 //      instructions"
 //   2  MFMA 16×16×16, wave 64: gfx908, 90a, 942, 950                           CDNA3 ISA, chapter 7
-//   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section 7.9
-//   4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA, section 7.12
-//   5  WMMA 16×16×32, wave 32, gfx1250: the same, twice as deep. Which depth a place of a lane
+//   3  WMMA 16×16×16, wave 32, gfx11: lanes 16–31 repeat what 0–15 hold        RDNA3 ISA, section
+//   7.9 4  WMMA 16×16×16, wave 32, gfx12: lanes split the depth                    RDNA4 ISA,
+//   section 7.12 5  WMMA 16×16×32, wave 32, gfx1250: the same, twice as deep. Which depth a place
+//   of a lane
 //      stands for is the same for A and B, and no sum depends on it: here a lane has sixteen
 //      neighbouring ones
-// KJ_SIMULATED runs families 2–5 by exchanging fragments through shared memory, each lane in its layout.
-// KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
+// KJ_SIMULATED runs families 2–5 by exchanging fragments through shared memory, each lane in its
+// layout. KJ_DOT2 (family 0): the target has v_dot2_f32_f16.
 #pragma once
 #include "kjit.h"
 
@@ -34,25 +35,26 @@ STEP u32 shared_at(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 #define KJ_DOT2 0
 #endif
 
-// Index of an element in a tile of rows of 64: chunk k/8 of a row lies at k/8 ^ row%8. Tiles wider than 64
-// are several, one behind the other. Written so that for a constant k it costs one instruction; sums of a
-// constant and a lane's part of k are written with ^ below for the same reason.
+// Index of an element in a tile of rows of 64: chunk k/8 of a row lies at k/8 ^ row%8. Tiles wider
+// than 64 are several, one behind the other. Written so that for a constant k it costs one
+// instruction; sums of a constant and a lane's part of k are written with ^ below for the same
+// reason.
 STEP u32 tile_at(u32 row, u32 k) { return (row * 64 + row % 8 * 8) ^ k; }
 
-// Index of an element in panels, `steps` of 128 columns: for 8 tokens and 128 columns, four times 32 lanes
-// with eight columns each; lane 4t + p has token t, and of the 32 columns of span p the first eight in the
-// first round (small_gemm.h).
+// Index of an element in panels, `steps` of 128 columns: for 8 tokens and 128 columns, four times
+// 32 lanes with eight columns each; lane 4t + p has token t, and of the 32 columns of span p the
+// first eight in the first round (small_gemm.h).
 STEP u64 panel_at(u32 token, u32 col, u32 steps) {
     return ((u64)(token / 8) * steps + col / 128) * 1024 + col % 32 / 8 * 256 +
            (token % 8 * 4 + col % 128 / 32) * 8 + col % 8;
 }
 
-// MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share. `acc_slot`
-// says in which of its rows a result is, `slot_row` and `acc_col` where that row and the result's column are
-// in the product.
+// MMA_ACC results a lane, in MMA_ROWS distinct rows, which MMA_ROW_LANES neighbouring lanes share.
+// `acc_slot` says in which of its rows a result is, `slot_row` and `acc_col` where that row and the
+// result's column are in the product.
 #if KJ_MMA == 0
-// Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight neighbouring
-// rows of a tile, which with the padded stride of our tiles are in different banks.
+// Lanes lie 8 across; a lane's rows and columns are spread so that eight neighbours read eight
+// neighbouring rows of a tile, which with the padded stride of our tiles are in different banks.
 #define MMA_M 16
 #define MMA_N 32
 #define MMA_K 4
@@ -107,8 +109,8 @@ STEP constexpr u32 acc_slot(u32 i) { return i; }
 #endif
 STEP u32 acc_row(u32 i) { return slot_row(acc_slot(i)); }
 
-// Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at once took
-// more registers than there are on gfx1010).
+// Before a loop over steps of depth: all of them, or two of family 0's sixteen (all their loads at
+// once took more registers than there are on gfx1010).
 #if KJ_MMA == 0 && !defined(KJ_SIMULATED)
 #define MMA_UNROLL _Pragma("unroll 2")
 #else
@@ -123,7 +125,8 @@ UNROLL for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = 0.0f;
 
 // ----------------------------------------------------------------------------- 16-bit conversions
 
-// To nearest even. Saturates: a large activation must not become infinite, which the next sum would make NaN.
+// To nearest even. Saturates: a large activation must not become infinite, which the next sum would
+// make NaN.
 STEP float clamp_f16(float f) { return min_f32(max_f32(f, -65504.0f), 65504.0f); }
 STEP u32 pack_input(float lo, float hi) {
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
@@ -137,10 +140,12 @@ STEP u32 pack_input(float lo, float hi) {
 STEP float input_value(u16 bits) { return load(f16{bits}); }
 
 // ----------------------------------------------------------------------------- loads and products
-// load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of MMA_K)
-// load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row r lies at
+// load_a(a, tile, row, k): rows row … of a tile, depths k … (row, k multiples of 16; family 0: k of
+// MMA_K) load_b(b, tile, row, k, swizzle): the same for B, whose rows are the result's columns; row
+// r lies at
 //   r ^ swizzle (0 to 7)
-// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements the
+// load_b_t(b, tile, k, col): B from a tile that lies the other way: a row per depth, its elements
+// the
 //   result's columns
 
 #if KJ_MMA == 1
@@ -152,8 +157,8 @@ STEP void ldmatrix4_t(u32 (&r)[4], const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_at(p)) : "memory");
 }
-// Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7, 8–15), (8–15,
-// 8–15).
+// Lane l names row l%8 of 8×8 matrix l/8. Of A these are (rows 0–7, k 0–7), (8–15, 0–7), (0–7,
+// 8–15), (8–15, 8–15).
 STEP void load_a(FragA& a, const u16* tile, u32 row, u32 k) {
     ldmatrix4(a.v, tile + tile_at(row + lane_id() % 16, (lane_id() / 16 * 8) ^ k));
 }
@@ -182,7 +187,8 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     mma_m16n8k16(c.v, a.v, b.v);
     mma_m16n8k16(c.v + 4, a.v, b.v + 2);
 }
-// A result is an input of the next product without leaving the lane: its columns are that product's depth.
+// A result is an input of the next product without leaving the lane: its columns are that product's
+// depth.
 #define MMA_ACC_IS_A 1
 STEP void acc_to_a(FragA& a, const FragC& c) {
     UNROLL for (u32 i = 0; i < 4; i++) a.v[i] = pack_input(c.v[2 * i], c.v[2 * i + 1]);
@@ -256,8 +262,8 @@ STEP void input_values(const u16* from, float (&to)[MMA_K]) {
     kjsim::floats<MMA_K>(from, to);
 #endif
 }
-// What the instruction does, from what each lane holds: fragments go through shared memory, as no lane sees
-// another's registers.
+// What the instruction does, from what each lane holds: fragments go through shared memory, as no
+// lane sees another's registers.
 STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     // One array for both: eight waves have room beside 57 KB of a kernel's own.
     LDS_ARRAY(u16, held, kj_waves * 16 * MMA_K);
@@ -271,7 +277,8 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
     wave_sync();
     for (u32 i = 0; i < MMA_WORDS; i++) *(u32*)&held[own + 2 * i] = b.v[i];
     wave_sync();
-    input_values(&held[at + acc_col(0) * MMA_K], right);  // all of a lane's results are in one column
+    // all of a lane's results are in one column
+    input_values(&held[at + acc_col(0) * MMA_K], right);
     for (u32 i = 0; i < MMA_ACC; i++) c.v[i] = kjsim::product<MMA_K>(left[i], right, c.v[i]);
 #ifdef KJSIM_WRONG_matrix
     c.v[0] = kjsim::wrong(c.v[0]);
@@ -298,10 +305,10 @@ STEP void mma(FragC& c, const FragA& a, const FragB& b) {
 #endif
 #endif
 
-// Behind a loop of products, before a branch to where they are read. MFMA's result is there some wait states
-// later, CDNA does not wait for it, and LLVM adds up the states of one of the two ways only: its
-// GCNHazardRecognizer passes over blocks that it came through before, by the longer way first. Found by
-// emulating the machine code.
+// Behind a loop of products, before a branch to where they are read. MFMA's result is there some
+// wait states later, CDNA does not wait for it, and LLVM adds up the states of one of the two ways
+// only: its GCNHazardRecognizer passes over blocks that it came through before, by the longer way
+// first. Found by emulating the machine code.
 STEP void products_settle() {
 #if KJ_MMA == 2 && !defined(KJ_SIMULATED)
 #if defined(__gfx942__)
@@ -315,9 +322,10 @@ STEP void products_settle() {
 }
 
 // ---------------------------------------------------------------------- copies into shared memory
-// Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel by
-// themselves: commit closes a group of them, copy_wait(n) waits until at most n groups of this thread are on
-// their way; then the block must synchronise. Elsewhere the copy is done when the call returns.
+// Sixteen bytes from device memory to shared memory, both aligned. On sm_80 and later they travel
+// by themselves: commit closes a group of them, copy_wait(n) waits until at most n groups of this
+// thread are on their way; then the block must synchronise. Elsewhere the copy is done when the
+// call returns.
 #if defined(KJ_NVIDIA) && __CUDA_ARCH__ >= 800
 STEP void copy16(void* to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_at(to)), "l"(from) : "memory");

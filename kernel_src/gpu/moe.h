@@ -1,13 +1,14 @@
-// moe: rows of a prompt grouped by the expert that each (token, slot) pair has chosen, on the device.
+// moe: rows of a prompt grouped by the expert that each (token, slot) pair has chosen, on the
+// device.
 //
-// MoeCount counts; MoePlace gives each expert a run of tiles of BM rows and each of its pairs a row there, in
-// the pairs' order; MoeSum adds the experts' rows of each token up. Between them the rows are gathered
-// (tiles.h) and multiplied (gemm.h).
+// MoeCount counts; MoePlace gives each expert a run of tiles of BM rows and each of its pairs a row
+// there, in the pairs' order; MoeSum adds the experts' rows of each token up. Between them the rows
+// are gathered (tiles.h) and multiplied (gemm.h).
 //
-//   experts      u32, tokens × TOP               counts  u32, EXPERTS
-//   tile_expert  u32, max_tiles: the expert of each tile, or ~0 behind the last
-//   source       u32, max_tiles · BM: the token of each row, or ~0 where a tile is not full or not there
-//   row_of       u32, tokens × TOP: the row of each pair
+//   experts      u32, tokens × TOP               counts  u32, EXPERTS tile_expert  u32, max_tiles:
+//   the expert of each tile, or ~0 behind the last source       u32, max_tiles · BM: the token of
+//   each row, or ~0 where a tile is not full or not there row_of       u32, tokens × TOP: the row
+//   of each pair
 //
 // S: EXPERTS, TOP, BM, COLS (MoeSum).
 #pragma once
@@ -79,8 +80,8 @@ struct MoeSumArgs {
     float* out;
 };
 
-// out[t] = residual[t] + Σ over slots s of shares[t, s] · y[row_of[t, s]], all f32; the residual may be
-// absent or the output. Share: x the token.
+// out[t] = residual[t] + Σ over slots s of shares[t, s] · y[row_of[t, s]], all f32; the residual
+// may be absent or the output. Share: x the token.
 template <class S> struct MoeSum {
     STEP void step(MoeSumArgs a, Share share) {
         u32 t = share.x;

@@ -1,12 +1,13 @@
-// noise.h: the noise of a draw, a number of its own for each token. The token whose score is greatest is
-// drawn; its score is (logit − largest) / temperature plus noise, −ln(−ln u) of a number u from 0 to 1, so
-// each token comes as often as the softmax says (Gumbel's maximum). A small change of the logits seldom
-// changes which score is greatest: a place in a sum over the vocabulary moves with every logit before it.
+// noise.h: the noise of a draw, a number of its own for each token. The token whose score is
+// greatest is drawn; its score is (logit − largest) / temperature plus noise, −ln(−ln u) of a
+// number u from 0 to 1, so each token comes as often as the softmax says (Gumbel's maximum). A
+// small change of the logits seldom changes which score is greatest: a place in a sum over the
+// vocabulary moves with every logit before it.
 //
-// u comes of a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3") of
-// the seed, the position that the token gets, and its id; four ids share a block of four words. The host
-// (kernel_src/src/noise.rs) computes the same bits: integers, conversions, products with powers of two, and
-// fused sums, which no compiler's option changes.
+// u comes of a counter: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1,
+// 2, 3") of the seed, the position that the token gets, and its id; four ids share a block of four
+// words. The host (kernel_src/src/noise.rs) computes the same bits: integers, conversions, products
+// with powers of two, and fused sums, which no compiler's option changes.
 #pragma once
 #include "kjit.h"
 

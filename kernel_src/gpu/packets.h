@@ -1,24 +1,26 @@
-// packets.h: a vector of values handed from those who make it to those who multiply with it, inside a kernel
-// of many steps (stream.h). Whoever makes 16 values quantises them, once for all, and nobody meets: a reader
-// asks for what it needs until it is there.
+// packets.h: a vector of values handed from those who make it to those who multiply with it, inside
+// a kernel of many steps (stream.h). Whoever makes 16 values quantises them, once for all, and
+// nobody meets: a reader asks for what it needs until it is there.
 //
-// 16 values, a *group*, are three packets of 16 bytes: 16 high bytes, 16 low bytes (activations.h: q = 256
-// times high + low) and the scale are nine words, three of each packet's, and its fourth word is the *epoch*,
-// the number of the launch. So a packet says itself whether it is this launch's; memory of every vector is
-// its own, since what the launch before left there must not be taken for anything else. Packet k of all
-// groups, then packet k + 1 of all; behind them {sum of squares, epoch} of each group.
+// 16 values, a *group*, are three packets of 16 bytes: 16 high bytes, 16 low bytes (activations.h:
+// q = 256 times high + low) and the scale are nine words, three of each packet's, and its fourth
+// word is the *epoch*, the number of the launch. So a packet says itself whether it is this
+// launch's; memory of every vector is its own, since what the launch before left there must not be
+// taken for anything else. Packet k of all groups, then packet k + 1 of all; behind them {sum of
+// squares, epoch} of each group.
 //
-// A packet must be seen whole or not at all. A vector of four words is four accesses to PTX, each atomic by
-// itself; `.b128` is one (PTX ISA 8.3, sm_70 and later), so that one epoch serves four words. An epoch in
-// each pair of words, as two words are atomic everywhere, would be 4.5 bytes a value, not 3. Compilers
-// before CUDA 12.3 do not know `.b128`; they are given the vector, which is the same instruction.
+// A packet must be seen whole or not at all. A vector of four words is four accesses to PTX, each
+// atomic by itself; `.b128` is one (PTX ISA 8.3, sm_70 and later), so that one epoch serves four
+// words. An epoch in each pair of words, as two words are atomic everywhere, would be 4.5 bytes a
+// value, not 3. Compilers before CUDA 12.3 do not know `.b128`; they are given the vector, which is
+// the same instruction.
 //
-// A norm on the way: codes are of value times weight of the norm, and its scale, one number for all, is a
-// factor of the product's results. The squares are for that.
+// A norm on the way: codes are of value times weight of the norm, and its scale, one number for
+// all, is a factor of the product's results. The squares are for that.
 //
-// Values *one by one* are handed over as they are, each with its epoch, {f32, epoch}: heads (queries, keys,
-// values), since whoever attends norms and turns them, and waits for its own heads alone; scores of experts,
-// and what those are made of, since a choice is made by them.
+// Values *one by one* are handed over as they are, each with its epoch, {f32, epoch}: heads
+// (queries, keys, values), since whoever attends norms and turns them, and waits for its own heads
+// alone; scores of experts, and what those are made of, since a choice is made by them.
 #pragma once
 #include "persist.h"
 
@@ -70,15 +72,16 @@ struct Links {
     u32 sum;                 // of several devices' results, from 1 (sums.h); 0: none
     const u64* instruction;  // where they come from, in shared memory
 };
-// What is called takes the instruction and has them in registers by this. Given by reference they lay in
-// local memory, and what was read there behind a barrier came behind all that the ring had asked for.
+// What is called takes the instruction and has them in registers by this. Given by reference they
+// lay in local memory, and what was read there behind a barrier came behind all that the ring had
+// asked for.
 STEP Links links_of(const u64* c) {
     return Links{(const u8*)c[4], (u8*)c[5], (const float*)c[6], (u8*)c[7],
                  Meeting::place().epoch, sum_of(c), c};
 }
 
-// Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one instruction, and
-// which one it was differed between two kernels of the same steps.
+// Rounded for itself. Of a sum of two products a compiler makes one of them and the sum one
+// instruction, and which one it was differed between two kernels of the same steps.
 STEP float rounded_product(float scale, i32 sum) { return __fmul_rn(scale, (float)sum); }
 
 // A thread's sums of squares.
@@ -90,7 +93,8 @@ struct Packets {
     // Bytes of so many values that are handed over as they are.
     STEP constexpr u32 values_bytes(u32 values) { return values * 8; }
 
-    // Sixteen lanes hand a group over, `v` each; all of a wave arrive. `weight`: the norm's of this value.
+    // Sixteen lanes hand a group over, `v` each; all of a wave arrive. `weight`: the norm's of this
+    // value.
     STEP void give(const Links& to, u32 groups, u32 group, bool active, float v, float weight) {
         Meeting::delay(100);
         const u32 lane = lane_id() % GROUP, first = lane_id() / GROUP * GROUP;
@@ -110,8 +114,8 @@ struct Packets {
         other = wave_xor(pair, 2);
         const u32 left = lane & 2 ? other : pair, right = lane & 2 ? pair : other;
         const u32 word = lane & 1 ? kj_prmt(left, right, 0x7632) : kj_prmt(left, right, 0x5410);
-        // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three each; what the
-        // others take is nobody's.
+        // Word n of nine: high of quad n, low of quad n − 4, the scale. Lanes 0 … 2 have three
+        // each; what the others take is nobody's.
         u32 three[3];
         UNROLL for (u32 i = 0; i < 3; i++) {
             const u32 n = 3 * lane + i, quad = n % 4;
@@ -151,8 +155,8 @@ struct Packets {
         wave_sync();
     }
 
-    // A group's place in the column: as activations.h has it, but for the last part, which has for each 32
-    // values the scales of both sixteens, then the sums of both.
+    // A group's place in the column: as activations.h has it, but for the last part, which has for
+    // each 32 values the scales of both sixteens, then the sums of both.
     template <bool SPLIT> STEP void keep(u32x4* column, u32 groups, u32 group, const u32x4 (&p)[3]) {
         const u32 wide = groups / 2, at = SPLIT ? group % 2 * wide + group / 2 : group;
         column[at] = u32x4{p[0].x, p[0].y, p[0].z, p[1].x};
@@ -165,9 +169,10 @@ struct Packets {
         last[2 + group % 2] = as_u32(rounded_product(as_f32(p[2].z), high * 256 + low));
     }
 
-    // A vector that was given value by value, four at a time, to a plain column (activations.h; COLS of whole
-    // units) by the block, times the norm's `weights` if there are any. Returns the sum of squares of what
-    // this thread had. Ends without a barrier. FEW: quads that a thread asks for together.
+    // A vector that was given value by value, four at a time, to a plain column (activations.h;
+    // COLS of whole units) by the block, times the norm's `weights` if there are any. Returns the
+    // sum of squares of what this thread had. Ends without a barrier. FEW: quads that a thread asks
+    // for together.
     template <u32 COLS, u32 UNIT, u32 FEW>
     CALLED float take_plain(const u8* in, u32 epoch, const float* weights, u32x4* column) {
         constexpr u32 QUADS = COLS / 4, UNITS = COLS / UNIT;
@@ -210,9 +215,10 @@ struct Packets {
         return sum;
     }
 
-    // A vector of so many groups to the block's column, or to COLUMNS that lie one after the other. Returns
-    // the sums of squares of what this thread had, if they are asked for: SUMS, one for each column, or one
-    // for all. Ends without a barrier. FEW: groups that a thread asks for together.
+    // A vector of so many groups to the block's column, or to COLUMNS that lie one after the other.
+    // Returns the sums of squares of what this thread had, if they are asked for: SUMS, one for
+    // each column, or one for all. Ends without a barrier. FEW: groups that a thread asks for
+    // together.
     template <bool SPLIT, u32 FEW, u32 COLUMNS, u32 SUMS>
     CALLED Squares<SUMS> take(const u8* in, u32 groups, u32 epoch, bool squares, u32x4* column) {
         static_assert(SUMS == 1 || SUMS == COLUMNS, "sums of columns");
@@ -257,10 +263,10 @@ struct Packets {
     }
 };
 
-// For attention (attend_mma.h): heads come from the step before one by one where it hands them over, and what
-// is made of them goes on as packets, from the lanes that have it. (By way of device memory it would be
-// waited for once more: 1 µs and more behind the weights that are asked for.) S: those of
-// attend_mma.h; SEQUENCES, whose values lie one after the other.
+// For attention (attend_mma.h): heads come from the step before one by one where it hands them
+// over, and what is made of them goes on as packets, from the lanes that have it. (By way of device
+// memory it would be waited for once more: 1 µs and more behind the weights that are asked for.) S:
+// those of attend_mma.h; SEQUENCES, whose values lie one after the other.
 template <class S> struct HandedBefore {
     static constexpr u32 VALUES = S::HEADS * S::HEAD_DIM;  // of a sequence's result
     Links links;

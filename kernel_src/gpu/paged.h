@@ -1,10 +1,10 @@
 // paged.h: where the positions of a sequence lie.
 //
-// As a rule a cache (kv.h) has all positions of a sequence one behind the other. Where KJ_PAGE is set, keys
-// and values are pools of pages, each a cache of KJ_PAGE positions, at a fixed distance; a table has the
-// page of each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words a slot. Kernels take it as their
-// last argument then, and their other arguments say nothing of where a sequence lies. Sequences may share
-// pages: who writes a position must have its page alone.
+// As a rule a cache (kv.h) has all positions of a sequence one behind the other. Where KJ_PAGE is
+// set, keys and values are pools of pages, each a cache of KJ_PAGE positions, at a fixed distance;
+// a table has the page of each KJ_PAGE positions of a sequence, ⌈capacity / KJ_PAGE⌉ words a slot.
+// Kernels take it as their last argument then, and their other arguments say nothing of where a
+// sequence lies. Sequences may share pages: who writes a position must have its page alone.
 #pragma once
 #include "kjit.h"
 

@@ -1,14 +1,15 @@
 // peer.h: words in memory that another device of the machine reads or writes while both compute.
 //
-// A value and the number of the meeting that it is for go as one word of 64 bits, which no device tears: who
-// sees the number has the value, whatever else is on its way. So nothing is ordered by a fence, and a word
-// takes one way over the link.
+// A value and the number of the meeting that it is for go as one word of 64 bits, which no device
+// tears: who sees the number has the value, whatever else is on its way. So nothing is ordered by a
+// fence, and a word takes one way over the link.
 //
-// Many values go without a number each, in vectors of 16 bytes (peer_store16): a block *settles* what all of
-// its threads have stored, and then *publishes* a number behind it. Who has seen that number sees the values.
+// Many values go without a number each, in vectors of 16 bytes (peer_store16): a block *settles*
+// what all of its threads have stored, and then *publishes* a number behind it. Who has seen that
+// number sees the values.
 //
-// Loads and stores are of the system's scope, which a device's own caches do not answer; AMD's runtime is
-// asked for fine-grained memory besides.
+// Loads and stores are of the system's scope, which a device's own caches do not answer; AMD's
+// runtime is asked for fine-grained memory besides.
 #pragma once
 #include "persist.h"
 
@@ -65,9 +66,9 @@ STEP u32x4 peer_load16(const void* p) {
 #endif
 }
 
-// All threads of a block arrive: what they have stored is there for whoever sees what one of them publishes
-// next. To PTX a fence is cumulative, so that the publisher's is enough; AMD's waits for the stores of its
-// own wave alone, so that each wave has one.
+// All threads of a block arrive: what they have stored is there for whoever sees what one of them
+// publishes next. To PTX a fence is cumulative, so that the publisher's is enough; AMD's waits for
+// the stores of its own wave alone, so that each wave has one.
 STEP void peer_settle() {
 #if defined(KJ_AMD)
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
@@ -96,8 +97,8 @@ STEP u32 peer_published(const u32* p) {
 #endif
 }
 
-// Words of this device alone, order free: several may be asked for before one of them is waited for, and a
-// count is asked for by who needs it later.
+// Words of this device alone, order free: several may be asked for before one of them is waited
+// for, and a count is asked for by who needs it later.
 STEP u32 own_word(const u32* p) {
 #if defined(KJ_NVIDIA)
     u32 v;
@@ -130,22 +131,22 @@ STEP u32 own_count(u32* p) {
 #endif
 }
 
-// The number of meetings behind so many by `by`. It never goes back to 0, which memory that nobody wrote to
-// has; even and odd go on in turn.
+// The number of meetings behind so many by `by`. It never goes back to 0, which memory that nobody
+// wrote to has; even and odd go on in turn.
 STEP u32 peer_behind(u32 met, u32 by) {
     const u32 sum = met + by;
     return sum < met || sum == 0xffffffffu ? sum - 0xfffffffeu : sum;
 }
 
-// A thread's waiting for another device: turns of its loop, when it began to look at the clock, whether it
-// has an end.
+// A thread's waiting for another device: turns of its loop, when it began to look at the clock,
+// whether it has an end.
 struct PeerWaiting {
     u64 since;
     u32 turns;
     bool over;
 };
-// After a look that found nothing. `over`, of this device: whether somebody has waited in vain; `late`, of
-// the host, says so, too.
+// After a look that found nothing. `over`, of this device: whether somebody has waited in vain;
+// `late`, of the host, says so, too.
 STEP void peer_wait_on(PeerWaiting& w, u32* over, u32* late, u64 limit) {
     if (++w.turns % 256 != 0) return;
     w.over = atomic_load(over) != 0;

@@ -1,21 +1,22 @@
-// persist.h: many steps in one launch. Its blocks are all resident and go from step to step together: between
-// two steps they *meet*, so that each sees what the others wrote.
+// persist.h: many steps in one launch. Its blocks are all resident and go from step to step
+// together: between two steps they *meet*, so that each sees what the others wrote.
 //
-// A *program* is a list of instructions in device memory, WORDS words of 64 bits each: the number of the
-// step, and above its 32 bits whether blocks meet behind it (one bit) and which sum over several devices it
-// makes (sums.h; from 1, 0: none); the step's grid; where its values come from and
-// go to, where those are handed over (packets.h): as packets, with the weight of the norm that is next, and
-// one by one; its arguments in the kernel's order. The rendered kernel (kernel_src/src/persistent.rs) has a
-// case for each distinct step. A block takes the shares of a step's grid in turn.
+// A *program* is a list of instructions in device memory, WORDS words of 64 bits each: the number
+// of the step, and above its 32 bits whether blocks meet behind it (one bit) and which sum over
+// several devices it makes (sums.h; from 1, 0: none); the step's grid; where its values come from
+// and go to, where those are handed over (packets.h): as packets, with the weight of the norm that
+// is next, and one by one; its arguments in the kernel's order. The rendered kernel
+// (kernel_src/src/persistent.rs) has a case for each distinct step. A block takes the shares of a
+// step's grid in turn.
 //
-// No wait is without an end: who has waited for `limit` ns says so in `late`, and the block waits no more. It
-// goes through all that is left, since every address that steps use comes from their arguments; so nothing
-// hangs, and the host throws away what was computed.
+// No wait is without an end: who has waited for `limit` ns says so in `late`, and the block waits
+// no more. It goes through all that is left, since every address that steps use comes from their
+// arguments; so nothing hangs, and the host throws away what was computed.
 #pragma once
 #include "kjit.h"
 
-// Device memory, zero before the first launch. The first two are so after every one, the third counts them.
-// With KJ_STAMPS four times follow for each block and instruction.
+// Device memory, zero before the first launch. The first two are so after every one, the third
+// counts them. With KJ_STAMPS four times follow for each block and instruction.
 struct MeetingWords { u32 arrived, left, launches, none; };
 
 // Nanoseconds of a clock that goes on whatever the block does.
@@ -35,8 +36,8 @@ STEP u64 clock_ns() {
 #endif
 }
 
-// What the kernel's loop calls for each instruction. Inlined, what no step changes was computed before the
-// loop for all steps, and kept in registers: 123 words spilled on gfx1100, 19 on sm_90.
+// What the kernel's loop calls for each instruction. Inlined, what no step changes was computed
+// before the loop for all steps, and kept in registers: 123 words spilled on gfx1100, 19 on sm_90.
 #if defined(KJ_NVIDIA)
 #define CALLED static __device__ __noinline__
 #elif defined(KJ_AMD)
@@ -47,12 +48,14 @@ STEP u64 clock_ns() {
 
 struct MeetingPlace {
     MeetingWords* at;
-    u32* late;  // of the host: 0, or 1 + the number of the instruction at which somebody waited in vain
+    // of the host: 0, or 1 + the number of the instruction at which somebody waited in vain
+    u32* late;
     u64 limit;
     u32 blocks, count, dead;
     u32 epoch, step;  // the number of this launch, from 1; that of the instruction at hand
     struct { const u32* of; u32 word; } kept[2];  // words of device memory: a slot, a position
-    u32 met[KJ_BLOCK], seen[KJ_BLOCK];  // meetings that each thread arrived at, and that it has waited for
+    // meetings that each thread arrived at, and that it has waited for
+    u32 met[KJ_BLOCK], seen[KJ_BLOCK];
 };
 
 struct Meeting {
@@ -77,9 +80,9 @@ struct Meeting {
         if (thread_id() == 0) *(volatile u32*)&place().step = instruction;
     }
 
-    // A sequence's slot, or its position, which no step of a launch writes before the last that reads it:
-    // read once. From device memory each layer's attention had it behind all that the ring has asked for. By
-    // all of the block, which meets before the same is asked for again.
+    // A sequence's slot, or its position, which no step of a launch writes before the last that
+    // reads it: read once. From device memory each layer's attention had it behind all that the
+    // ring has asked for. By all of the block, which meets before the same is asked for again.
     STEP u32 kept(u32 which, const u32* at) {
         MeetingPlace& m = place();
         if (m.kept[which].of == at) return m.kept[which].word;
@@ -98,8 +101,8 @@ struct Meeting {
 #endif
     }
 
-    // KJ_DELAYS, for tests: of the waves that come by here one in eight stays for up to 8 µs, in each launch
-    // others. What goes wrong by waves that are late goes wrong within some launches.
+    // KJ_DELAYS, for tests: of the waves that come by here one in eight stays for up to 8 µs, in
+    // each launch others. What goes wrong by waves that are late goes wrong within some launches.
     STEP void delay(u32 where) {
 #ifdef KJ_DELAYS
         MeetingPlace& m = place();
@@ -117,7 +120,8 @@ struct Meeting {
 #endif
     }
 
-    // Whether a wait has an end now, asked at each of its turns by one thread; both counters begin at 0.
+    // Whether a wait has an end now, asked at each of its turns by one thread; both counters begin
+    // at 0.
     STEP bool over(u32& turns, u64& since) {
         if (++turns % 256 != 0) return false;
         MeetingPlace& m = place();
@@ -186,8 +190,8 @@ struct MetBefore {
 // An instruction's word as what it stands for.
 template <class T> struct Word { STEP T of(u64 w) { return (T)w; } };
 template <> struct Word<float> { STEP float of(u64 w) { return as_f32((u32)w); } };
-// The same in all lanes: AMD's compilers cannot see that of what lies in shared memory, and pointers in
-// vector registers are two for each argument.
+// The same in all lanes: AMD's compilers cannot see that of what lies in shared memory, and
+// pointers in vector registers are two for each argument.
 STEP u64 same_in_all(u64 w) {
 #ifdef KJ_AMD
     const u32 low = (u32)__builtin_amdgcn_readfirstlane((i32)(u32)w),

@@ -1,4 +1,5 @@
-// quantize: columns of activations as activations.h lays them out, into global memory; a block a column.
+// quantize: columns of activations as activations.h lays them out, into global memory; a block a
+// column.
 //
 //   x  columns × COLS f32    aux  Prologue::Norm: COLS f32; Silu, Gelu: columns × COLS f32
 //   out  columns × VECTORS vectors of 16 bytes

@@ -1,5 +1,5 @@
-// read: memory as fast as it can be read, in vectors of 16 bytes, FLIGHT of them on their way in each thread.
-// What decoding is held against; the sums show that all of it was read.
+// read: memory as fast as it can be read, in vectors of 16 bytes, FLIGHT of them on their way in
+// each thread. What decoding is held against; the sums show that all of it was read.
 //
 //   x  `vectors` vectors of 16 bytes    out  a u32 for each thread: its words, exclusive-or
 //

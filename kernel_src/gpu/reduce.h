@@ -1,27 +1,29 @@
-// reduce: what each of RANKS devices has made of a row becomes one row on all of them: the sum of their
-// parts, in the order of their ranks, so that all have the same bits; or, JOIN, one part behind the other.
+// reduce: what each of RANKS devices has made of a row becomes one row on all of them: the sum of
+// their parts, in the order of their ranks, so that all have the same bits; or, JOIN, one part
+// behind the other.
 //
-//   x         rows of COLS f32: this device's part
-//   residual  rows as those of y, or null: added; may be y
-//   y         rows of COLS f32; JOIN: of RANKS × COLS
-//   words     u32, of this device: meetings so far, blocks that have read that (zero before and after), and
+//   x         rows of COLS f32: this device's part residual  rows as those of y, or null: added;
+//   may be y y         rows of COLS f32; JOIN: of RANKS × COLS words     u32, of this device:
+//   meetings so far, blocks that have read that (zero before and after), and
 //             whether somebody has waited in vain: then nobody waits any more
-//   late      u32 of the host: 1 once somebody has waited longer than `limit` ns
-//   inbox     of this device; the others write theirs there. Two times RANKS times `room` packets; STRETCHES:
+//   late      u32 of the host: 1 once somebody has waited longer than `limit` ns inbox     of this
+//   device; the others write theirs there. Two times RANKS times `room` packets; STRETCHES:
 //             as many f32, then a u32 for each stretch of them
 //   to0 …     the inboxes of ranks rank + 1, rank + 2 … (in turn); null beyond RANKS
 //
-// A packet is a value below and the meeting's number above (peer.h): one way over the link, for few values.
-// Many go in STRETCHES of plain f32, half the bytes, with one number behind each. Packets and stretches have
-// inboxes of their own, for one's values must never be taken for the other's numbers.
+// A packet is a value below and the meeting's number above (peer.h): one way over the link, for few
+// values. Many go in STRETCHES of plain f32, half the bytes, with one number behind each. Packets
+// and stretches have inboxes of their own, for one's values must never be taken for the other's
+// numbers.
 //
-// Meetings take the two halves of an inbox in turn: who writes for meeting n + 2 has seen all that was sent
-// for n + 1, which each device sends after its launch for n has ended. Each block sends all of its share
-// before it waits, and no more blocks are launched than the device holds: so no order in which blocks begin
-// makes two devices wait for each other.
+// Meetings take the two halves of an inbox in turn: who writes for meeting n + 2 has seen all that
+// was sent for n + 1, which each device sends after its launch for n has ended. Each block sends
+// all of its share before it waits, and no more blocks are launched than the device holds: so no
+// order in which blocks begin makes two devices wait for each other.
 //
-// GATHERED: a library has brought all parts (devices of several processes): `inbox` has RANKS × `count` f32,
-// nothing is sent and nobody is waited for. The host sees by `late`, the sums so far, that they go on.
+// GATHERED: a library has brought all parts (devices of several processes): `inbox` has RANKS ×
+// `count` f32, nothing is sent and nobody is waited for. The host sees by `late`, the sums so far,
+// that they go on.
 //
 // S: RANKS, COLS, JOIN, RESIDUAL, STRETCHES, GATHERED. Share: x a block of `blocks`.
 #pragma once
@@ -37,7 +39,8 @@ struct ReduceArgs {
 };
 
 template <class S> struct Reduce {
-    static constexpr u32 EACH = 4, QUADS = KJ_BLOCK * EACH, STRETCH = 4 * QUADS;  // values of a stretch
+    // values of a stretch
+    static constexpr u32 EACH = 4, QUADS = KJ_BLOCK * EACH, STRETCH = 4 * QUADS;
     static_assert(!S::STRETCHES || (S::COLS % 4 == 0 && !S::JOIN), "stretches are of quads, and added");
     struct Shared { u32 there[2]; };
 
@@ -46,8 +49,8 @@ template <class S> struct Reduce {
         return i < 4 ? low : i == 4 ? a.to4 : i == 5 ? a.to5 : a.to6;
     }
 
-    // One thread of each block counts it, once all of the block know the meeting's number, and the last one
-    // counts the meeting. Both may be as they come: what has been read is read.
+    // One thread of each block counts it, once all of the block know the meeting's number, and the
+    // last one counts the meeting. Both may be as they come: what has been read is read.
     STEP void counted(const ReduceArgs& a, u32 before, u32 met) {
         if (before != a.blocks - 1) return;
         own_store(a.words + 1, 0);
@@ -58,8 +61,9 @@ template <class S> struct Reduce {
     template <bool COUNTS>
     STEP void packets(const ReduceArgs& a, Share share, u32 met) {
         const u64 first = (u64)share.x * KJ_BLOCK + thread_id(), stride = (u64)a.blocks * KJ_BLOCK;
-        // All that a thread needs of this device is asked for at once: of a token there is one value for each
-        // thread, and a meeting takes hardly longer than the ways to the memory that follow each other.
+        // All that a thread needs of this device is asked for at once: of a token there is one
+        // value for each thread, and a meeting takes hardly longer than the ways to the memory that
+        // follow each other.
         float x0 = 0, residual0 = 0;
         if (first < a.count) x0 = a.x[first];
         if constexpr (S::RESIDUAL && !S::JOIN)
@@ -75,7 +79,8 @@ template <class S> struct Reduce {
         u32 before = 0;
         if constexpr (COUNTS) {
             block_sync();  // all of the block have the number
-            if (thread_id() == 0) before = own_count(a.words + 1);  // looked at last: nothing waits for it
+            // looked at last: nothing waits for it
+            if (thread_id() == 0) before = own_count(a.words + 1);
         }
         PeerWaiting waiting = {0, 0, over != 0};
         for (u64 i = first; i < a.count; i += stride) {

@@ -1,8 +1,8 @@
 // repack: rows of a GGUF tensor, as the file has them, into row records (kernel_src/src/layout.rs).
 //
 //   raw      rows × the file's bytes of a row          records  rows × W::ROW_BYTES
-// A thread makes one group of 32 weights of a record, or 16 bytes of a plain one; the padding of sections is
-// written as zeros by whoever writes the end of the section.
+// A thread makes one group of 32 weights of a record, or 16 bytes of a plain one; the padding of
+// sections is written as zeros by whoever writes the end of the section.
 //
 // S: COLS, W (weights.h), Raw (where the file's blocks have what). Share: x of `blocks`.
 #pragma once
@@ -95,8 +95,8 @@ template <class S> struct Repack {
         }
     }
 
-    // A word of a section with codes of `bits` bits: 32/bits weights from `first` on, four neighbours to a
-    // shift.
+    // A word of a section with codes of `bits` bits: 32/bits weights from `first` on, four
+    // neighbours to a shift.
     STEP u32 pack_word(const u8* block, u32 first, u32 at, u32 bits, u32 run) {
         u32 word = 0;
         UNROLL for (u32 i = 0; i < 32 / bits; i++)

@@ -1,9 +1,9 @@
-// rope.h: a head of queries or keys made ready: optional RMS norm over the head, then rotation by position
-// (RoPE).
+// rope.h: a head of queries or keys made ready: optional RMS norm over the head, then rotation by
+// position (RoPE).
 //
-// S: HEAD_DIM, QK_NORM, ROPE_DIMS (elements that are rotated, from the head's start; 0: none), ROPE_HALVES
-// (elements i and i + ROPE_DIMS/2 are a pair; else 2i and 2i + 1). The table has ROPE_DIMS/2 pairs (cos, sin)
-// of f32 per position, made on the host.
+// S: HEAD_DIM, QK_NORM, ROPE_DIMS (elements that are rotated, from the head's start; 0: none),
+// ROPE_HALVES (elements i and i + ROPE_DIMS/2 are a pair; else 2i and 2i + 1). The table has
+// ROPE_DIMS/2 pairs (cos, sin) of f32 per position, made on the host.
 #pragma once
 #include "kjit.h"
 
@@ -19,8 +19,8 @@ template <class S> struct Rope {
         row[second] = a * s + b * c;
     }
 
-    // By one wave: row[0 … HEAD_DIM) in shared memory becomes the head at `x`, rotated by the table's row
-    // `angles`.
+    // By one wave: row[0 … HEAD_DIM) in shared memory becomes the head at `x`, rotated by the
+    // table's row `angles`.
     STEP void ready_head(float* row, const float* x, const float* norm, float eps, const u32x2* angles) {
         float v[EACH];
         float squares = 0.0f;
@@ -45,8 +45,8 @@ template <class S> struct Rope {
         wave_sync();
     }
 
-    // The weights of a head's norm and the table's row in a wave's registers, asked for before the head
-    // itself is there.
+    // The weights of a head's norm and the table's row in a wave's registers, asked for before the
+    // head itself is there.
     struct Asked {
         float weights[S::QK_NORM ? EACH : 1];
         u32x2 angles[TURNS];

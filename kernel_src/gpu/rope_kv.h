@@ -1,13 +1,14 @@
 // rope_kv: the heads of a prompt's tokens made ready, and keys and values kept.
 //
-//   q  tokens × HEADS × HEAD_DIM f32, k, v  tokens × KV_HEADS × HEAD_DIM f32, as projected
-//   rotated   queries made ready: f32, or f16 where Q_HALF, tokens × HEADS × HEAD_DIM (may be q where f32)
-//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles as in rope.h; position  u32: the first token's
-//   keys, values    caches (kv.h) of `capacity` positions; table  the sequence's pages (paged.h)
+//   q  tokens × HEADS × HEAD_DIM f32, k, v  tokens × KV_HEADS × HEAD_DIM f32, as projected rotated
+//   queries made ready: f32, or f16 where Q_HALF, tokens × HEADS × HEAD_DIM (may be q where f32)
+//   q_norm, k_norm  HEAD_DIM f32 where QK_NORM; angles as in rope.h; position  u32: the first
+//   token's keys, values    caches (kv.h) of `capacity` positions; table  the sequence's pages
+//   (paged.h)
 //
-// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are there already), and those of kv.h and rope.h.
-// Share: x the token, y a block of heads: a wave makes one head; heads are HEADS queries, KV_HEADS keys,
-// KV_HEADS values.
+// S: HEADS, KV_HEADS, Q_HALF, KEPT_BEFORE (keys and values are there already), and those of kv.h
+// and rope.h. Share: x the token, y a block of heads: a wave makes one head; heads are HEADS
+// queries, KV_HEADS keys, KV_HEADS values.
 #pragma once
 #include "kv.h"
 #include "rope.h"

@@ -1,19 +1,21 @@
-// route: the TOP experts of each token by their gated scores, the largest first, the lower index first among
-// equals.
+// route: the TOP experts of each token by their gated scores, the largest first, the lower index
+// first among equals.
 //
-//   Gating::Softmax  shares are the softmax over EXPERTS scores;  Sigmoid  each score's own sigmoid;  Chosen
+//   Gating::Softmax  shares are the softmax over EXPERTS scores;  Sigmoid  each score's own
+//   sigmoid;  Chosen
 //               the softmax of the chosen scores alone
-//   scores  tokens × EXPERTS f32; experts  tokens × TOP u32; shares  tokens × TOP f32
-//   bias    EXPERTS f32 where BIAS: added for the choice, not to the shares
-//   factors EXPERTS f32 where FACTORS: on the share of each
-//   GROUPS (0: none) runs of experts: a run is worth the sum of its two best, the GROUPS_USED best stay in
+//   scores  tokens × EXPERTS f32; experts  tokens × TOP u32; shares  tokens × TOP f32 bias
+//   EXPERTS f32 where BIAS: added for the choice, not to the shares factors EXPERTS f32 where
+//   FACTORS: on the share of each GROUPS (0: none) runs of experts: a run is worth the sum of its
+//   two best, the GROUPS_USED best stay in
 //               the choice
-//   ALIKE  so many successive scores stand for one expert: what is chosen is divided by it, so an expert may
+//   ALIKE  so many successive scores stand for one expert: what is chosen is divided by it, so an
+//   expert may
 //               be there several times; its share (and factor) is that of the score of its own number
 //   RENORMALISE: shares of the chosen sum to one; then all times `scale`
 //
-// S: EXPERTS (scores), TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, ALIKE, RENORMALISE. Share: x the
-// token; a block is one wave.
+// S: EXPERTS (scores), TOP, GATING, BIAS, FACTORS, GROUPS, GROUPS_USED, ALIKE, RENORMALISE. Share:
+// x the token; a block is one wave.
 #pragma once
 #include "kjit.h"
 #include "row_enums.h"
@@ -135,8 +137,9 @@ template <class S> struct Route {
         }
     }
 
-    // The two ends of `choose` for whoever finds the chosen in another way (stream_experts.h). Scores, of
-    // which a lane has every KJ_WAVE-th, as they are gated; what they are to be divided by.
+    // The two ends of `choose` for whoever finds the chosen in another way (stream_experts.h).
+    // Scores, of which a lane has every KJ_WAVE-th, as they are gated; what they are to be divided
+    // by.
     STEP float gate(float (&v)[EACH], const float (&scores)[EACH]) {
         constexpr bool SOFTMAX = S::GATING == Gating::Softmax;
         float most = as_f32(0xff800000u), sum = SOFTMAX ? 0.0f : 1.0f;

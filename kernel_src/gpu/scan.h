@@ -1,5 +1,5 @@
-// scan: the recurrence of selective state spaces (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv
-// 2405.21060). Each of CHANNELS channels of a head keeps N numbers h:
+// scan: the recurrence of selective state spaces (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024,
+// arXiv 2405.21060). Each of CHANNELS channels of a head keeps N numbers h:
 //
 //   h[n] ← e^(dt · a[n]) · h[n] + dt · x · b[n]
 //   y    = Σ_n h[n] · c[n] + d · x

@@ -1,11 +1,11 @@
 // slices.h: what several slices of a context made of some heads becomes one.
 //
-// A slice leaves for each head, EACH floats apart: WIDTH sums of values, each value times 2^(its score −
-// most); most; the sum of those powers. Heads are `splits` · EACH apart. The block that came last
-// (last_block) adds up.
+// A slice leaves for each head, EACH floats apart: WIDTH sums of values, each value times 2^(its
+// score − most); most; the sum of those powers. Heads are `splits` · EACH apart. The block that
+// came last (last_block) adds up.
 //
-// Sixteen bytes of DEEP slices are on their way together: one after the other, 16 heads of 512 behind 1024
-// positions took 80 µs of an H200 for it.
+// Sixteen bytes of DEEP slices are on their way together: one after the other, 16 heads of 512
+// behind 1024 positions took 80 µs of an H200 for it.
 #pragma once
 #include "kjit.h"
 

@@ -1,28 +1,29 @@
-// small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens (one more of each of several sequences), W in
-// any block format: the weights go from memory to registers to the matrix units, never through shared memory.
-// Then bias, residual or a gated unit, as gemm.h.
+// small_gemm: Y[t, r] = Σ_k X[t, k] · W[r, k] for a few tokens (one more of each of several
+// sequences), W in any block format: the weights go from memory to registers to the matrix units,
+// never through shared memory. Then bias, residual or a gated unit, as gemm.h.
 //
-//   x    tokens × COLS halves in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the 2 KiB
+//   x    tokens × COLS halves in *panels* (mma.h's panel_at): for each 8 tokens and 128 columns the
+//   2 KiB
 //        that a wave's lanes take in four
 //        loads of 16 bytes, lane after lane; columns past COLS and tokens past `tokens` may hold anything
-//   w0…, b0…, residual   as gemm.h
-//   y0…  Results::Singles: f32, tokens × rows; Results::Panels: panels of the segment's rows
-//   parts, counters   with splits > 1: f32[tiles · splits · BM · BN], and a zeroed u32 a tile, zero again
+//   w0…, b0…, residual   as gemm.h y0…  Results::Singles: f32, tokens × rows; Results::Panels:
+//   panels of the segment's rows parts, counters   with splits > 1: f32[tiles · splits · BM · BN],
+//   and a zeroed u32 a tile, zero again
 //               afterwards
 //
-// The order in which a product sums its columns is free, as long as both factors have the same. Lane l takes
-// a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and l/4 + 8, the four lanes
-// of a row take spans side by side, and pair 2j, 2j + 1 of a lane's span are its share of product j. The
-// activations lie in just that order. So a block's only traffic besides the weights is the panels, which its
-// waves find in the first-level cache.
+// The order in which a product sums its columns is free, as long as both factors have the same.
+// Lane l takes a span of 32 neighbouring weights (one 16-byte load of 4-bit codes) of rows l/4 and
+// l/4 + 8, the four lanes of a row take spans side by side, and pair 2j, 2j + 1 of a lane's span
+// are its share of product j. The activations lie in just that order. So a block's only traffic
+// besides the weights is the panels, which its waves find in the first-level cache.
 //
-// A wave has 16·ROW_TILES rows, WAVES_ROWS waves of a block lie side by side over BN rows, and the others
-// share the columns: their sums meet in shared memory. Weights are asked for before the launch before is
-// waited for.
+// A wave has 16·ROW_TILES rows, WAVES_ROWS waves of a block lie side by side over BN rows, and the
+// others share the columns: their sums meet in shared memory. Weights are asked for before the
+// launch before is waited for.
 //
-// S: those of gemm.h without WM, WN, KB, X_STAGES and EXPERTS (there are none); BM (tokens) a multiple of 8,
-// ROW_TILES, WAVES_ROWS, AHEAD (steps of 128 columns in flight). KJ_MMA is 1. Share: x of Σ rows ÷ BN, y of
-// `splits`.
+// S: those of gemm.h without WM, WN, KB, X_STAGES and EXPERTS (there are none); BM (tokens) a
+// multiple of 8, ROW_TILES, WAVES_ROWS, AHEAD (steps of 128 columns in flight). KJ_MMA is 1. Share:
+// x of Σ rows ÷ BN, y of `splits`.
 #pragma once
 #include "dequant.h"
 #include "gemm_common.h"

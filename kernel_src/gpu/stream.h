@@ -1,28 +1,32 @@
-// stream.h: products with one vector in a kernel of many steps (persist.h) whose weights stream: one warp
-// beside the block's asks for them, in the order in which all steps will use them, and never waits for a step
-// to end. So memory is busy while blocks meet, attend and wait for activations.
+// stream.h: products with one vector in a kernel of many steps (persist.h) whose weights stream:
+// one warp beside the block's asks for them, in the order in which all steps will use them, and
+// never waits for a step to end. So memory is busy while blocks meet, attend and wait for
+// activations.
 //
-// The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there) and empty
-// (it was read). A slot takes as many whole rows as fit, four at most of one lane, which lie side by side in
-// device memory: one copy. It belongs to a *team* of SHARE waves, the same in each lap: a team never waits
-// for a slot that another has not yet had in the lap before (copies end in any order, and a parity does not
-// tell laps apart). One team waits for bytes or adds up while others multiply. A lane has units of all of the
-// slot's rows at a time, so that the activations, which lie in shared memory, are read once for them.
-// (Before, all waves shared each row and held the activations in registers. Every slot was waited for, summed
-// and given back by all of them: without any copy 8b Q4_K_M made 651 tokens/s, and makes 827.)
+// The *ring* is SLOTS slots of shared memory, each with two barriers: full (its bytes are there)
+// and empty (it was read). A slot takes as many whole rows as fit, four at most of one lane, which
+// lie side by side in device memory: one copy. It belongs to a *team* of SHARE waves, the same in
+// each lap: a team never waits for a slot that another has not yet had in the lap before (copies
+// end in any order, and a parity does not tell laps apart). One team waits for bytes or adds up
+// while others multiply. A lane has units of all of the slot's rows at a time, so that the
+// activations, which lie in shared memory, are read once for them. (Before, all waves shared each
+// row and held the activations in registers. Every slot was waited for, summed and given back by
+// all of them: without any copy 8b Q4_K_M made 651 tokens/s, and makes 827.)
 //
-// What is asked for and not yet there is what memory needs to be busy, AHEAD bytes, whatever room the ring
-// has: all else that a unit reads (values of other blocks, keys) comes behind it. With all of the ring on its
-// way 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and 351.
+// What is asked for and not yet there is what memory needs to be busy, AHEAD bytes, whatever room
+// the ring has: all else that a unit reads (values of other blocks, keys) comes behind it. With all
+// of the ring on its way 8b Q4_K_M made 490 tokens/s on an H100, with 28 KB of it 526; Q8_0 321 and
+// 351.
 //
-// A block's rows of a step are one piece, as even as can be: in whole groups where the block hands its
-// results over (packets.h), else by bytes over all matrices of the step.
+// A block's rows of a step are one piece, as even as can be: in whole groups where the block hands
+// its results over (packets.h), else by bytes over all matrices of the step.
 //
-// Several sequences are COLUMNS columns, which lie one after the other wherever there are vectors, in packets
-// too: a row's weights are read, and made codes of, once for all.
+// Several sequences are COLUMNS columns, which lie one after the other wherever there are vectors,
+// in packets too: a row's weights are read, and made codes of, once for all.
 //
-// S: those of matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128), SHARE (a
-// power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads and a warp more.
+// S: those of matvec.h without TEAM, ROWS, BATCH and X_GLOBAL. R: SLOT (bytes, a multiple of 128),
+// SHARE (a power of two), SLOTS (a multiple of the teams), AHEAD. The block has KJ_BLOCK threads
+// and a warp more.
 #pragma once
 #include "dots.h"
 #include "hopper.h"
@@ -30,8 +34,8 @@
 #include "packets.h"
 #include "sums.h"
 
-// A place in shared memory as a number. A compiler that knows what it is the place of finds it anew in each
-// turn of a loop, by five instructions that wait for one another.
+// A place in shared memory as a number. A compiler that knows what it is the place of finds it anew
+// in each turn of a loop, by five instructions that wait for one another.
 STEP u32 kept_place(const void* p) {
     u32 at = shared_at(p);
     asm volatile("" : "+r"(at));
@@ -39,8 +43,8 @@ STEP u32 kept_place(const void* p) {
 }
 template <class T> STEP T* at_place(u32 at) { return (T*)__cvta_shared_to_generic(at); }
 
-// Where somebody is in the ring; and which of two buffers of sums is next. Given and returned by value: a
-// reference of what is called is local memory.
+// Where somebody is in the ring; and which of two buffers of sums is next. Given and returned by
+// value: a reference of what is called is local memory.
 struct RingAt {
     u32 slot, phase, buffer;
 };
@@ -83,8 +87,8 @@ template <class R> struct Ring {
         return done;
     }
 
-    // A slot's bytes are asked for, by one thread. They lie in the slot as their source does in its line. Of
-    // those before it all are there but the last `ahead` − 1.
+    // A slot's bytes are asked for, by one thread. They lie in the slot as their source does in its
+    // line. Of those before it all are there but the last `ahead` − 1.
     STEP void fill(Shared& s, u8* memory, RingAt& at, const u8* from, u32 bytes, u32 ahead) {
         Meeting::delay(2);
         await(shared_at(s.empty + at.slot), at.phase ^ 1);
@@ -94,7 +98,8 @@ template <class R> struct Ring {
         bulk_copy_once(memory + at.slot * R::SLOT + ((u64)from % LINE), from, bytes, s.full + at.slot);
         next(at);
     }
-    // The slot's beginning. `barriers`, `slots`: places (kept_place) of the ring's barriers and memory.
+    // The slot's beginning. `barriers`, `slots`: places (kept_place) of the ring's barriers and
+    // memory.
     STEP u32 wait(u32 barriers, u32 slots, const RingAt& at) {
         await(barriers + 8 * at.slot, at.phase);
         Meeting::delay(3 + at.slot);
@@ -167,17 +172,17 @@ using StreamFormatOf =
 template <bool B, class X, class Y> struct StreamPick { using type = X; };
 template <class X, class Y> struct StreamPick<false, X, Y> { using type = Y; };
 
-// A column as activations.h lays it out (scales: packets.h), for any step whose values are not handed over:
-// few instructions, since all steps of a layer together do not fit the caches of code, and code that is used
-// once a step came from the second cache each time (an H200: qkv of 8b took 14 us, of which its weights 3.6).
+// A column as activations.h lays it out (scales: packets.h), for any step whose values are not
+// handed over: few instructions, since all steps of a layer together do not fit the caches of code,
+// and code that is used once a step came from the second cache each time (an H200: qkv of 8b took
+// 14 us, of which its weights 3.6).
 struct StreamColumn {
     const float *x, *aux;
     float eps;
     u32 cols, prologue;  // 0 none, 1 a norm, 2 silu, 3 gelu
 };
-// Waits for the step before. Up to EIGHT quads of a thread are on their way together, and a norm's weights
-// before the
-// wait.
+// Waits for the step before. Up to EIGHT quads of a thread are on their way together, and a norm's
+// weights before the wait.
 template <bool SPLIT> CALLED void stream_quantise(StreamColumn a, u32x4* column) {
     constexpr u32 EIGHT = 8;
     const u32 quads = a.cols / 4, groups = a.cols / 32;
@@ -276,14 +281,14 @@ template <u32 COLUMNS> struct StreamSegment {
     const float *bias, *second, *residual;  // null: none
     float* y;                               // null: whoever reads the results has them as packets
     u32 rows, first, end;  // of the matrix; this block's
-    u32 values_at, values;  // of what is handed over one by one: the first row's number, and a column's all
+    // of what is handed over one by one: the first row's number, and a column's all
+    u32 values_at, values;
     u32 gate;               // 0 none, 1 silu, 2 gelu: then of two matrices
     float factor[COLUMNS];  // of all rows
 };
 
-// The rows of one format and length, for every step that has such.
-// W: StreamFormat; COLS, SPLIT, FORM: of a column. FULL: a slot has as many rows as fit, else as many as its
-// lanes take at once.
+// The rows of one format and length, for every step that has such. W: StreamFormat; COLS, SPLIT,
+// FORM: of a column. FULL: a slot has as many rows as fit, else as many as its lanes take at once.
 template <class W, u32 COLS, u32 COLUMNS, bool PLAIN_X, bool SPLIT, class R, bool FULL = false>
 struct StreamRows {
     using K = Ring<R>;
@@ -296,8 +301,9 @@ struct StreamRows {
     static constexpr u32 SUM_BYTES = COLUMNS * R::SHARE * MOST * 4;  // of a matrix
     static_assert((TEAMS & (TEAMS - 1)) == 0 && R::SLOTS % TEAMS == 0, "a slot has one team");
 
-    // How rows are cut: EACH units of a row are a wave's, LANES lanes take them DEEP times, and SIDE rows lie
-    // beside each other in a wave, which takes TIMES of them together. A slot has ROWS rows.
+    // How rows are cut: EACH units of a row are a wave's, LANES lanes take them DEEP times, and
+    // SIDE rows lie beside each other in a wave, which takes TIMES of them together. A slot has
+    // ROWS rows.
     STEP constexpr u32 power_of_two(u32 n) { return n <= 1 ? 1 : 2 * power_of_two((n + 1) / 2); }
     static constexpr u32 EACH = CEIL_DIV(W::UNITS, R::SHARE);
     static constexpr u32 WIDE = EACH >= KJ_WAVE ? KJ_WAVE : power_of_two(EACH);
@@ -310,10 +316,11 @@ struct StreamRows {
     STEP constexpr u32 least(u32 a, u32 b) { return a < b ? a : b; }
     static constexpr u32 TIMES = FIT < SIDE ? 1 : least(FIT / SIDE, least(4, LANES));
     static constexpr u32 SUMS = TIMES == 3 ? 4 : TIMES;  // a power of two
-    static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;  // rows that are taken at once
+    // rows that are taken at once
+    static constexpr u32 BATCH = FIT < TIMES * SIDE ? FIT : TIMES * SIDE;
     static constexpr u32 ROWS = FULL ? least(FIT / BATCH * BATCH, MOST) : BATCH;
-    // Units of a row whose loads are on their way together: eight of all rows and columns, if they divide
-    // what there is.
+    // Units of a row whose loads are on their way together: eight of all rows and columns, if they
+    // divide what there is.
     STEP constexpr u32 divisor(u32 n, u32 most) { return n % most == 0 ? most : divisor(n, most - 1); }
     static constexpr u32 TOGETHER = divisor(DEEP, COLUMNS * SUMS < 8 ? 8 / SUMS / COLUMNS : 1);
     // Slots on their way together.
@@ -379,8 +386,8 @@ struct StreamRows {
             if constexpr (offset) acc = fma_f32(f.offset[0], all, acc);
         }
     }
-    // Adds the products of unit u of TIMES rows, `apart` bytes from each other, with its activations. Not
-    // `inside`: nothing.
+    // Adds the products of unit u of TIMES rows, `apart` bytes from each other, with its
+    // activations. Not `inside`: nothing.
     STEP void dot_unit(const u8* row, u32 apart, u32 u, bool inside, const u32x4* x,
                        float (&acc)[COLUMNS][SUMS]) {
         const UnitPlace at = place_of<W>(u);
@@ -412,9 +419,9 @@ struct StreamRows {
         }
     }
 
-    // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`, and of each column
-    // SHARE · MOST further. Rows that are not there make numbers that nobody reads, of what lay in the slot
-    // before.
+    // The first n rows at `rows`; their sums, or this wave's parts of them, go to `sums`, and of
+    // each column SHARE · MOST further. Rows that are not there make numbers that nobody reads, of
+    // what lay in the slot before.
     STEP void take_slot(const u8* rows, u32 n, const u32x4* x, float* sums) {
         if constexpr (FULL) {
             NO_UNROLL for (u32 q = 0; q < n; q += BATCH)
@@ -555,15 +562,17 @@ template <class S, class R> struct Stream {
     using Shared = typename Rows<0>::Shared;
     template <u32 I> static constexpr u32 ALL = I == 0 ? S::ROWS_0 : I == 1 ? S::ROWS_1 : S::ROWS_2;
 
-    // This block's rows of a segment, in one piece. Handed over: whole groups. Else all segments' bytes as
-    // even as can be, so that most blocks have rows of one segment. Divisions are of 32 bits: two of 64,
-    // which this hardware has not, took a quarter of a microsecond of each segment.
+    // This block's rows of a segment, in one piece. Handed over: whole groups. Else all segments'
+    // bytes as even as can be, so that most blocks have rows of one segment. Divisions are of 32
+    // bits: two of 64, which this hardware has not, took a quarter of a microsecond of each
+    // segment.
     struct Dealt { u32 first, end; };
     template <u32 I> STEP constexpr u32 rows_before() {
         if constexpr (I == 0) return 0;
         else return rows_before<I - 1>() + ALL<I - 1>;
     }
-    template <u32 I> static constexpr u32 WEIGHT = StreamFormatOf<Format<I>>::ROW_BYTES / 16;  // of a row
+    // of a row
+    template <u32 I> static constexpr u32 WEIGHT = StreamFormatOf<Format<I>>::ROW_BYTES / 16;
     template <u32 I> STEP constexpr u32 before() {
         if constexpr (I == 0) return 0;
         else return before<I - 1>() + ALL<I - 1> * WEIGHT<I - 1>;

@@ -1,22 +1,26 @@
-// stream_experts.h: products through chosen experts' matrices whose rows come through the ring (stream.h).
+// stream_experts.h: products through chosen experts' matrices whose rows come through the ring
+// (stream.h).
 //
-// What is asked for is known when the choice is, so every block makes it: it takes the scores one by one
-// (packets.h), chooses for itself, and its warp beside asks for the block's rows of the chosen matrices.
-// Nobody meets, and nobody waits for somebody else's choice. (With the choice made by one wave between
-// two meetings, and rows read past the ring, a layer of qwen3-30b-a3b took 34 µs more than its launches' 31.)
+// What is asked for is known when the choice is, so every block makes it: it takes the scores one
+// by one (packets.h), chooses for itself, and its warp beside asks for the block's rows of the
+// chosen matrices. Nobody meets, and nobody waits for somebody else's choice. (With the choice made
+// by one wave between two meetings, and rows read past the ring, a layer of qwen3-30b-a3b took 34
+// µs more than its launches' 31.)
 //
-// The rows of all chosen matrices are one vector, slot after slot: a block has whole groups of it, which it
-// hands over as packets. Summed, a block has the same rows of all, and the columns lie one after the other.
+// The rows of all chosen matrices are one vector, slot after slot: a block has whole groups of it,
+// which it hands over as packets. Summed, a block has the same rows of all, and the columns lie one
+// after the other.
 //
-// S: those of experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 a multiple
-// of 16, a matrix of whole lines. R: as stream.h's.
+// S: those of experts.h with TOKENS 1, TOP up to 16, without X_GLOBAL, BIAS, CLAMPED, ALL; ROWS_0 a
+// multiple of 16, a matrix of whole lines. R: as stream.h's.
 #pragma once
 #include "experts.h"
 #include "route.h"
 #include "stream.h"
 
-// The choice of a token, for the block. The next one is made of scores that nobody has before this block has
-// handed over the rows that it summed by this one's shares; a block without such rows does not read them.
+// The choice of a token, for the block. The next one is made of scores that nobody has before this
+// block has handed over the rows that it summed by this one's shares; a block without such rows
+// does not read them.
 struct ChosenExperts {
     u32 experts[32];
     float shares[32];
@@ -26,17 +30,18 @@ STEP ChosenExperts& chosen_here() {
     return only[0];
 }
 
-// The block and the warp beside it: experts are chosen. The barrier of all threads, which nobody else uses
-// behind the kernel's beginning.
+// The block and the warp beside it: experts are chosen. The barrier of all threads, which nobody
+// else uses behind the kernel's beginning.
 STEP void choice_sync() { __syncthreads(); }
 
 template <class S> struct StreamRoute {
     using Choice = Route<S>;
     static constexpr u32 EXPERTS = S::EXPERTS, TOP = S::TOP;
-    // How many scores are above an expert's says its place, so all are looked at side by side: SIDE threads
-    // have one. By rounds of one wave, each of which found the largest that was left, it took 3 µs of the
-    // layer's 33; all blocks' memory was idle meanwhile. What is run through once costs by its instructions,
-    // 8 to 12 clocks each (they come from far), so it is a short loop: unrolled it took 1.8 µs.
+    // How many scores are above an expert's says its place, so all are looked at side by side: SIDE
+    // threads have one. By rounds of one wave, each of which found the largest that was left, it
+    // took 3 µs of the layer's 33; all blocks' memory was idle meanwhile. What is run through once
+    // costs by its instructions, 8 to 12 clocks each (they come from far), so it is a short loop:
+    // unrolled it took 1.8 µs.
     static constexpr bool BY_SCORE = S::GATING != Gating::Sigmoid && !S::BIAS && S::GROUPS == 0;
     STEP constexpr u32 side(u32 n) { return n < KJ_WAVE && 2 * n * EXPERTS <= KJ_BLOCK ? side(2 * n) : n; }
     static constexpr u32 SIDE = side(1), PADDED = CEIL_DIV(EXPERTS, 4 * SIDE) * 4 * SIDE;
@@ -123,7 +128,8 @@ template <class S, class R> struct StreamExperts {
         return Dealt{first * Packets::GROUP, (first + some + (block < more ? 1 : 0)) * Packets::GROUP};
     }
 
-    // The warp beside, all its lanes: its first step behind a choice waits for that, when all else is ready.
+    // The warp beside, all its lanes: its first step behind a choice waits for that, when all else
+    // is ready.
     STEP void await_choice() {
         if constexpr (!S::SUM) choice_sync();
     }

@@ -1,10 +1,11 @@
-// tiles: rows of f32 made into the tiles of halves that gemm.h reads: blocks of 64 rows × 64 columns, zeros
-// behind COLS.
+// tiles: rows of f32 made into the tiles of halves that gemm.h reads: blocks of 64 rows × 64
+// columns, zeros behind COLS.
 //
-//   x       f32, rows of COLS aux Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x, the other
+//   x       f32, rows of COLS aux Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x,
+//   the other
 //           factor
-//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing behind COLS
-//   source  GATHER: the row of x for each row of y, or ~0: nothing to do
+//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing
+//   behind COLS source  GATHER: the row of x for each row of y, or ~0: nothing to do
 //
 // Prologue::None: y = x
 // Norm: y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)

@@ -1,13 +1,15 @@
-// top_keys: the TOP best of the scores (key_scores.h) of what each token sees, as a list of positions in
-// rising order; among equals the earlier ones are taken, −0 equals 0, NaN is the lowest.
+// top_keys: the TOP best of the scores (key_scores.h) of what each token sees, as a list of
+// positions in rising order; among equals the earlier ones are taken, −0 equals 0, NaN is the
+// lowest.
 //
 //   scores    rows of `capacity` f32, of the tokens from `first` on
 //   slots, position   as key_scores.h has them
 //   chosen    tokens × TOP u32; ~0 behind the last, where a token sees fewer
 // Share: x the row.
 //
-// The key of the last one taken is found digit by digit, the highest first, each by counting the scores that
-// have the digits before it: as many readings of a row as a key has bytes. One reading more writes the list.
+// The key of the last one taken is found digit by digit, the highest first, each by counting the
+// scores that have the digits before it: as many readings of a row as a key has bytes. One reading
+// more writes the list.
 //
 // S: TOP, ONE.
 #pragma once
@@ -29,8 +31,8 @@ template <class S> struct TopKeys {
         u32 above[kj_waves], same[kj_waves];
     };
 
-    // By one wave: the digit of the one that is `rest`-th from above, and which it is among those that have
-    // it.
+    // By one wave: the digit of the one that is `rest`-th from above, and which it is among those
+    // that have it.
     STEP void find_digit(Shared& lds, u32 rest) {
         const u32 highest = BINS - 1 - lane_id() * EACH;
         u32 mine = 0;
@@ -75,7 +77,8 @@ template <class S> struct TopKeys {
             rest = lds.rest;
         }
 
-        u32 next = 0;  // places that are filled; `rest` of those with the last key are still to come
+        // places that are filled; `rest` of those with the last key are still to come
+        u32 next = 0;
         NO_UNROLL for (u32 i0 = 0; i0 < seen && next < TOP; i0 += KJ_BLOCK) {
             const u32 i = i0 + thread_id(), bits = i < seen ? order_bits(x[i]) : 0;
             const bool above = i < seen && bits > key, same = i < seen && bits == key;

@@ -1,13 +1,15 @@
 // weights.h: a unit of a row's weights in registers, whatever the format.
 //
-// A format comes as a rendered struct W of constants (kernel_src/src/render.rs, from the one description of
-// the format):
-//   UNIT      weights a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles UNITS of them in
+// A format comes as a rendered struct W of constants (kernel_src/src/render.rs, from the one
+// description of the format):
+//   UNIT      weights a lane takes at a time: 32, or 16 of 8-bit codes, 8 halves, 4 singles UNITS
+//   of them in
 //             a row
-//   ROW_BYTES of a row record; C8 C4 C2 C1: offsets of its code sections, or NONE; GROUPS_AT, BLOCKS_AT: of
+//   ROW_BYTES of a row record; C8 C4 C2 C1: offsets of its code sections, or NONE; GROUPS_AT,
+//   BLOCKS_AT: of
 //     its scales
-//   C2_LOW C1_LOW   the bit of a code at which that section's bits go
-//   ENCODING  Blocks: quantised; else the weights are plain GROUPS, BLOCKS what those sections hold:
+//   C2_LOW C1_LOW   the bit of a code at which that section's bits go ENCODING  Blocks: quantised;
+//   else the weights are plain GROUPS, BLOCKS what those sections hold:
 //             layout.rs
 //   BLOCK_32  groups of 32 weights that a block has
 //   BIAS      subtracted from a code; LOOKUP: the code indexes the sixteen bytes T0 … T3
@@ -15,7 +17,8 @@
 // Formats with a codebook besides: VECTOR (weights that an index stands for), where the sections of
 // layout.rs's Vectors lie, DOWN (what the block's scale is multiplied by), and grid(), the vectors.
 //
-// The formula: w = d·s·(code − BIAS) + offset, sections and their order as kernel_src/src/layout.rs has them.
+// The formula: w = d·s·(code − BIAS) + offset, sections and their order as kernel_src/src/layout.rs
+// has them.
 #pragma once
 #include "enums.h"
 #include "kjit.h"
@@ -74,8 +77,8 @@ template <class W> STEP u32 vector_index(const Unit<W>& t, u32 j) {
 // 0xff in the bytes whose bits, of four, are set.
 STEP u32 byte_mask(u32 bits) { return ((bits * 0x00204081u) & 0x01010101u) * 255u; }
 
-// The weights of a codebook as bytes: vectors, then signs or a shift of each eight. Magnitudes are never 0,
-// and shifted ones are 8 at least, so no byte's sum reaches the next.
+// The weights of a codebook as bytes: vectors, then signs or a shift of each eight. Magnitudes are
+// never 0, and shifted ones are 8 at least, so no byte's sum reaches the next.
 template <class W> STEP void vector_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 4]) {
     UNROLL for (u32 e = 0; e < 4; e++) {
         u32 low, high;
@@ -155,7 +158,8 @@ template <class W> STEP void unit_codes(const Unit<W>& t, u32 (&quad)[W::UNIT / 
     }
 }
 
-STEP float half_e8m0(u32 e) { return as_f32(e < 2 ? 0x00200000u << e : (e - 1) << 23); }  // 2^(e − 128)
+// 2^(e − 128)
+STEP float half_e8m0(u32 e) { return as_f32(e < 2 ? 0x00200000u << e : (e - 1) << 23); }
 
 // A UE4M3 float; 0x7f, its NaN, is 0.
 STEP float ue4m3(u32 e) {

@@ -19,7 +19,8 @@ pub enum Prologue {
     Gelu,
 }
 
-/// The prologue in a spec's text: `, Norm`; nothing for none. Columns that are quantised already have none.
+/// The prologue in a spec's text: `, Norm`; nothing for none. Columns that are quantised already
+/// have none.
 pub(crate) struct First(pub Prologue, pub bool);
 
 impl fmt::Display for First {
@@ -66,7 +67,9 @@ impl Column {
             Ok(match f.encoding {
                 Encoding::F32 => Form::Plain { unit: 4 },
                 Encoding::F16 | Encoding::BF16 => Form::Plain { unit: 8 },
-                Encoding::Blocks(_) => Form::Quantised { split: Layout::new(f, cols)?.unit() == 32 },
+                Encoding::Blocks(_) => {
+                    Form::Quantised { split: Layout::new(f, cols)?.unit() == 32 }
+                }
             })
         };
         let forms = formats.iter().map(form).collect::<Result<Vec<_>, _>>()?;
@@ -77,14 +80,15 @@ impl Column {
                 formats.iter().map(|f| f.name).collect::<Vec<_>>().join(", ")
             ),
         };
-        let all = forms.iter().copied().try_fold(None, |all: Option<Form>, one| match (all, one) {
-            (None, one) => Ok(Some(one)),
-            (Some(Form::Quantised { split: a }), Form::Quantised { split: b }) => {
-                Ok(Some(Form::Quantised { split: a && b }))
-            }
-            (Some(a), b) if a == b => Ok(Some(a)),
-            _ => Err(fail()),
-        })?;
+        let all =
+            forms.iter().copied().try_fold(None, |all: Option<Form>, one| match (all, one) {
+                (None, one) => Ok(Some(one)),
+                (Some(Form::Quantised { split: a }), Form::Quantised { split: b }) => {
+                    Ok(Some(Form::Quantised { split: a && b }))
+                }
+                (Some(a), b) if a == b => Ok(Some(a)),
+                _ => Err(fail()),
+            })?;
         let form = all.ok_or_else(fail)?;
         require(cols > 0 && cols <= 1 << 24, "activations", || format!("{cols} columns"))?;
         Ok(Column { cols, form })
@@ -152,15 +156,20 @@ impl Column {
     /// The values of a column, for oracles.
     #[must_use]
     pub fn unpack(&self, bytes: &[u8]) -> Vec<f64> {
-        let word =
-            |at: usize| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(f32::NAN, f32::from_le_bytes);
+        let word = |at: usize| {
+            bytes
+                .get(at..at + 4)
+                .and_then(|b| b.try_into().ok())
+                .map_or(f32::NAN, f32::from_le_bytes)
+        };
         let byte = |at: usize| f64::from(bytes.get(at).copied().unwrap_or(0) as i8);
         let groups = self.cols / 32;
         let value = |i: usize| match self.form {
             Form::Plain { unit } => f64::from(word(4 * self.quad(unit, i))),
             Form::Quantised { .. } => {
                 let at = 16 * self.vector(i / 32, i % 32 / 16) + i % 16;
-                f64::from(word(16 * (4 * groups + i / 32))) * (256.0 * byte(at) + byte(32 * groups + at))
+                f64::from(word(16 * (4 * groups + i / 32)))
+                    * (256.0 * byte(at) + byte(32 * groups + at))
             }
         };
         (0..self.cols).map(value).collect()
@@ -172,7 +181,10 @@ impl Column {
             Form::Quantised { split } => (split, 4),
             Form::Plain { unit } => (false, unit),
         };
-        let shape = Shape::new().number("COLS", self.cols).choice("PROLOGUE", &prologue).choice("FORM", &self.form);
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .choice("PROLOGUE", &prologue)
+            .choice("FORM", &self.form);
         shape.flag("X_SPLIT", split).number("X_UNIT", unit)
     }
 }

@@ -43,7 +43,13 @@ impl AdjustSpec {
     }
 
     /// A case of so many rows: every second slot has a mask, every third no entries.
-    fn of(&self, target: &Target, blocks: u32, n: usize, random: &mut Random) -> Result<Case, SpecError> {
+    fn of(
+        &self,
+        target: &Target,
+        blocks: u32,
+        n: usize,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let (vocab, stride) = (self.vocab, changes::stride(self.vocab));
         let logits = random.normals(n * vocab, 3.0);
         let mut lists = vec![0u32; n * stride];
@@ -57,12 +63,17 @@ impl AdjustSpec {
             let entries: Vec<Entry> = (0..some)
                 .map(|i| Entry {
                     id: ((i * step + 1) % vocab) as u32,
-                    bias: if i % 7 == 3 { f32::NEG_INFINITY } else { (random.unit() as f32 - 0.5) * 4.0 },
+                    bias: if i % 7 == 3 {
+                        f32::NEG_INFINITY
+                    } else {
+                        (random.unit() as f32 - 0.5) * 4.0
+                    },
                     minus: random.unit() as f32,
                     repeated: i % 2 == 0,
                 })
                 .collect();
-            let mask: Vec<u32> = (0..changes::mask(vocab)).map(|_| (random.unit() * 4e9) as u32).collect();
+            let mask: Vec<u32> =
+                (0..changes::mask(vocab)).map(|_| (random.unit() * 4e9) as u32).collect();
             let place = &mut lists[slot as usize * stride..][..stride];
             let words = changes::words(&entries, masked, repeat);
             place[..words.len()].copy_from_slice(&words);
@@ -111,7 +122,9 @@ impl Family for AdjustSpec {
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
-        require((1..1 << 22).contains(&self.vocab), NAME, || format!("a vocabulary of {}", self.vocab))
+        require((1..1 << 22).contains(&self.vocab), NAME, || {
+            format!("a vocabulary of {}", self.vocab)
+        })
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -120,7 +133,8 @@ impl Family for AdjustSpec {
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
         let stride = changes::stride(self.vocab);
-        let shape = Shape::new().number("VOCAB", self.vocab).number("MOST", MOST).number("STRIDE", stride);
+        let shape =
+            Shape::new().number("VOCAB", self.vocab).number("MOST", MOST).number("STRIDE", stride);
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
     }
 
@@ -134,12 +148,24 @@ impl Family for AdjustSpec {
         Work::moves(4 * self.vocab * size.tokens)
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         self.of(target, self.blocks(units), size.tokens.max(1), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        for (vocab, blocks, n) in [(1009, 3, 4), (2052, 1, 2), (7, 2, 3), (64, 5, 1), (4133, 2, 2)] {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        for (vocab, blocks, n) in [(1009, 3, 4), (2052, 1, 2), (7, 2, 3), (64, 5, 1), (4133, 2, 2)]
+        {
             into.push(AdjustSpec { vocab }.of(target, blocks, n, random)?);
         }
         Ok(())

@@ -10,8 +10,8 @@ use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Chooses the largest logit for each sequence, the lower id first among equals. It is written behind the
-/// token that the logits came from, and the position advanced.
+/// Chooses the largest logit for each sequence, the lower id first among equals. It is written
+/// behind the token that the logits came from, and the position advanced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ArgmaxSpec {
     /// Size of the vocabulary.
@@ -54,7 +54,12 @@ pub struct ChoiceTuning {
 impl Variant for ChoiceTuning {}
 
 impl ChoiceTuning {
-    pub(crate) fn check(self, kernel: &'static str, target: &Target, vocab: usize) -> Result<(), SpecError> {
+    pub(crate) fn check(
+        self,
+        kernel: &'static str,
+        target: &Target,
+        vocab: usize,
+    ) -> Result<(), SpecError> {
         require((1..1 << 22).contains(&vocab), kernel, || format!("a vocabulary of {vocab}"))?;
         let fine = target.waves().contains(&self.wave)
             && self.block.is_multiple_of(self.wave)
@@ -86,7 +91,12 @@ impl ArgmaxSpec {
     }
 
     /// A case of these logits in so many blocks for each sequence.
-    fn of(&self, target: &Target, (blocks, capacity): (u32, u32), logits: &[f32]) -> Result<Case, SpecError> {
+    fn of(
+        &self,
+        target: &Target,
+        (blocks, capacity): (u32, u32),
+        logits: &[f32],
+    ) -> Result<Case, SpecError> {
         let chosen: Vec<u32> = logits.chunks(self.vocab).map(largest).collect();
         let n = chosen.len();
         let positions: Vec<u32> = (0..n as u32).map(|s| s % 5).collect();
@@ -103,7 +113,13 @@ impl ArgmaxSpec {
             capacity: CaseArg::U32(capacity),
             blocks: FOLLOWS,
         };
-        Case::of(format!("argmax {n} × {}, wave {}", self.vocab, tuning.wave), self, target, launch, args)
+        Case::of(
+            format!("argmax {n} × {}, wave {}", self.vocab, tuning.wave),
+            self,
+            target,
+            launch,
+            args,
+        )
     }
 }
 
@@ -137,7 +153,13 @@ impl Family for ArgmaxSpec {
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
     }
 
-    fn grid(&self, _: &Target, _: &ChoiceTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+    fn grid(
+        &self,
+        _: &Target,
+        _: &ChoiceTuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
         Ok(ArgmaxSpec::grid_of(self.blocks(units), size.tokens.max(1)))
     }
 
@@ -145,13 +167,25 @@ impl Family for ArgmaxSpec {
         Work::moves(4 * self.vocab * size.tokens)
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let logits = random.normals(size.tokens.max(1) * self.vocab, 3.0);
         self.of(target, (self.blocks(units), MOVES), &logits)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        let spec = |vocab| ArgmaxSpec { vocab, tuning: Some(ChoiceTuning { wave, block: 2 * wave }) };
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        let spec =
+            |vocab| ArgmaxSpec { vocab, tuning: Some(ChoiceTuning { wave, block: 2 * wave }) };
         let logits = coarse(1009, random);
         into.push(spec(1009).of(target, (3, 9), &logits)?);
         into.push(spec(7).of(target, (3, 9), &[-3.0, -2.0, f32::NAN, -2.0, -5.0, -9.0, -2.5])?);
@@ -163,10 +197,11 @@ impl Family for ArgmaxSpec {
     }
 }
 
-/// Logits of four sequences: coarse, so that there are equals everywhere; a NaN, zeros of both signs, an
-/// infinity.
+/// Logits of four sequences: coarse, so that there are equals everywhere; a NaN, zeros of both
+/// signs, an infinity.
 pub(crate) fn coarse(vocab: usize, random: &mut Random) -> Vec<f32> {
-    let mut logits: Vec<f32> = random.normals(4 * vocab, 3.0).iter().map(|v| (v * 4.0).round() / 4.0).collect();
+    let mut logits: Vec<f32> =
+        random.normals(4 * vocab, 3.0).iter().map(|v| (v * 4.0).round() / 4.0).collect();
     logits[17] = f32::NAN;
     logits[vocab..2 * vocab].fill(-0.0);
     logits[vocab + 700] = 0.0;

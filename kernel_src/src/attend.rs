@@ -1,5 +1,5 @@
-//! Attention of one new token per sequence, with everything that comes before it in a layer: `gpu/attend.h`,
-//! on matrix units `gpu/attend_mma.h`.
+//! Attention of one new token per sequence, with everything that comes before it in a layer:
+//! `gpu/attend.h`, on matrix units `gpu/attend_mma.h`.
 
 mod cases;
 
@@ -16,11 +16,12 @@ use crate::render::Shape;
 use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
 use std::fmt;
 
-/// Decode attention: heads made ready, the new token's key and value written to the cache, attention over it.
+/// Decode attention: heads made ready, the new token's key and value written to the cache,
+/// attention over it.
 ///
-/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability, is the sum
-/// of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its largest element, a
-/// probability times a value's scale a half.
+/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability,
+/// is the sum of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its
+/// largest element, a probability times a value's scale a half.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttendSpec {
     /// Heads.
@@ -72,7 +73,8 @@ arguments! {
         splits: U32,
         /// Bytes from one slot's keys, or values, to the next one's; 0 with pages.
         sequence_bytes: U64,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only where there are pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
+        /// where there are pages.
         table: Pointer,
     }
 }
@@ -95,21 +97,21 @@ pub enum AttendTuning {
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_mma.h` (sm_80 and later, keys in halves or bytes): sixteen positions at a time through the
-    /// matrix units.
+    /// `gpu/attend_mma.h` (sm_80 and later, keys in halves or bytes): sixteen positions at a time
+    /// through the matrix units.
     Rings {
         /// Waves of a block.
         waves: u32,
         /// Tiles of sixteen positions on their way to each wave.
         stages: u32,
-        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are less than
-        /// three times as many.
+        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are
+        /// less than three times as many.
         least: u32,
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
     },
-    /// `gpu/attend_wide.h`, everywhere, for heads wider than 256: a lane has some elements of a position, then
-    /// eight columns of the result.
+    /// `gpu/attend_wide.h`, everywhere, for heads wider than 256: a lane has some elements of a
+    /// position, then eight columns of the result.
     Wide {
         /// Lanes in a wave.
         wave: u32,
@@ -126,19 +128,29 @@ const RINGS: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)
 /// Bytes: half of the memory, and more work for each byte.
 const RINGS_BYTES: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
 /// What is worth trying: waves, stages, blocks per unit.
-const BLOCKS: [(u32, u32, u32); 10] =
-    [(8, 2, 1), (8, 1, 1), (8, 3, 1), (12, 1, 1), (12, 2, 1), (4, 2, 2), (4, 3, 2), (8, 1, 2), (8, 2, 2), (16, 1, 1)];
+const BLOCKS: [(u32, u32, u32); 10] = [
+    (8, 2, 1),
+    (8, 1, 1),
+    (8, 3, 1),
+    (12, 1, 1),
+    (12, 2, 1),
+    (4, 2, 2),
+    (4, 3, 2),
+    (8, 1, 2),
+    (8, 2, 2),
+    (16, 1, 1),
+];
 /// The matrix units' products have sixteen positions.
 const POSITIONS: usize = 16;
-/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation in
-/// singles, sums.
+/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation
+/// in singles, sums.
 const FIXED: usize = 14 << 10;
 /// Elements of a head whose results fit the registers of the other two.
 const NARROW: usize = 256;
 /// Threads of a block of `gpu/attend_wide.h`.
 const WIDE_BLOCK: u32 = 256;
-/// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring of
-/// weights has not.
+/// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring
+/// of weights has not.
 const BESIDE_WEIGHTS: usize = 72 << 10;
 
 impl Variant for AttendTuning {}
@@ -163,13 +175,23 @@ impl AttendTuning {
             }
         }
         for &wave in target.waves() {
-            all.extend([1, 2, 3].map(|blocks_per_unit| AttendTuning::Wide { wave, blocks_per_unit }));
+            all.extend(
+                [1, 2, 3].map(|blocks_per_unit| AttendTuning::Wide { wave, blocks_per_unit }),
+            );
             for waves in [2, 4, 8] {
                 for tile in [1, 2, 4] {
                     for blocks_per_unit in [1, 2, 3, 4] {
-                        // With matrix units the other kernel is twice as fast: one of these shows it.
-                        if target.arch().matrix != MatrixUnit::Wgmma || (waves, tile, blocks_per_unit) == (4, 4, 2) {
-                            all.push(AttendTuning::Lanes { wave, block: waves * wave, tile, blocks_per_unit });
+                        // With matrix units the other kernel is twice as fast: one of these shows
+                        // it.
+                        if target.arch().matrix != MatrixUnit::Wgmma
+                            || (waves, tile, blocks_per_unit) == (4, 4, 2)
+                        {
+                            all.push(AttendTuning::Lanes {
+                                wave,
+                                block: waves * wave,
+                                tile,
+                                blocks_per_unit,
+                            });
                         }
                     }
                 }
@@ -196,24 +218,29 @@ impl AttendTuning {
         2 * stages as usize * side
     }
 
-    /// Bytes of dynamic shared memory: rings and a tile of queries, from the next multiple of 128 on.
+    /// Bytes of dynamic shared memory: rings and a tile of queries, from the next multiple of 128
+    /// on.
     fn shared(&self, kv: &KvLayout) -> usize {
         let AttendTuning::Rings { waves, .. } = *self else { return 0 };
         128 + waves as usize * self.ring(kv) + kv.head_dim.div_ceil(64) * POSITIONS * 128
     }
 
-    /// The results of `group` heads have room where a wave's ring was: its own, and four elements of a slice
-    /// for each lane.
+    /// The results of `group` heads have room where a wave's ring was: its own, and four elements
+    /// of a slice for each lane.
     fn results_fit(&self, kv: &KvLayout, group: usize) -> bool {
         group * 4 * kv.head_dim.max(128) <= self.ring(kv)
     }
 }
 
 impl AttendSpec {
-    /// Query heads that a block computes together: all that share a key head, up to eight, of wide heads four.
+    /// Query heads that a block computes together: all that share a key head, up to eight, of wide
+    /// heads four.
     fn group(&self) -> usize {
         let all = (self.form.heads / self.form.kv.heads.max(1)).max(1);
-        (1..=all.min(if self.wide() { 4 } else { 8 })).rev().find(|g| all.is_multiple_of(*g)).unwrap_or(1)
+        (1..=all.min(if self.wide() { 4 } else { 8 }))
+            .rev()
+            .find(|g| all.is_multiple_of(*g))
+            .unwrap_or(1)
     }
 
     /// Heads are too wide for registers.
@@ -245,7 +272,12 @@ impl AttendSpec {
         let &(_, waves, stages, least, blocks_per_unit) =
             table.iter().find(|r| self.form.kv.head_dim <= r.0).or(table.last())?;
         let fewer = [(waves, stages), (waves.min(4), stages), (waves.min(4), 1), (2, 1)];
-        let tries = fewer.map(|(waves, stages)| AttendTuning::Rings { waves, stages, least, blocks_per_unit });
+        let tries = fewer.map(|(waves, stages)| AttendTuning::Rings {
+            waves,
+            stages,
+            least,
+            blocks_per_unit,
+        });
         tries.into_iter().find(|t| self.fits(target, t))
     }
 
@@ -266,8 +298,8 @@ impl AttendSpec {
                     && self.group().next_power_of_two() <= self.lanes()
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // Asynchronous copies and products of depth sixteen came with sm_80, and more than 64 KB with
-                // them.
+                // Asynchronous copies and products of depth sixteen came with sm_80, and more than
+                // 64 KB with them.
                 let arch = target.arch();
                 matches!(arch.matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
                     && arch.shared_per_block > 64 << 10
@@ -282,12 +314,15 @@ impl AttendSpec {
         }
     }
 
-    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of weights: each has some of
-    /// its heads, so that the next step waits less (an H100, 8b Q4_K_M 534 tokens/s with one, 543 with two, 544 with four),
-    /// but behind many positions all of them, lest keys be read several times (16,384: 358, 360 and, so, 315).
+    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of
+    /// weights: each has some of its heads, so that the next step waits less (an H100, 8b Q4_K_M
+    /// 534 tokens/s with one, 543 with two, 544 with four), but behind many positions all of them,
+    /// lest keys be read several times (16,384: 358, 360 and, so, 315).
     fn parts(&self) -> usize {
         let (group, dim) = (self.group(), self.form.kv.head_dim);
-        let fits = |n: &usize| group.is_multiple_of(*n) && (group / n * dim).is_multiple_of(packets::GROUP);
+        let fits = |n: &usize| {
+            group.is_multiple_of(*n) && (group / n * dim).is_multiple_of(packets::GROUP)
+        };
         [4, 2].into_iter().find(fits).unwrap_or(1)
     }
 
@@ -297,8 +332,8 @@ impl AttendSpec {
         (self.form.heads / self.group()) as u32
     }
 
-    /// Slices of the context on `units` compute units: as many as all units hold at once, since one block
-    /// more would have them all wait for it.
+    /// Slices of the context on `units` compute units: as many as all units hold at once, since one
+    /// block more would have them all wait for it.
     fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
         (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
     }
@@ -315,7 +350,8 @@ impl AttendSpec {
             AttendTuning::Rings { stages, least, .. } => {
                 // At more than 128 the queries' registers would be those of the result.
                 let hold = hold && self.form.kv.head_dim <= 128;
-                let shape = shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
+                let shape =
+                    shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
                 shape.number("BLOCKS", blocks)
             }
             AttendTuning::Wide { .. } => shape,
@@ -383,14 +419,17 @@ impl Family for AttendSpec {
             }
             AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
-                // Said, lest the compiler stop at 128 registers and spill one: what must run together has
-                // those, at least.
+                // Said, lest the compiler stop at 128 registers and spill one: what must run
+                // together has those, at least.
                 let together = t.blocks_per_unit().min(512 / block.threads).max(1);
                 (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
             }
         };
         let macros = KvLayout::macros(self.form.paged, macros);
-        Ok(Kernel { shared: block.shared, ..of_shape(entry, &shape, macros, block.wave, block.threads) })
+        Ok(Kernel {
+            shared: block.shared,
+            ..of_shape(entry, &shape, macros, block.wave, block.threads)
+        })
     }
 
     fn declared(&self) -> &'static [Declared] {
@@ -404,7 +443,12 @@ impl Family for AttendSpec {
             // Beside the ring of weights there is room for few tiles.
             AttendTuning::Rings { least, stages, .. } => (1..=stages)
                 .rev()
-                .map(|stages| AttendTuning::Rings { waves: threads / 32, stages, least, blocks_per_unit: 1 })
+                .map(|stages| AttendTuning::Rings {
+                    waves: threads / 32,
+                    stages,
+                    least,
+                    blocks_per_unit: 1,
+                })
                 .filter(|t| !streams || t.shared(&self.form.kv) <= BESIDE_WEIGHTS)
                 .collect(),
             // A tile of four takes all of a lane's registers on gfx1100.
@@ -421,14 +465,19 @@ impl Family for AttendSpec {
         let fitting = tries.into_iter().find(|t| self.fits(target, t));
         let none = || SpecError::Unsupported {
             kernel: NAME,
-            why: format!("heads of {} do not fit beside a persistent kernel's weights", self.form.kv.head_dim),
+            why: format!(
+                "heads of {} do not fit beside a persistent kernel's weights",
+                self.form.kv.head_dim
+            ),
         };
         let t = fitting.ok_or_else(none)?;
         let (header, lds, call) = match t {
             AttendTuning::Wide { .. } => return Err(none()),
-            AttendTuning::Lanes { .. } => {
-                ("attend.h", "Attend<S>::Shared", "Meeting::wait(); Attend<S>::step(a, share, lds);")
-            }
+            AttendTuning::Lanes { .. } => (
+                "attend.h",
+                "Attend<S>::Shared",
+                "Meeting::wait(); Attend<S>::step(a, share, lds);",
+            ),
             AttendTuning::Rings { .. } => {
                 let call = "AttendMma<S>::step(a, share, pool, lds, HandedBefore<S>{links});";
                 ("attend_mma.h", "AttendMma<S>::Shared", call)
@@ -442,7 +491,8 @@ impl Family for AttendSpec {
         let shape = self.shape(&t, false, parts).number("SEQUENCES", sequences);
         let step = Step::of(header, "AttendArgs", call, shape);
         let values = self.form.heads * self.form.kv.head_dim;
-        let hands = (streams && values.is_multiple_of(packets::GROUP)).then_some(("out", values * sequences));
+        let hands = (streams && values.is_multiple_of(packets::GROUP))
+            .then_some(("out", values * sequences));
         let rings = matches!(t, AttendTuning::Rings { .. });
         let all = (self.form.heads + 2 * self.form.kv.heads) * self.form.kv.head_dim * sequences;
         let takes_values = (streams && rings && !self.form.kept_before).then_some(all);
@@ -458,11 +508,19 @@ impl Family for AttendSpec {
         })
     }
 
-    fn grid(&self, _: &Target, t: &AttendTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+    fn grid(
+        &self,
+        _: &Target,
+        t: &AttendTuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
         let sequences = size.tokens.max(1) as u32;
         let splits = self.splits(t, units, sequences);
         let grid = Grid::of([splits, self.groups(), sequences]).number("splits", splits);
-        Ok(grid.memory("part", self.part_bytes(splits, sequences)).counters("counters", self.counters(sequences)))
+        Ok(grid
+            .memory("part", self.part_bytes(splits, sequences))
+            .counters("counters", self.counters(sequences)))
     }
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
@@ -475,11 +533,22 @@ impl Family for AttendSpec {
         Work { bytes: (tokens * (cached + ends)) as u64, operations: (tokens * operations) as u64 }
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         cases::sized(self, target, units, size, random)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         cases::cases(target, wave, random, into)
     }
 

@@ -1,9 +1,11 @@
-//! What is done to a sequence's logits before its next token is chosen, as words in a device's memory: `gpu/adjust.h`
-//! reads them.
+//! What is done to a sequence's logits before its next token is chosen, as words in a device's
+//! memory: `gpu/adjust.h` reads them.
 
-/// Tokens that a list has at most. All that OpenAI's clients may bias, and a window of penalties beside them.
+/// Tokens that a list has at most. All that OpenAI's clients may bias, and a window of penalties
+/// beside them.
 pub const MOST: usize = 1024;
-/// Words in front of the entries: how many there are, whether there is a mask, the penalty of repeated tokens, 0.
+/// Words in front of the entries: how many there are, whether there is a mask, the penalty of
+/// repeated tokens, 0.
 pub const HEAD: usize = 4;
 
 /// What is done to one token's logit.

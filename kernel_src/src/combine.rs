@@ -56,13 +56,20 @@ impl CombineSpec {
     /// Blocks for `n` elements: also the kernel's last argument.
     #[must_use]
     pub fn blocks(n: u64, units: u32) -> u32 {
-        n.div_ceil(u64::from(BLOCK)).clamp(1, u64::from(units.max(1)) * u64::from(Self::BLOCKS_PER_UNIT)) as u32
+        n.div_ceil(u64::from(BLOCK))
+            .clamp(1, u64::from(units.max(1)) * u64::from(Self::BLOCKS_PER_UNIT)) as u32
     }
 
     /// A case of `n` elements in so many blocks.
-    fn of(&self, target: &Target, n: usize, blocks: u32, random: &mut Random) -> Result<Case, SpecError> {
-        // From where the activation vanishes to where it is the identity, and infinities that must not turn
-        // into NaN.
+    fn of(
+        &self,
+        target: &Target,
+        n: usize,
+        blocks: u32,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        // From where the activation vanishes to where it is the identity, and infinities that must
+        // not turn into NaN.
         let mut a = random.normals(n, 6.0);
         a[0] = 0.0;
         a[1] = 90.0;
@@ -119,12 +126,23 @@ impl Family for CombineSpec {
         Work::moves(12 * size.tokens * ROW)
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let n = size.tokens * ROW;
         self.of(target, n, CombineSpec::blocks(n as u64, units), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         for op in [Combine::Add, Combine::Silu, Combine::Gelu] {
             into.push(CombineSpec { op }.of(target, 1009, 2, random)?);
         }

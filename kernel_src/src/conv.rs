@@ -1,7 +1,9 @@
 //! Short convolutions along the tokens: `gpu/conv.h`.
 
 use crate::arguments;
-use crate::cases::{Case, CaseArg, Expect, Random, SINGLE, Storage, floats, optional, output, words};
+use crate::cases::{
+    Case, CaseArg, Expect, Random, SINGLE, Storage, floats, optional, output, words,
+};
 use crate::family::{Block, Family, Fixed, Grid, Size, Work, no_choice};
 use crate::kept::{Before, Sequences};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
@@ -10,8 +12,8 @@ use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// A causal convolution of each channel by itself over the last tokens; those before the ones at hand are a
-/// state, which is read and written.
+/// A causal convolution of each channel by itself over the last tokens; those before the ones at
+/// hand are a state, which is read and written.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -83,16 +85,21 @@ impl Family for ConvSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} × {}", self.channels, self.taps)?;
-        for (on, word) in [(!self.weights, ", oldest"), (self.bias, ", bias"), (self.silu, ", silu")] {
+        for (on, word) in
+            [(!self.weights, ", oldest"), (self.bias, ", bias"), (self.silu, ", silu")]
+        {
             f.write_str(if on { word } else { "" })?;
         }
         f.write_str(if self.one { ", one sequence" } else { "" })
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
-        let fine = (2..=ConvSpec::MOST).contains(&self.taps) && (1..1 << 24).contains(&self.channels);
+        let fine =
+            (2..=ConvSpec::MOST).contains(&self.taps) && (1..1 << 24).contains(&self.channels);
         let fine = fine && (self.weights || !self.bias);
-        require(fine, NAME, || format!("{} channels over {} tokens: 2 to {}", self.channels, self.taps, ConvSpec::MOST))
+        require(fine, NAME, || {
+            format!("{} channels over {} tokens: 2 to {}", self.channels, self.taps, ConvSpec::MOST)
+        })
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -112,23 +119,39 @@ impl Family for ConvSpec {
     }
 
     fn grid(&self, _: &Target, _: &Fixed, _: u32, size: Size) -> Result<Grid, SpecError> {
-        let rows = if self.one { (size.tokens as u32).div_ceil(ConvSpec::SLAB) } else { size.tokens as u32 };
+        let rows = if self.one {
+            (size.tokens as u32).div_ceil(ConvSpec::SLAB)
+        } else {
+            size.tokens as u32
+        };
         Ok(Grid::of([self.blocks(), rows, 1]))
     }
 
     fn work(&self, size: Size) -> Work {
         let sequences = if self.one { 1 } else { size.tokens };
-        let weights = self.channels * (usize::from(self.weights) * self.taps + usize::from(self.bias));
+        let weights =
+            self.channels * (usize::from(self.weights) * self.taps + usize::from(self.bias));
         Work::moves(4 * (2 * size.tokens * self.channels + 2 * sequences * self.state() + weights))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         case(self, target, units, &Sequences::of(self.one, size), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        // Fewer tokens than are kept, a whole slab and more; channels around a block; the first tokens of a
-        // sequence, and later ones; all ends.
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        // Fewer tokens than are kept, a whole slab and more; channels around a block; the first
+        // tokens of a sequence, and later ones; all ends.
         for (channels, taps, ends, sequences) in [
             (5, 2, 0b001, Sequences::One { past: 0, tokens: 1 }),
             (257, 4, 0b111, Sequences::One { past: 9, tokens: 2 }),
@@ -151,7 +174,8 @@ impl Family for ConvSpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let spec = ConvSpec { channels: 8192, taps: 4, weights: true, bias: true, silu: true, one: true };
+        let spec =
+            ConvSpec { channels: 8192, taps: 4, weights: true, bias: true, silu: true, one: true };
         list.add("conv 8192 × 4 silu".to_owned(), spec, CHUNK)
     }
 }
@@ -179,10 +203,16 @@ fn case(
         };
         for t in 0..s.tokens {
             for c in 0..channels {
-                let sum: f64 =
-                    (0..taps).map(|k| w.get(c * taps + k).map_or(0.0, |&w| f64::from(w)) * token(t + k, c)).sum();
-                let v = if spec.weights { sum + b.get(c).map_or(0.0, |&b| f64::from(b)) } else { token(t, c) };
-                want[(s.first + t) * channels + c] = if spec.silu { v / (1.0 + (-v).exp()) } else { v };
+                let sum: f64 = (0..taps)
+                    .map(|k| w.get(c * taps + k).map_or(0.0, |&w| f64::from(w)) * token(t + k, c))
+                    .sum();
+                let v = if spec.weights {
+                    sum + b.get(c).map_or(0.0, |&b| f64::from(b))
+                } else {
+                    token(t, c)
+                };
+                want[(s.first + t) * channels + c] =
+                    if spec.silu { v / (1.0 + (-v).exp()) } else { v };
             }
         }
         for i in 0..spec.state() {

@@ -1,10 +1,11 @@
-//! Whether a compiler copies accumulation registers of gfx908 rightly: asked by a small kernel, whose machine
-//! code is read.
+//! Whether a compiler copies accumulation registers of gfx908 rightly: asked by a small kernel,
+//! whose machine code is read.
 //!
-//! gfx908 copies them to each other through a vector register. LLVM before July 2025 (clang 19 among them;
-//! pull request 149291) may take one that nothing has written: 14 of 16 cases of attention were wrong when
-//! their machine code was emulated, and those that clang 22 makes were right. A version would say little:
-//! vendors' compilers have numbers of their own, and distributions' have patches.
+//! gfx908 copies them to each other through a vector register. LLVM before July 2025 (clang 19
+//! among them; pull request 149291) may take one that nothing has written: 14 of 16 cases of
+//! attention were wrong when their machine code was emulated, and those that clang 22 makes were
+//! right. A version would say little: vendors' compilers have numbers of their own, and
+//! distributions' have patches.
 
 use kjit_engine::{Constants, Job, Options, Source, Target};
 
@@ -12,12 +13,13 @@ use kjit_engine::{Constants, Job, Options, Source, Target};
 #[must_use]
 pub fn asks(target: &Target) -> Option<Job> {
     let plain = target.arch().has("copies-agprs").then(|| target.clone())?;
-    let source = Source::new("copies", "copies.hip", include_str!("../gpu/copies.hip")).entry("copies");
+    let source =
+        Source::new("copies", "copies.hip", include_str!("../gpu/copies.hip")).entry("copies");
     Some(Job::new(source, Constants::new(), Options::wave(64), plain))
 }
 
-/// Whether what a compiler made of it has such copies, and each is of a register that something before it has
-/// written. What this does not know is no.
+/// Whether what a compiler made of it has such copies, and each is of a register that something
+/// before it has written. What this does not know is no.
 #[must_use]
 pub fn are_sound(code: &[u8]) -> bool {
     text(code).is_some_and(sound)
@@ -29,7 +31,8 @@ fn text(elf: &[u8]) -> Option<&[[u8; 4]]> {
         let bytes = elf.get(at..at.checked_add(size)?)?;
         usize::try_from(bytes.iter().rev().fold(0u64, |n, &b| n << 8 | u64::from(b))).ok()
     };
-    let (headers, size, count, names) = (number(40, 8)?, number(58, 2)?, number(60, 2)?, number(62, 2)?);
+    let (headers, size, count, names) =
+        (number(40, 8)?, number(58, 2)?, number(60, 2)?, number(62, 2)?);
     let header = |i: usize| headers.checked_add(i.checked_mul(size)?);
     let strings = number(header(names)?.checked_add(24)?, 8)?;
     let of = (0..count).find_map(|i| {
@@ -63,8 +66,8 @@ fn sound(text: &[[u8; 4]]) -> bool {
 const ACCVGPR_WRITE: u32 = 0xd3d9_0000;
 const ACCVGPR_READ: u32 = 0xd3d8_0000;
 
-/// Vector registers that an instruction of gfx9 writes: the first, how many. Of those that a compiler makes of
-/// the small kernel; an instruction that is not here writes none.
+/// Vector registers that an instruction of gfx9 writes: the first, how many. Of those that a
+/// compiler makes of the small kernel; an instruction that is not here writes none.
 fn writes(word: u32, next: u32) -> (usize, usize) {
     let (low, high) = ((word & 0xff) as usize, (next >> 24) as usize);
     match (word >> 26, word >> 25) {
@@ -75,8 +78,8 @@ fn writes(word: u32, next: u32) -> (usize, usize) {
         (0x34, _) if word & 0xffff_0000 == ACCVGPR_READ => (low, 1),
         // VOP3P otherwise: packed arithmetic; matrix instructions write accumulation registers.
         (0x34, _) if word >> 23 == 0x1a7 => (low, usize::from(word >> 16 & 0x7f < 0x40)),
-        // VOP3: comparisons come first, v_readlane_b32 is among the others; v_lshlrev_b64 and v_mad_u64_u32
-        // write two.
+        // VOP3: comparisons come first, v_readlane_b32 is among the others; v_lshlrev_b64 and
+        // v_mad_u64_u32 write two.
         (0x34, _) => match word >> 16 & 0x3ff {
             0..0x100 | 0x289 => (0, 0),
             0x1e8 | 0x1e9 | 0x28f..=0x291 => (low, 2),
@@ -143,8 +146,8 @@ mod tests {
         assert!(!says(&[WRITE, READ].concat()));
         // No copy says nothing.
         assert!(!says(&[READ, ZERO].concat()));
-        // v_mul_f32 v11, v1, v2; v_mov_b32 v11, 1; the same with a literal that looks like one; ds_read_b64
-        // v[10:11]; global_load_dwordx4 v[8:11].
+        // v_mul_f32 v11, v1, v2; v_mov_b32 v11, 1; the same with a literal that looks like one;
+        // ds_read_b64 v[10:11]; global_load_dwordx4 v[8:11].
         let others: [&[u32]; 5] = [
             &[0x0a16_0501],
             &[0x7e16_0281],
@@ -155,10 +158,15 @@ mod tests {
         for other in others {
             assert!(says(&[other, &WRITE].concat()), "{other:x?}");
         }
-        // v_cmp_gt_f32 vcc, v1, v2; v_readfirstlane_b32 s11, v1; ds_write_b32 v11, v11; s_mov_b32 s11, 0;
-        // v_mov_b32 v12, 1.
-        let others: [&[u32]; 5] =
-            [&[0x7c88_0501], &[0x7e16_0501], &[0xd81a_0000, 0x0000_0b0b], &[0xbe8b_0080], &[0x7e18_0281]];
+        // v_cmp_gt_f32 vcc, v1, v2; v_readfirstlane_b32 s11, v1; ds_write_b32 v11, v11; s_mov_b32
+        // s11, 0; v_mov_b32 v12, 1.
+        let others: [&[u32]; 5] = [
+            &[0x7c88_0501],
+            &[0x7e16_0501],
+            &[0xd81a_0000, 0x0000_0b0b],
+            &[0xbe8b_0080],
+            &[0x7e18_0281],
+        ];
         for other in others {
             assert!(!says(&[other, &WRITE].concat()), "{other:x?}");
         }

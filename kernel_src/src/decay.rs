@@ -68,8 +68,11 @@ impl Family for DecaySpec {
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
-        let known = matches!(self.function, Function::Identity | Function::Softplus | Function::Sigmoid);
-        require(known && self.each > 0 && (1..1 << 24).contains(&self.cols), NAME, || format!("{self:?}"))
+        let known =
+            matches!(self.function, Function::Identity | Function::Softplus | Function::Sigmoid);
+        require(known && self.each > 0 && (1..1 << 24).contains(&self.cols), NAME, || {
+            format!("{self:?}")
+        })
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -95,7 +98,13 @@ impl Family for DecaySpec {
         Work::moves(4 * (2 * size.tokens * self.cols + own))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let rows = size.tokens.max(1);
         // From what stays whole to what is gone, and far beyond on both sides.
         let mut x = random.normals(rows * self.cols, 2.0);
@@ -130,7 +139,12 @@ impl Family for DecaySpec {
         Case::of(format!("{self:?} · {rows}"), self, target, launch, args)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         use Function::{Identity, Sigmoid, Softplus};
         for (cols, function, factors, each, offsets, tokens) in [
             (301, Identity, 0, 1, false, 2),
@@ -147,7 +161,13 @@ impl Family for DecaySpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let spec = DecaySpec { cols: 4096, function: Function::Softplus, factors: 32, each: 128, offsets: true };
+        let spec = DecaySpec {
+            cols: 4096,
+            function: Function::Softplus,
+            factors: 32,
+            each: 128,
+            offsets: true,
+        };
         list.add("decay 4096 Softplus".to_owned(), spec, CHUNK)
     }
 }

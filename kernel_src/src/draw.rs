@@ -12,9 +12,9 @@ use crate::render::Shape;
 use kjit_engine::{Constants, Dot, Target, Vendor};
 use std::fmt;
 
-/// Draws a token for each sequence: top-k, temperature, top-p, min-p, in this order. It is written behind the
-/// token that the logits came from, and the position advanced. Several blocks share a sequence's logits and
-/// meet in device memory.
+/// Draws a token for each sequence: top-k, temperature, top-p, min-p, in this order. It is written
+/// behind the token that the logits came from, and the position advanced. Several blocks share a
+/// sequence's logits and meet in device memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DrawSpec {
     /// Size of the vocabulary.
@@ -28,7 +28,8 @@ arguments! {
     DrawArgs {
         /// `sequences × vocab` f32.
         logits: Pointer,
-        /// A u64 for each slot: what its noise is made of, with the token's position and id ([`crate::noise`]).
+        /// A u64 for each slot: what its noise is made of, with the token's position and id
+        /// ([`crate::noise`]).
         seeds: Pointer,
         /// The last four arguments for each slot, or null: then the arguments count for all.
         options: Pointer,
@@ -61,15 +62,16 @@ const NAME: &str = "draw";
 
 /// Threads of a block.
 const THREADS: u32 = 512;
-/// Blocks that draw from one row of logits at most: with 32 a thread reads eight logits of a vocabulary of
-/// 128k at once. Among many (top-k off, or above 64) sixteen of them draw.
+/// Blocks that draw from one row of logits at most: with 32 a thread reads eight logits of a
+/// vocabulary of 128k at once. Among many (top-k off, or above 64) sixteen of them draw.
 const MOST_BLOCKS: u32 = 32;
 
-/// Bytes in which the blocks of one sequence meet: three sets of 2048 weights and counts, two counters
-/// (`DrawMeeting` in `gpu/draw.h`).
+/// Bytes in which the blocks of one sequence meet: three sets of 2048 weights and counts, two
+/// counters (`DrawMeeting` in `gpu/draw.h`).
 pub const WORK: usize = 3 * 2048 * (8 + 4) + 8;
 
-/// Bytes in which they tell each other the likeliest of each, extremes, sums and an id (`DrawSaid`).
+/// Bytes in which they tell each other the likeliest of each, extremes, sums and an id
+/// (`DrawSaid`).
 pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 
 /// Top-k, temperature, top-p, min-p.
@@ -78,8 +80,9 @@ type Chances = (u32, f32, f32, f32);
 /// The host's definition: cuts in f64, the draw as [`crate::noise`] has it.
 fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise) -> u32 {
     let mut order: Vec<usize> = (0..row.len()).filter(|&i| !row[i].is_nan()).collect();
-    let best_first =
-        |&a: &usize, &b: &usize| row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b));
+    let best_first = |&a: &usize, &b: &usize| {
+        row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b))
+    };
     let top_k = top_k as usize;
     if (1..order.len()).contains(&top_k) {
         order.select_nth_unstable_by(top_k - 1, best_first);
@@ -99,23 +102,28 @@ fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise
     }
     kept.retain(|&i| weight(i) >= f64::from(min_p));
     let largest = row[order[0]];
-    noise.draw(kept.iter().map(|&i| (i as u32, row[i] - largest)), inverse(temperature)).unwrap_or(order[0] as u32)
+    noise
+        .draw(kept.iter().map(|&i| (i as u32, row[i] - largest)), inverse(temperature))
+        .unwrap_or(order[0] as u32)
 }
 
 impl DrawSpec {
-    /// Blocks for each of so many sequences: also the last argument. All must be resident; fewer than 2048
-    /// logits a block are not worth a meeting.
+    /// Blocks for each of so many sequences: also the last argument. All must be resident; fewer
+    /// than 2048 logits a block are not worth a meeting.
     #[must_use]
     pub fn blocks(&self, units: u32, sequences: u32) -> u32 {
         (units / sequences.max(1)).min(MOST_BLOCKS).min((self.vocab as u32).div_ceil(2048)).max(1)
     }
 
     fn grid_of(blocks: u32, sequences: usize) -> Grid {
-        let grid = Grid::of([blocks, sequences as u32, 1]).number("blocks", blocks).cooperative(blocks > 1);
+        let grid = Grid::of([blocks, sequences as u32, 1])
+            .number("blocks", blocks)
+            .cooperative(blocks > 1);
         grid.zeroed("work", WORK * sequences).memory("said", SAID * sequences)
     }
 
-    /// A case of these logits in so many blocks for each sequence; with options of their own where `own`.
+    /// A case of these logits in so many blocks for each sequence; with options of their own where
+    /// `own`.
     fn of(
         &self,
         target: &Target,
@@ -146,10 +154,14 @@ impl DrawSpec {
         let halves: Vec<u32> = seeds.iter().flat_map(|s| [*s as u32, (s >> 32) as u32]).collect();
         let [slots, tokens, position] = moved(&positions, capacity, &chosen);
         // What is not to be read is wrong.
-        let (top_k, temperature, top_p, min_p) = if own { (1, f32::NAN, f32::NAN, f32::NAN) } else { options };
+        let (top_k, temperature, top_p, min_p) =
+            if own { (1, f32::NAN, f32::NAN, f32::NAN) } else { options };
         let tuning = self.tuning(target)?;
-        let chances = format!("top-k {top_k} temperature {temperature} top-p {top_p} min-p {min_p}, own {own}");
-        let name = format!("draw {n} × {}, {chances}, {blocks} blocks, wave {}", self.vocab, tuning.wave);
+        let chances = format!(
+            "top-k {top_k} temperature {temperature} top-p {top_p} min-p {min_p}, own {own}"
+        );
+        let name =
+            format!("draw {n} × {}, {chances}, {blocks} blocks, wave {}", self.vocab, tuning.wave);
         let launch = Launch::of(self.block(target, &tuning)?, DrawSpec::grid_of(blocks, n));
         let args = DrawArgs {
             logits: floats("logits", logits),
@@ -201,17 +213,24 @@ impl Family for DrawSpec {
     fn render(&self, target: &Target, _: &ChoiceTuning, block: Block) -> Result<Kernel, SpecError> {
         let mut macros = Constants::new();
         if target.vendor() == Vendor::Nvidia {
-            // Not told that one block a unit is enough, ptxas makes room for two on sm_90, and five registers
-            // spill.
+            // Not told that one block a unit is enough, ptxas makes room for two on sm_90, and five
+            // registers spill.
             macros = macros.set("KJ_MIN_BLOCKS", 1);
         }
-        // Three scalar registers spill with both ways in one kernel on gfx803 and gfx900 and their kin.
+        // Three scalar registers spill with both ways in one kernel on gfx803 and gfx900 and their
+        // kin.
         let few = target.arch().waves != [64] || target.arch().dot != Dot::None;
         let shape = Shape::new().number("VOCAB", self.vocab).flag("FEW", few);
         Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))
     }
 
-    fn grid(&self, _: &Target, _: &ChoiceTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+    fn grid(
+        &self,
+        _: &Target,
+        _: &ChoiceTuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
         Ok(DrawSpec::grid_of(self.blocks(units, size.tokens as u32), size.tokens.max(1)))
     }
 
@@ -219,7 +238,13 @@ impl Family for DrawSpec {
         Work::moves(4 * self.vocab * size.tokens)
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let logits = random.normals(size.tokens.max(1) * self.vocab, 3.0);
         self.of(
             target,
@@ -229,19 +254,30 @@ impl Family for DrawSpec {
         )
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         let spec = |vocab| DrawSpec { vocab, tuning: Some(ChoiceTuning { wave, block: 2 * wave }) };
         let vocab = 1009;
         let logits = coarse(vocab, random);
-        // Blocks that meet must all be resident: seven of four sequences are on any device, the simulated one
-        // included.
-        let all =
-            [(0, 1.0, 1.0, 0.0), (40, 0.8, 1.0, 0.0), (0, 1.3, 0.9, 0.0), (100, 0.7, 0.95, 0.05), (1, 1.0, 1.0, 0.0)];
+        // Blocks that meet must all be resident: seven of four sequences are on any device, the
+        // simulated one included.
+        let all = [
+            (0, 1.0, 1.0, 0.0),
+            (40, 0.8, 1.0, 0.0),
+            (0, 1.3, 0.9, 0.0),
+            (100, 0.7, 0.95, 0.05),
+            (1, 1.0, 1.0, 0.0),
+        ];
         for options in all {
             into.push(spec(vocab).of(target, (2, 9), (&logits, options, false), random)?);
         }
-        // Among few: one, as many as there may be, one more; equals at the border of top-k and of top-p; by one
-        // block that reads its logits in several rounds, and by more than fit into a wave.
+        // Among few: one, as many as there may be, one more; equals at the border of top-k and of
+        // top-p; by one block that reads its logits in several rounds, and by more than fit into a
+        // wave.
         for (blocks, options) in [
             (1, (64, 0.9, 1.0, 0.0)),
             (7, (64, 1.1, 0.9, 0.0)),
@@ -250,14 +286,39 @@ impl Family for DrawSpec {
             (4, (63, 50.0, 0.999, 0.5)),
             (6, (1, 0.7, 0.5, 0.1)),
         ] {
-            into.push(spec(vocab).of(target, (blocks, 9), (&logits[3 * vocab..], options, false), random)?);
+            into.push(spec(vocab).of(
+                target,
+                (blocks, 9),
+                (&logits[3 * vocab..], options, false),
+                random,
+            )?);
         }
-        into.push(spec(vocab).of(target, (2, 9), (&logits, (40, 0.9, 0.95, 0.02), true), random)?);
-        into.push(spec(vocab).of(target, (1, 9), (&logits, (40, 0.9, 0.95, 0.02), true), random)?);
-        into.push(spec(vocab).of(target, (7, 9), (&logits[3 * vocab..], (100, 0.7, 0.95, 0.05), false), random)?);
-        into.push(spec(5).of(target, (7, 9), (&[0.5, 0.5, -1.0, 0.5, 0.25], (2, 1.0, 0.9, 0.0), false), random)?);
-        // A vocabulary that is read four at a time, hardly any equals, and what has no finite distance from
-        // the rest.
+        into.push(spec(vocab).of(
+            target,
+            (2, 9),
+            (&logits, (40, 0.9, 0.95, 0.02), true),
+            random,
+        )?);
+        into.push(spec(vocab).of(
+            target,
+            (1, 9),
+            (&logits, (40, 0.9, 0.95, 0.02), true),
+            random,
+        )?);
+        into.push(spec(vocab).of(
+            target,
+            (7, 9),
+            (&logits[3 * vocab..], (100, 0.7, 0.95, 0.05), false),
+            random,
+        )?);
+        into.push(spec(5).of(
+            target,
+            (7, 9),
+            (&[0.5, 0.5, -1.0, 0.5, 0.25], (2, 1.0, 0.9, 0.0), false),
+            random,
+        )?);
+        // A vocabulary that is read four at a time, hardly any equals, and what has no finite
+        // distance from the rest.
         let vocab = 2052;
         let mut logits = random.normals(3 * vocab, 5.0);
         logits[..vocab].iter_mut().step_by(3).for_each(|v| *v = f32::NEG_INFINITY);
@@ -276,19 +337,32 @@ impl Family for DrawSpec {
             into.push(spec(vocab).of(target, (1, 9), (&logits, options, false), random)?);
         }
         // Hardly any tokens, and none that is a number.
-        for (vocab, options) in [(1, (0, 1.0, 0.5, 0.0)), (33, (33, 0.7, 1e-6, 0.0)), (65, (70, 1.0, 1.0, 1.0))] {
+        for (vocab, options) in
+            [(1, (0, 1.0, 0.5, 0.0)), (33, (33, 0.7, 1e-6, 0.0)), (65, (70, 1.0, 1.0, 1.0))]
+        {
             let logits = random.normals(2 * vocab, 2.0);
             into.push(spec(vocab).of(target, (3, 9), (&logits, options, false), random)?);
         }
-        into.push(spec(31).of(target, (3, 9), (&[f32::NAN; 31], (0, 1.0, 0.9, 0.0), false), random)?);
-        into.push(spec(64).of(target, (3, 9), (&[f32::NEG_INFINITY; 64], (5, 1.0, 0.9, 0.0), false), random)?);
+        into.push(spec(31).of(
+            target,
+            (3, 9),
+            (&[f32::NAN; 31], (0, 1.0, 0.9, 0.0), false),
+            random,
+        )?);
+        into.push(spec(64).of(
+            target,
+            (3, 9),
+            (&[f32::NEG_INFINITY; 64], (5, 1.0, 0.9, 0.0), false),
+            random,
+        )?);
         Ok(())
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         list.add("draw".to_owned(), DrawSpec { vocab: 128_256, tuning: None }, ONE)?;
         for wave in list.other_waves() {
-            let spec = DrawSpec { vocab: 128_256, tuning: Some(ChoiceTuning { wave, block: THREADS }) };
+            let spec =
+                DrawSpec { vocab: 128_256, tuning: Some(ChoiceTuning { wave, block: THREADS }) };
             list.add(format!("draw @ wave {wave}"), spec, ONE)?;
         }
         Ok(())

@@ -13,8 +13,8 @@ use crate::render::{self, Shape};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// `out[r] = scale · table[token of r]`. Rows are the tokens of one sequence from its position on, or one of
-/// each sequence, at its position.
+/// `out[r] = scale · table[token of r]`. Rows are the tokens of one sequence from its position on,
+/// or one of each sequence, at its position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbedSpec {
     /// The table's layout.
@@ -28,9 +28,11 @@ arguments! {
     EmbedArgs {
         /// Row records of the layout.
         table: Pointer,
-        /// u32: the ids of a whole context, slot after slot. Ids are trusted to lie below the table's rows.
+        /// u32: the ids of a whole context, slot after slot. Ids are trusted to lie below the
+        /// table's rows.
         tokens: Pointer,
-        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for the tokens of one.
+        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for the tokens
+        /// of one.
         slots: Pointer,
         /// A u32 per slot: the position of the row's token; of one sequence that of the first.
         position: Pointer,
@@ -61,21 +63,34 @@ impl EmbedSpec {
     }
 
     /// A case with a table of `vocab` rows.
-    fn of(&self, target: &Target, (rows, vocab): (usize, usize), random: &mut Random) -> Result<Case, SpecError> {
+    fn of(
+        &self,
+        target: &Target,
+        (rows, vocab): (usize, usize),
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         // Positions of sequences go up to 8, however few rows there are.
         let capacity = (rows + 6).max(9);
         let cols = self.layout.cols;
         let table = Matrix::random(self.layout.format, vocab, cols, random)?;
         let tokens: Vec<u32> = (0..capacity * rows).map(|_| random.below(vocab) as u32).collect();
-        let position: Vec<u32> = if self.each_own { (0..rows as u32).map(|p| (8 + p) % 9).collect() } else { vec![4] };
+        let position: Vec<u32> =
+            if self.each_own { (0..rows as u32).map(|p| (8 + p) % 9).collect() } else { vec![4] };
         // Another order than the rows'.
-        let slots: Vec<u32> = (0..rows as u32).map(|r| (r + rows as u32 - 1) % rows as u32).collect();
+        let slots: Vec<u32> =
+            (0..rows as u32).map(|r| (r + rows as u32 - 1) % rows as u32).collect();
         let scale = 1.75f32;
         let mut want = vec![];
         for (r, &slot) in slots.iter().enumerate() {
             let slot = slot as usize;
-            let at = if self.each_own { slot * capacity + position[slot] as usize } else { position[0] as usize + r };
-            want.extend(table.row(tokens[at] as usize).iter().map(|&v| f64::from(v) * f64::from(scale)));
+            let at = if self.each_own {
+                slot * capacity + position[slot] as usize
+            } else {
+                position[0] as usize + r
+            };
+            want.extend(
+                table.row(tokens[at] as usize).iter().map(|&v| f64::from(v) * f64::from(scale)),
+            );
         }
         let args = EmbedArgs {
             table: input("table", table.records),
@@ -86,7 +101,8 @@ impl EmbedSpec {
             scale: CaseArg::F32(scale),
             capacity: CaseArg::U32(capacity as u32),
         };
-        let name = format!("embed {} · {cols} cols, each its own {}", self.layout.format, self.each_own);
+        let name =
+            format!("embed {} · {cols} cols, each its own {}", self.layout.format, self.each_own);
         Case::of(name, self, target, self.launch(target, 1, Size { tokens: rows, past: 0 })?, args)
     }
 }
@@ -124,11 +140,22 @@ impl Family for EmbedSpec {
         Work::moves(size.tokens * (self.layout.row_bytes + 4 * self.layout.cols))
     }
 
-    fn case(&self, target: &Target, _: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        _: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         self.of(target, (size.tokens, ROWS), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         for (i, format) in ALL.iter().enumerate() {
             let cols = if format.block_elems() == 1 { 61 + i } else { 2 * format.block_elems() };
             let spec = EmbedSpec { layout: Layout::new(format, cols)?, each_own: i % 2 == 1 };

@@ -59,7 +59,10 @@ impl Family for ExpertSumSpec {
     }
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
-        let shape = Shape::new().number("COLS", self.cols).number("TOP", self.top).flag("RESIDUAL", self.residual);
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .number("TOP", self.top)
+            .flag("RESIDUAL", self.residual);
         Ok(of_shape(NAME, &shape, Constants::new(), block.wave, block.threads))
     }
 
@@ -72,7 +75,13 @@ impl Family for ExpertSumSpec {
         Work::moves(size.tokens * 4 * (rows * self.cols + self.top))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let tokens = size.tokens;
         let x = random.normals(tokens * self.top * self.cols, 1.0);
         let shares = random.normals(tokens * self.top, 1.0);
@@ -80,8 +89,10 @@ impl Family for ExpertSumSpec {
         let mut want = vec![];
         for t in 0..tokens {
             for c in 0..self.cols {
-                let slot =
-                    |s: usize| f64::from(shares[t * self.top + s]) * f64::from(x[(t * self.top + s) * self.cols + c]);
+                let slot = |s: usize| {
+                    f64::from(shares[t * self.top + s])
+                        * f64::from(x[(t * self.top + s) * self.cols + c])
+                };
                 let sum: f64 = (0..self.top).map(slot).sum();
                 want.push(sum + residual.get(t * self.cols + c).map_or(0.0, |&v| f64::from(v)));
             }
@@ -96,7 +107,12 @@ impl Family for ExpertSumSpec {
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         for (cols, top, residual) in [(131, 8, true), (64, 1, false)] {
             let spec = ExpertSumSpec { cols, top, residual };
             into.push(spec.case(target, 2, Size { tokens: 2, past: 0 }, random)?);

@@ -35,8 +35,8 @@ pub enum ExpertFinish {
     },
 }
 
-/// Matrix × vector through chosen experts. All experts' matrices have one format and size; numerics as for
-/// [`MatvecSpec`](crate::matvec::MatvecSpec).
+/// Matrix × vector through chosen experts. All experts' matrices have one format and size; numerics
+/// as for [`MatvecSpec`](crate::matvec::MatvecSpec).
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpertsSpec {
     /// Format of the matrices.
@@ -69,7 +69,8 @@ impl Eq for ExpertsSpec {}
 
 impl std::hash::Hash for ExpertsSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.format.ggml_id, self.rows, self.cols, self.tokens, self.top, self.per_slot).hash(state);
+        (self.format.ggml_id, self.rows, self.cols, self.tokens, self.top, self.per_slot)
+            .hash(state);
         (self.prologue, self.quantized, self.all, self.bias, self.finish, self.tuning).hash(state);
     }
 }
@@ -77,8 +78,8 @@ impl std::hash::Hash for ExpertsSpec {
 arguments! {
     /// The arguments. Weights have the experts' matrices one after the other.
     ExpertsArgs {
-        /// A row of f32 for each token or slot, or columns as [`QuantizeSpec`](crate::quantize::QuantizeSpec)
-        /// makes them.
+        /// A row of f32 for each token or slot, or columns as
+        /// [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes them.
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
@@ -159,18 +160,23 @@ impl ExpertsSpec {
     fn streamed(&self, shape: Shape, pool: u32) -> Result<Step, SpecError> {
         let layout = Layout::new(self.format, self.cols)?;
         let quantised = matches!(self.column()?.form, Form::Quantised { .. });
-        let end = !self.bias && self.finish != ExpertFinish::ClampedSilu && self.per_slot == self.sums();
-        let alone = self.prologue == Prologue::None || self.prologue == Prologue::Norm && !self.sums();
-        let whole = self.rows.is_multiple_of(packets::GROUP) && (self.rows * layout.row_bytes).is_multiple_of(128);
+        let end =
+            !self.bias && self.finish != ExpertFinish::ClampedSilu && self.per_slot == self.sums();
+        let alone =
+            self.prologue == Prologue::None || self.prologue == Prologue::Norm && !self.sums();
+        let whole = self.rows.is_multiple_of(packets::GROUP)
+            && (self.rows * layout.row_bytes).is_multiple_of(128);
         require(quantised && end && alone && whole && !self.all && self.top <= 16, NAME, || {
             "experts' rows in a ring of weights".to_owned()
         })?;
-        let call = "StreamExperts<S, Weights>::step(a, block_id(), blocks, links, ring, memory, at, pool, lds);";
+        let call = "StreamExperts<S, Weights>::step(a, block_id(), blocks, links, ring, memory, \
+            at, pool, lds);";
         let step = Step::of("stream_experts.h", "ExpertsArgs", call, shape);
         let feed = "StreamExperts<S, Weights>::await_choice(); \
                     if (lane_id() == 0) \
                     StreamExperts<S, Weights>::feed(a, block_id(), blocks, ring, memory, at);";
-        let records = vec![Record { bytes: layout.row_bytes, units: layout.units(), rows: self.rows }];
+        let records =
+            vec![Record { bytes: layout.row_bytes, units: layout.units(), rows: self.rows }];
         Ok(Step {
             lds: Some("StreamExperts<S, Weights>::Shared"),
             pool,
@@ -219,7 +225,13 @@ impl Family for ExpertsSpec {
         let bias = if self.bias { " + offsets" } else { "" };
         let bias = if self.all { " of all" } else { bias };
         write!(f, "{} {} × {}{bias}, {:?}", self.format, self.rows, self.cols, self.finish)?;
-        write!(f, "{}, {} tokens × {}{slots}", First(self.prologue, self.quantized), self.tokens, self.top)
+        write!(
+            f,
+            "{}, {} tokens × {}{slots}",
+            First(self.prologue, self.quantized),
+            self.tokens,
+            self.top
+        )
     }
 
     fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
@@ -232,9 +244,12 @@ impl Family for ExpertsSpec {
 
     fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
         let (most, rows) = if self.all { (256, 1 << 16) } else { (32, 64) };
-        let fine =
-            (1..=rows).contains(&self.tokens) && (1..=most).contains(&self.top) && (1..1 << 24).contains(&self.rows);
-        require(fine, NAME, || format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows))?;
+        let fine = (1..=rows).contains(&self.tokens)
+            && (1..=most).contains(&self.top)
+            && (1..1 << 24).contains(&self.rows);
+        require(fine, NAME, || {
+            format!("{} tokens × {} experts of {} rows", self.tokens, self.top, self.rows)
+        })?;
         require(!self.quantized || self.prologue == Prologue::None, NAME, || {
             "quantised columns with a prologue".to_owned()
         })?;
@@ -256,12 +271,17 @@ impl Family for ExpertsSpec {
 
     fn render(&self, target: &Target, t: &MatvecTuning, block: Block) -> Result<Kernel, SpecError> {
         let macros = t.macros(target, 1);
-        Ok(Kernel { shared: block.shared, ..of_shape(NAME, &self.shape(t)?, macros, block.wave, block.threads) })
+        Ok(Kernel {
+            shared: block.shared,
+            ..of_shape(NAME, &self.shape(t)?, macros, block.wave, block.threads)
+        })
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
         let Inside { wave, threads, streams, sequences, .. } = inside;
-        require(self.tokens == sequences, NAME, || format!("{} tokens of {sequences} sequences", self.tokens))?;
+        require(self.tokens == sequences, NAME, || {
+            format!("{} tokens of {sequences} sequences", self.tokens)
+        })?;
         require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
         // Neither built nor measured.
         require(sequences == 1 || !streams, NAME, || {
@@ -277,10 +297,22 @@ impl Family for ExpertsSpec {
         let call = "Experts<S>::template step<MetBefore>(a, share, pool, lds);";
         let step = Step::of("experts.h", "ExpertsArgs", call, self.shape(&tuning)?);
         // Which rows are read is known only when the choice is: they do not come through the ring.
-        Ok(Step { lds: Some("Experts<S>::Shared"), pool, of_all_blocks: true, apart: streams, ..step })
+        Ok(Step {
+            lds: Some("Experts<S>::Shared"),
+            pool,
+            of_all_blocks: true,
+            apart: streams,
+            ..step
+        })
     }
 
-    fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, size: Size) -> Result<Grid, SpecError> {
+    fn grid(
+        &self,
+        target: &Target,
+        tuning: &MatvecTuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
         let blocks = self.blocks_by(target, tuning, units);
         let tokens = size.tokens.min(self.tokens) as u32;
         Ok(Grid::of([blocks, 1, 1]).number("tokens", tokens).number("blocks", blocks))
@@ -289,7 +321,8 @@ impl Family for ExpertsSpec {
     fn work(&self, _: Size) -> Work {
         // All slots may have another expert.
         let slots = self.tokens * self.top;
-        let matrix = Layout::new(self.format, self.cols).and_then(|l| l.bytes(self.rows, 1)).unwrap_or(0);
+        let matrix =
+            Layout::new(self.format, self.cols).and_then(|l| l.bytes(self.rows, 1)).unwrap_or(0);
         let ends = 4 * (self.columns() * self.cols + self.results() * self.rows);
         Work {
             bytes: (slots * self.lists() * matrix + ends) as u64,
@@ -297,12 +330,23 @@ impl Family for ExpertsSpec {
         }
     }
 
-    fn case(&self, target: &Target, units: u32, _: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        _: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         // Twice as many matrices as are chosen: what is not chosen is not read.
         cases::case(self, target, (units, 2 * self.top * self.tokens + 1, 0), random)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         cases::cases(target, wave, random, into)
     }
 

@@ -1,8 +1,8 @@
-//! What a family of kernels is: one module that implements [`Family`], and one row of the registry in
-//! [`spec`](crate::spec).
+//! What a family of kernels is: one module that implements [`Family`], and one row of the registry
+//! in [`spec`](crate::spec).
 //!
-//! All that goes by family goes through this trait: specialising, launching, tuning, timing, cases, the
-//! compile matrix. So a family that is in the registry is in all of them.
+//! All that goes by family goes through this trait: specialising, launching, tuning, timing, cases,
+//! the compile matrix. So a family that is in the registry is in all of them.
 
 use crate::cases::{Case, Random};
 use crate::kernel::{Kernel, SpecError, require};
@@ -14,8 +14,8 @@ use kjit_engine::{Geometry, Target};
 use std::fmt::{self, Debug};
 use std::hash::Hash;
 
-/// A family of kernels. A value of it is a *spec*: what is computed, at which sizes, and perhaps by which
-/// tuning.
+/// A family of kernels. A value of it is a *spec*: what is computed, at which sizes, and perhaps by
+/// which tuning.
 pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'static {
     /// Its name: the first word of a spec's text.
     const NAME: &'static str;
@@ -24,8 +24,8 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
     /// The arguments of a launch, in the kernel's order.
     type Args<A>: Arguments<A>;
 
-    /// What is computed, at which sizes, without the name and without the tuning: tuning is kept by it, so
-    /// two specs that compute the same have one text, and two texts are two kernels.
+    /// What is computed, at which sizes, without the name and without the tuning: tuning is kept by
+    /// it, so two specs that compute the same have one text, and two texts are two kernels.
     ///
     /// # Errors
     /// Only the formatter's.
@@ -34,8 +34,8 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
     /// The tuning that the spec names itself.
     fn own(&self) -> Option<Self::Tuning>;
 
-    /// The same spec with another tuning of its own; `None`: the one that was measured best, else the
-    /// family's.
+    /// The same spec with another tuning of its own; `None`: the one that was measured best, else
+    /// the family's.
     #[must_use]
     fn with(self, tuning: Option<Self::Tuning>) -> Self;
 
@@ -53,8 +53,8 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
         Ok(())
     }
 
-    /// What is worth trying: small lists, since each is compiled, checked and timed. Some may not fit the
-    /// target.
+    /// What is worth trying: small lists, since each is compiled, checked and timed. Some may not
+    /// fit the target.
     fn candidates(&self, target: &Target) -> Vec<Self::Tuning>;
 
     /// The block of a launch: known without any source being rendered.
@@ -67,9 +67,15 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
     ///
     /// # Errors
     /// Weights that cannot be laid out.
-    fn render(&self, target: &Target, tuning: &Self::Tuning, block: Block) -> Result<Kernel, SpecError>;
+    fn render(
+        &self,
+        target: &Target,
+        tuning: &Self::Tuning,
+        block: Block,
+    ) -> Result<Kernel, SpecError>;
 
-    /// The arguments of a launch: the last one of [`Family::Args`] may be such that only some specs have it.
+    /// The arguments of a launch: the last one of [`Family::Args`] may be such that only some specs
+    /// have it.
     fn declared(&self) -> &'static [Declared] {
         <Self::Args<()> as Arguments<()>>::DECLARED
     }
@@ -78,14 +84,23 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
     ///
     /// # Errors
     /// More blocks than a grid has.
-    fn grid(&self, target: &Target, tuning: &Self::Tuning, units: u32, size: Size) -> Result<Grid, SpecError>;
+    fn grid(
+        &self,
+        target: &Target,
+        tuning: &Self::Tuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError>;
 
     /// The step in a kernel of many steps, for one token of one sequence.
     ///
     /// # Errors
     /// It is only launched by itself.
     fn inside(&self, _target: &Target, _inside: Inside) -> Result<Step, SpecError> {
-        Err(SpecError::Unsupported { kernel: Self::NAME, why: "it has no part in a persistent kernel".to_owned() })
+        Err(SpecError::Unsupported {
+            kernel: Self::NAME,
+            why: "it has no part in a persistent kernel".to_owned(),
+        })
     }
 
     /// What a launch must move and compute, at the least.
@@ -100,13 +115,24 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
     ///
     /// # Errors
     /// A kernel that cannot be specialised.
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError>;
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError>;
 
     /// The family's cases at a wave width of the target: small, odd, at every border.
     ///
     /// # Errors
     /// A kernel that cannot be specialised.
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError>;
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError>;
 
     /// The family's kernels at the sizes of real models: the compile matrix.
     ///
@@ -164,8 +190,8 @@ pub trait Family: Clone + Eq + Hash + Debug + Into<Spec> + TryFrom<Spec> + 'stat
 /// What a launch depends on that is no part of a spec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Size {
-    /// New tokens, or rows: one for each sequence that is decoded. Of what knows no width, rows of 4096
-    /// elements; of what only reads, MiB.
+    /// New tokens, or rows: one for each sequence that is decoded. Of what knows no width, rows of
+    /// 4096 elements; of what only reads, MiB.
     pub tokens: usize,
     /// Tokens that are in the cache before them.
     pub past: usize,
@@ -227,7 +253,12 @@ pub struct Grid {
 impl Grid {
     /// Blocks alone.
     pub(crate) fn of(blocks: [u32; 3]) -> Grid {
-        Grid { blocks: blocks.map(|n| n.max(1)), numbers: vec![], memory: vec![], cooperative: false }
+        Grid {
+            blocks: blocks.map(|n| n.max(1)),
+            numbers: vec![],
+            memory: vec![],
+            cooperative: false,
+        }
     }
 
     /// With an argument that follows.
@@ -283,12 +314,16 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A block and its grid. It may start before the kernel before it has ended: all kernels here wait by
-    /// themselves, but for those whose blocks wait for each other.
+    /// A block and its grid. It may start before the kernel before it has ended: all kernels here
+    /// wait by themselves, but for those whose blocks wait for each other.
     pub(crate) fn of(block: Block, grid: Grid) -> Launch {
         let Grid { blocks, numbers, memory, cooperative } = grid;
         let geometry = Geometry::of(blocks, [block.threads, 1, 1]).shared(block.shared);
-        Launch { geometry: geometry.dependent(!cooperative).cooperative(cooperative), numbers, memory }
+        Launch {
+            geometry: geometry.dependent(!cooperative).cooperative(cooperative),
+            numbers,
+            memory,
+        }
     }
 }
 
@@ -332,7 +367,9 @@ impl Wave {
     }
 
     pub(crate) fn check(self, kernel: &'static str, target: &Target) -> Result<(), SpecError> {
-        require(target.waves().contains(&self.wave), kernel, || format!("wave {} on {target}", self.wave))
+        require(target.waves().contains(&self.wave), kernel, || {
+            format!("wave {} on {target}", self.wave)
+        })
     }
 
     /// All widths.
@@ -390,8 +427,9 @@ pub struct SegmentArgs<A> {
     pub y: A,
 }
 
-/// Declares the arguments of a kernel family: a struct with a field for each, generic over what an argument
-/// is. `segments` between two lists stands for the weights of a product, `w0, b0, y0, w1, …`, three times.
+/// Declares the arguments of a kernel family: a struct with a field for each, generic over what an
+/// argument is. `segments` between two lists stands for the weights of a product, `w0, b0, y0, w1,
+/// …`, three times.
 #[macro_export]
 macro_rules! arguments {
     ($(#[$doc:meta])* $name:ident { $($(#[$d:meta])* $field:ident: $kind:ident,)* }) => {

@@ -1,5 +1,5 @@
-//! Attention of a prompt's new tokens over the cache: `gpu/flash.h` on every matrix unit, `gpu/flash_wgmma.h`
-//! on sm_90a.
+//! Attention of a prompt's new tokens over the cache: `gpu/flash.h` on every matrix unit,
+//! `gpu/flash_wgmma.h` on sm_90a.
 
 mod cases;
 
@@ -16,8 +16,8 @@ use std::fmt;
 
 /// Attention of new tokens over all that is in the cache.
 ///
-/// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax and sums
-/// f32.
+/// Numerics: queries, keys, values and probabilities are halves in the products; scores, softmax
+/// and sums f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FlashSpec {
     /// Query heads, a multiple of the key heads.
@@ -38,7 +38,8 @@ impl Eq for FlashSpec {}
 
 impl std::hash::Hash for FlashSpec {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.heads, self.kv, self.scale.to_bits(), self.scores, self.paged, self.tuning).hash(state);
+        (self.heads, self.kv, self.scale.to_bits(), self.scores, self.paged, self.tuning)
+            .hash(state);
     }
 }
 
@@ -62,8 +63,8 @@ pub enum FlashTuning {
         /// Blocks that share a result's columns, where one has not the registers for all.
         parts: u32,
     },
-    /// `gpu/flash_wgmma.h` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two groups of
-    /// four warps with 64 tokens each.
+    /// `gpu/flash_wgmma.h` (sm_90a, heads of 64, 80, 96, 128 or 256, keys in halves or bytes): two
+    /// groups of four warps with 64 tokens each.
     Groups {
         /// Keys of a tile: 64 or 128; with heads of 256 half of that.
         keys: u32,
@@ -73,8 +74,8 @@ pub enum FlashTuning {
 arguments! {
     /// The arguments of a prompt's attention.
     FlashArgs {
-        /// `tokens × heads × head_dim` f32, rotated ([`RopeKvSpec`](crate::rope_kv::RopeKvSpec), which also
-        /// writes these tokens' keys and values).
+        /// `tokens × heads × head_dim` f32, rotated ([`RopeKvSpec`](crate::rope_kv::RopeKvSpec),
+        /// which also writes these tokens' keys and values).
         q: Pointer,
         /// A score for each head, or null.
         sinks: Pointer,
@@ -82,7 +83,8 @@ arguments! {
         keys: Pointer,
         /// As `keys`.
         values: Pointer,
-        /// `tokens × heads · head_dim` halves in tiles ([`tiled_bytes`](crate::product::tiled_bytes)).
+        /// `tokens × heads · head_dim` halves in tiles
+        /// ([`tiled_bytes`](crate::product::tiled_bytes)).
         y: Pointer,
         /// One u32: the first token's.
         position: Pointer,
@@ -90,7 +92,8 @@ arguments! {
         tokens: U32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are
+        /// pages.
         table: Pointer,
     }
 }
@@ -101,15 +104,19 @@ const NAME_GROUPS: &str = "flash_wgmma";
 /// `(largest head, waves, tokens, keys, stages, parts)`.
 type Row = (usize, u32, u32, u32, u32, u32);
 
-/// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384 (`gpu/flash_wgmma.h`: 283 at
-/// 2048, 441, 456).
-const ROOMY: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1), (512, 4, 1, 16, 1, 2)];
+/// sm_80 and later. H200, heads of 128: 264 TFLOP/s at 8192 tokens, 287 at 16384
+/// (`gpu/flash_wgmma.h`: 283 at 2048, 441, 456).
+const ROOMY: &[Row] =
+    &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 8, 1, 32, 1, 1), (512, 4, 1, 16, 1, 2)];
 /// sm_90: more shared memory.
-const ROOMIER: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1), (512, 4, 1, 32, 1, 2)];
+const ROOMIER: &[Row] =
+    &[(64, 4, 2, 64, 2, 1), (128, 4, 2, 32, 2, 1), (256, 4, 1, 64, 1, 1), (512, 4, 1, 32, 1, 2)];
 /// Bytes wait in registers between fetch and store.
-const BYTES: &[Row] = &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1), (512, 4, 1, 16, 1, 4)];
+const BYTES: &[Row] =
+    &[(64, 4, 2, 64, 2, 1), (128, 8, 1, 32, 2, 1), (256, 4, 1, 32, 1, 1), (512, 4, 1, 16, 1, 4)];
 /// sm_75: 64 KB, and products that take more registers.
-const TURING: &[Row] = &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2), (512, 1, 1, 16, 1, 4)];
+const TURING: &[Row] =
+    &[(64, 4, 1, 64, 2, 1), (128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 2), (512, 1, 1, 16, 1, 4)];
 /// WMMA: 64 KB of LDS; columns are shared where a lane's 256 registers would spill.
 const WMMA: &[Row] = &[(128, 4, 1, 32, 1, 1), (256, 4, 1, 16, 1, 4), (512, 1, 1, 16, 1, 8)];
 /// MFMA: twice the registers.
@@ -140,7 +147,10 @@ impl FlashTuning {
         let &(_, waves, tokens, keys, stages, parts) =
             table.iter().find(|r| kv.head_dim <= r.0).unwrap_or(&table[table.len() - 1]);
         // A part has whole blocks of 64 columns.
-        let parts = (1..=parts).rev().find(|p| *p == 1 || kv.head_dim.is_multiple_of(64 * *p as usize)).unwrap_or(1);
+        let parts = (1..=parts)
+            .rev()
+            .find(|p| *p == 1 || kv.head_dim.is_multiple_of(64 * *p as usize))
+            .unwrap_or(1);
         FlashTuning::Waves { wave, waves, tokens, keys, hold: false, stages, parts }
     }
 
@@ -155,11 +165,12 @@ impl FlashTuning {
         if groups.fits(target, kv) {
             return groups;
         }
-        // Bytes of keys and values wait in registers: for heads of 256 and two waves of 32 that is 64 a lane,
-        // and without matrix units ROCm 5's compiler then spilled 34 (clang 19: 230 registers). Waves of 64
-        // have half as many: 142.
+        // Bytes of keys and values wait in registers: for heads of 256 and two waves of 32 that is
+        // 64 a lane, and without matrix units ROCm 5's compiler then spilled 34 (clang 19: 230
+        // registers). Waves of 64 have half as many: 142.
         let usual = target.default_wave();
-        let plain = Product::of_attention(target, usual, kv.head_dim).columns == 32 && target.vendor() == Vendor::Amd;
+        let plain = Product::of_attention(target, usual, kv.head_dim).columns == 32
+            && target.vendor() == Vendor::Amd;
         let many = kv.head_dim > 128 && kv.storage == KvStorage::Q8_0;
         let wide = plain && many && target.waves().contains(&64);
         FlashTuning::waves(target, if wide { 64 } else { usual }, kv)
@@ -205,7 +216,8 @@ impl FlashTuning {
         let tokens = self.tokens() as usize;
         match *self {
             FlashTuning::Waves { wave, keys, stages, .. } => {
-                let scores = if Product::of_attention(target, wave, kv.head_dim).stays { 0 } else { tokens };
+                let scores =
+                    if Product::of_attention(target, wave, kv.head_dim).stays { 0 } else { tokens };
                 (blocks * (tokens + (2 * stages * keys) as usize) + scores) * 128
             }
             FlashTuning::Groups { keys } => 1024 + blocks * (tokens + 4 * keys as usize) * 128,
@@ -220,7 +232,15 @@ impl FlashTuning {
                 for keys in [16, 32, 64] {
                     for stages in [1, 2] {
                         for hold in [false, true] {
-                            all.push(FlashTuning::Waves { wave, waves, tokens, keys, hold, stages, parts: 1 });
+                            all.push(FlashTuning::Waves {
+                                wave,
+                                waves,
+                                tokens,
+                                keys,
+                                hold,
+                                stages,
+                                parts: 1,
+                            });
                         }
                     }
                 }
@@ -252,7 +272,11 @@ impl Family for FlashSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kv, seen) = (self.kv, self.scores);
-        write!(f, "{}/{} × {} {:?}, scale {}{seen}", self.heads, kv.heads, kv.head_dim, kv.storage, self.scale)?;
+        write!(
+            f,
+            "{}/{} × {} {:?}, scale {}{seen}",
+            self.heads, kv.heads, kv.head_dim, kv.storage, self.scale
+        )?;
         f.write_str(if self.paged { ", paged" } else { "" })
     }
 
@@ -271,19 +295,34 @@ impl Family for FlashSpec {
             format!("{} query heads over {} key heads", self.heads, self.kv.heads)
         })?;
         let groups = matches!(t, FlashTuning::Groups { .. });
-        require(!groups || self.scores.around.is_none(), NAME, || "warp groups see no later positions".to_owned())?;
-        require(t.fits(target, &self.kv), NAME, || format!("{t:?} with heads of {} on {target}", self.kv.head_dim))
+        require(!groups || self.scores.around.is_none(), NAME, || {
+            "warp groups see no later positions".to_owned()
+        })?;
+        require(t.fits(target, &self.kv), NAME, || {
+            format!("{t:?} with heads of {} on {target}", self.kv.head_dim)
+        })
     }
 
     fn candidates(&self, target: &Target) -> Vec<FlashTuning> {
         let groups = [32, 64, 128].map(|keys| FlashTuning::Groups { keys });
-        // Where there are warp groups, the other kernel was never near for the heads that they cover.
-        let waves = if target.arch().matrix == MatrixUnit::Wgmma { vec![] } else { FlashTuning::all_waves(target) };
+        // Where there are warp groups, the other kernel was never near for the heads that they
+        // cover.
+        let waves = if target.arch().matrix == MatrixUnit::Wgmma {
+            vec![]
+        } else {
+            FlashTuning::all_waves(target)
+        };
         groups.into_iter().chain(waves).collect()
     }
 
     fn block(&self, target: &Target, t: &FlashTuning) -> Result<Block, SpecError> {
-        let shared = shared_bytes(NAME, target, t.shared(target, &self.kv), 64, "a tuning with fewer keys or waves")?;
+        let shared = shared_bytes(
+            NAME,
+            target,
+            t.shared(target, &self.kv),
+            64,
+            "a tuning with fewer keys or waves",
+        )?;
         Ok(match *t {
             FlashTuning::Waves { wave, waves, .. } => Block { wave, threads: waves * wave, shared },
             FlashTuning::Groups { .. } => Block { wave: 32, threads: 384, shared },
@@ -313,7 +352,10 @@ impl Family for FlashSpec {
                     _ if !self.kv.head_dim.is_power_of_two() => (56, 224),
                     _ => (40, 232),
                 };
-                let s = shape.number("BK", keys).number("FILL_REGS", fill).number("MULTIPLY_REGS", multiply);
+                let s = shape
+                    .number("BK", keys)
+                    .number("FILL_REGS", fill)
+                    .number("MULTIPLY_REGS", multiply);
                 (s, macros.set("KJ_MIN_BLOCKS", 1))
             }
         };
@@ -346,11 +388,22 @@ impl Family for FlashSpec {
         CHUNK
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         cases::case(self, target, units, size, random)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         cases::cases(target, wave, random, into)
     }
 

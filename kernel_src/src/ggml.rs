@@ -1,8 +1,8 @@
 //! Every tensor type that ggml has given an id: its name and block size, nothing about its bits.
 //!
-//! A reader needs this much to find, bound and list the tensors of any file, also of the types that kjit
-//! cannot decode. What the bits of a block mean is [`format`](mod@crate::format)'s business, for the types it
-//! knows.
+//! A reader needs this much to find, bound and list the tensors of any file, also of the types that
+//! kjit cannot decode. What the bits of a block mean is [`format`](mod@crate::format)'s business,
+//! for the types it knows.
 
 use crate::format;
 use std::fmt;
@@ -21,7 +21,8 @@ pub struct GgmlType {
 }
 
 impl GgmlType {
-    /// The type with ggml's number `id`; `None` when ggml has none that is in use (see [`retired`]).
+    /// The type with ggml's number `id`; `None` when ggml has none that is in use (see
+    /// [`retired`]).
     pub fn by_id(id: u32) -> Option<&'static GgmlType> {
         ALL.iter().find(|t| t.id == id)
     }
@@ -31,8 +32,8 @@ impl GgmlType {
         ALL.iter().find(|t| t.name.eq_ignore_ascii_case(name))
     }
 
-    /// Bytes of a row of `elems` elements; `None` when the row is not a whole number of blocks, or too long
-    /// to say.
+    /// Bytes of a row of `elems` elements; `None` when the row is not a whole number of blocks, or
+    /// too long to say.
     pub fn row_bytes(&self, elems: u64) -> Option<u64> {
         let block = u64::from(self.block_elems);
         if !elems.is_multiple_of(block) {
@@ -48,7 +49,8 @@ impl fmt::Display for GgmlType {
     }
 }
 
-/// The name of a type that ggml once had and removed from files: the numbers were not given out again.
+/// The name of a type that ggml once had and removed from files: the numbers were not given out
+/// again.
 pub fn retired(id: u32) -> Option<&'static str> {
     Some(match id {
         4 => "Q4_2",
@@ -88,9 +90,17 @@ pub static ALL: [GgmlType; format::ALL.len() + OTHERS.len()] = {
         let at = f + o;
         all[at] = match next {
             Some(known) if o == OTHERS.len() || known.ggml_id <= OTHERS[o].id => {
-                assert!(o == OTHERS.len() || known.ggml_id < OTHERS[o].id, "a type that is a format is no other");
+                assert!(
+                    o == OTHERS.len() || known.ggml_id < OTHERS[o].id,
+                    "a type that is a format is no other"
+                );
                 f += 1;
-                ty(known.ggml_id, known.name, known.block_elems() as u32, known.block_bytes() as u32)
+                ty(
+                    known.ggml_id,
+                    known.name,
+                    known.block_elems() as u32,
+                    known.block_bytes() as u32,
+                )
             }
             _ => {
                 o += 1;
@@ -118,7 +128,12 @@ mod tests {
         for f in format::ALL {
             let t = GgmlType::by_name(f.name).unwrap();
             let sizes = (t.block_elems as usize, t.block_bytes as usize);
-            assert_eq!((t.id, sizes), (f.ggml_id, (f.block_elems(), f.block_bytes())), "{}", f.name);
+            assert_eq!(
+                (t.id, sizes),
+                (f.ggml_id, (f.block_elems(), f.block_bytes())),
+                "{}",
+                f.name
+            );
         }
     }
 

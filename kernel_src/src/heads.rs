@@ -1,5 +1,5 @@
-//! How queries, keys and values of a layer are made ready for attention: norms of heads, and rotation by
-//! position (RoPE).
+//! How queries, keys and values of a layer are made ready for attention: norms of heads, and
+//! rotation by position (RoPE).
 
 use crate::kernel::{SpecError, require};
 use crate::kv::KvLayout;
@@ -16,8 +16,9 @@ pub struct RopeForm {
     pub halves: bool,
 }
 
-/// The table of rotations that the kernels take: `positions × dims/2` pairs `(cos, sin)` of f32, from angles
-/// in f64, as little-endian bytes. `frequencies` are angles per position, `magnitude` a factor on both.
+/// The table of rotations that the kernels take: `positions × dims/2` pairs `(cos, sin)` of f32,
+/// from angles in f64, as little-endian bytes. `frequencies` are angles per position, `magnitude` a
+/// factor on both.
 #[must_use]
 pub fn angles(frequencies: &[f64], magnitude: f64, positions: usize) -> Vec<f32> {
     let rotated = |p: usize, f: f64| {
@@ -38,7 +39,8 @@ pub struct HeadsForm {
     pub qk_norm: bool,
     /// Rotation.
     pub rope: RopeForm,
-    /// The new tokens' keys and values are there already, made by another layer: only queries are made ready.
+    /// The new tokens' keys and values are there already, made by another layer: only queries are
+    /// made ready.
     pub kept_before: bool,
     /// Keys and values lie in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
@@ -50,9 +52,11 @@ impl HeadsForm {
         require(self.heads > 0 && self.heads.is_multiple_of(self.kv.heads), kernel, || {
             format!("{} query heads over {} key heads", self.heads, self.kv.heads)
         })?;
-        require(self.rope.dims.is_multiple_of(2) && self.rope.dims <= self.kv.head_dim, kernel, || {
-            format!("{} of {} elements rotate", self.rope.dims, self.kv.head_dim)
-        })
+        require(
+            self.rope.dims.is_multiple_of(2) && self.rope.dims <= self.kv.head_dim,
+            kernel,
+            || format!("{} of {} elements rotate", self.rope.dims, self.kv.head_dim),
+        )
     }
 
     pub(crate) fn shape(&self) -> Shape {
@@ -70,15 +74,19 @@ impl fmt::Display for HeadsForm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let norm = if self.qk_norm { ", norm" } else { "" };
         let halves = if self.rope.halves { " in halves" } else { "" };
-        write!(f, "{}/{} × {} {:?}{norm}", self.heads, self.kv.heads, self.kv.head_dim, self.kv.storage)?;
+        write!(
+            f,
+            "{}/{} × {} {:?}{norm}",
+            self.heads, self.kv.heads, self.kv.head_dim, self.kv.storage
+        )?;
         write!(f, ", {} rotated{halves}", self.rope.dims)?;
         f.write_str(if self.kept_before { ", kept before" } else { "" })?;
         f.write_str(if self.paged { ", paged" } else { "" })
     }
 }
 
-/// What attention makes of scores: which positions a token sees, and what becomes of scores before they are
-/// shares. The default sees all and changes nothing.
+/// What attention makes of scores: which positions a token sees, and what becomes of scores before
+/// they are shares. The default sees all and changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Scores {
     /// Tokens back that are seen, the own one included; `None`: all.
@@ -87,12 +95,13 @@ pub struct Scores {
     pub chunk: Option<usize>,
     /// `cap · tanh(s / cap)`.
     pub soft_cap: Option<f32>,
-    /// The largest exponent of the series of slopes (ALiBi): what distance takes from scores, by head.
+    /// The largest exponent of the series of slopes (ALiBi): what distance takes from scores, by
+    /// head.
     pub alibi: Option<f32>,
     /// A score for each head takes part in the softmax and has no value.
     pub sinks: bool,
-    /// Later positions are seen as earlier ones are, up to so many away on both sides (encoders); `None`: none
-    /// that is later. Attention of prompts alone has it.
+    /// Later positions are seen as earlier ones are, up to so many away on both sides (encoders);
+    /// `None`: none that is later. Attention of prompts alone has it.
     pub around: Option<usize>,
 }
 
@@ -127,7 +136,9 @@ impl Scores {
 
     pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
         let fine = self.chunk != Some(0) && !(self.chunk.is_some() && self.window.is_some());
-        require(fine, kernel, || format!("chunks of {:?} and a window of {:?}", self.chunk, self.window))?;
+        require(fine, kernel, || {
+            format!("chunks of {:?} and a window of {:?}", self.chunk, self.window)
+        })?;
         let alone = self.around.is_none() || (self.chunk, self.window) == (None, None);
         require(alone, kernel, || "a window or chunks where later positions are seen".to_owned())
     }

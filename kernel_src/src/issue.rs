@@ -1,6 +1,7 @@
-//! Instructions that launches execute, counted on the emulator of AMD machine code (`tests/gfxemu`) by
-//! `scripts/issue-bounds`: for the decode products of [`crate::matrix::representative`], on the card of each
-//! architecture's row. Of a kernel that was compiled otherwise than then nothing is said.
+//! Instructions that launches execute, counted on the emulator of AMD machine code (`tests/gfxemu`)
+//! by `scripts/issue-bounds`: for the decode products of [`crate::matrix::representative`], on the
+//! card of each architecture's row. Of a kernel that was compiled otherwise than then nothing is
+//! said.
 
 use kjit_engine::arch::issue::Executed;
 
@@ -38,7 +39,8 @@ pub fn all() -> impl Iterator<Item = Counted> {
 fn counted(line: &'static str) -> Option<Counted> {
     let mut cells = line.split('\t');
     let (arch, name) = (cells.next()?, cells.next()?);
-    let (code, moves, wave) = (cells.next()?.parse().ok()?, cells.next()?.parse().ok()?, cells.next()?.parse().ok()?);
+    let (code, moves, wave) =
+        (cells.next()?.parse().ok()?, cells.next()?.parse().ok()?, cells.next()?.parse().ok()?);
     let mut number = || cells.next()?.parse::<f64>().ok();
     let executed = Executed {
         vector: number()?,
@@ -67,7 +69,12 @@ mod tests {
             let samples = crate::matrix::representative(&target).unwrap();
             let sample = samples.iter().find(|s| s.name == row.name);
             let sample = sample.unwrap_or_else(|| panic!("{}: no sample {}", row.arch, row.name));
-            assert_eq!((sample.work.bytes, sample.kernel.options.wave), (row.moves, row.wave), "{}", row.name);
+            assert_eq!(
+                (sample.work.bytes, sample.kernel.options.wave),
+                (row.moves, row.wave),
+                "{}",
+                row.name
+            );
             let e = row.executed;
             assert!(e.memory_bytes > 0.95 * row.moves as f64 && e.vector > 0.0, "{row:?}");
         }

@@ -38,7 +38,8 @@ arguments! {
         capacity: U32,
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only where there are pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
+        /// where there are pages.
         table: Pointer,
     }
 }
@@ -61,7 +62,13 @@ impl Family for KeepSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let paged = if self.paged { ", paged" } else { "" };
-        write!(f, "{} {:?}{}{paged}", self.kv.head_dim, self.kv.storage, if self.one { ", one sequence" } else { "" })
+        write!(
+            f,
+            "{} {:?}{}{paged}",
+            self.kv.head_dim,
+            self.kv.storage,
+            if self.one { ", one sequence" } else { "" }
+        )
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
@@ -77,7 +84,13 @@ impl Family for KeepSpec {
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
         let shape = self.kv.shape().flag("ONE", self.one);
-        Ok(of_shape(NAME, &shape, KvLayout::macros(self.paged, Constants::new()), block.wave, block.threads))
+        Ok(of_shape(
+            NAME,
+            &shape,
+            KvLayout::macros(self.paged, Constants::new()),
+            block.wave,
+            block.threads,
+        ))
     }
 
     fn declared(&self) -> &'static [Declared] {
@@ -97,14 +110,21 @@ impl Family for KeepSpec {
         CHUNK
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let (kv, dim, n) = (self.kv, self.kv.head_dim, size.tokens);
         let capacity = size.past + n + 3;
         let bytes = kv.bytes(capacity).unwrap_or(0);
         let row = random.normals(n * dim, 1.0);
         // Several sequences lie in another order, with one place free; what nobody wrote is poison.
         let places = if self.one { 1 } else { n + 1 };
-        let slots: Vec<u32> = (0..n).map(|s| if self.one { 0 } else { (places - 1 - s) as u32 }).collect();
+        let slots: Vec<u32> =
+            (0..n).map(|s| if self.one { 0 } else { (places - 1 - s) as u32 }).collect();
         let mut position = vec![u32::MAX; places];
         let before = vec![0xffu8; places * bytes];
         let mut after = before.clone();
@@ -115,7 +135,9 @@ impl Family for KeepSpec {
             kv.write_row(&mut after[slot * bytes..][..bytes], capacity, 0, here, x);
         }
         let pages = self.paged.then(|| {
-            let lens = position.iter().map(|&p| p.wrapping_add(if self.one { n as u32 } else { 1 }) as usize);
+            let lens = position
+                .iter()
+                .map(|&p| p.wrapping_add(if self.one { n as u32 } else { 1 }) as usize);
             Pages::new(&lens.collect::<Vec<_>>(), capacity, random)
         });
         let [before, after] = match &pages {
@@ -123,10 +145,16 @@ impl Family for KeepSpec {
             Some(pages) => [before, after].map(|rows| pages.pool(&kv, &rows, capacity)),
         };
         let expect = match kv.storage {
-            KvStorage::F32 => {
-                Expect::Real { storage: Storage::F32, want: Storage::F32.read(&after), tolerance: SINGLE }
-            }
-            KvStorage::F16 => Expect::Real { storage: Storage::F16, want: Storage::F16.read(&after), tolerance: HALF },
+            KvStorage::F32 => Expect::Real {
+                storage: Storage::F32,
+                want: Storage::F32.read(&after),
+                tolerance: SINGLE,
+            },
+            KvStorage::F16 => Expect::Real {
+                storage: Storage::F16,
+                want: Storage::F16.read(&after),
+                tolerance: HALF,
+            },
             // A quotient of two roundings may be the code beside it.
             KvStorage::Q8_0 => Expect::Anything,
         };
@@ -141,11 +169,19 @@ impl Family for KeepSpec {
             table: pages.map_or(CaseArg::Null, |pages| words("table", &pages.table)),
         };
         let paged = if self.paged { ", paged" } else { "" };
-        let name = format!("keep {n} of {dim}, {:?}, after {}, one {}{paged}", kv.storage, size.past, self.one);
+        let name = format!(
+            "keep {n} of {dim}, {:?}, after {}, one {}{paged}",
+            kv.storage, size.past, self.one
+        );
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
         for (head_dim, storage, tokens, past, one, paged) in [
             (576, F16, 11, 5, true, false),

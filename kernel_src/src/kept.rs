@@ -1,11 +1,11 @@
-//! What a sequence keeps in so many numbers (`gpu/kept.h`): how threads share a row of them; and in the cases,
-//! sequences in slots that are not in order, some with a past and some without.
+//! What a sequence keeps in so many numbers (`gpu/kept.h`): how threads share a row of them; and in
+//! the cases, sequences in slots that are not in order, some with a past and some without.
 
 use crate::cases::{CaseArg, Random, words};
 use crate::family::Size;
 
-/// Threads that have a row of `n` numbers in registers: with more of them a sum takes more steps, with fewer
-/// each has more registers.
+/// Threads that have a row of `n` numbers in registers: with more of them a sum takes more steps,
+/// with fewer each has more registers.
 pub(crate) fn lanes(n: usize) -> usize {
     n.next_power_of_two().min(16)
 }
@@ -31,7 +31,11 @@ impl Sequences {
     /// Those of a size.
     pub(crate) fn of(one: bool, size: Size) -> Sequences {
         let tokens = size.tokens.max(1);
-        if one { Sequences::One { past: size.past, tokens } } else { Sequences::Several(vec![size.past; tokens]) }
+        if one {
+            Sequences::One { past: size.past, tokens }
+        } else {
+            Sequences::Several(vec![size.past; tokens])
+        }
     }
 
     /// Tokens of all.

@@ -4,8 +4,8 @@ use crate::layout::LayoutError;
 use crate::render::Shape;
 use kjit_engine::{Constants, Job, Options, Source, Target};
 
-/// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in it depends
-/// on a live device.
+/// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in
+/// it depends on a live device.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     /// The text, with the headers that it includes.
@@ -27,15 +27,26 @@ impl Kernel {
     #[must_use]
     pub fn job(&self, target: &Target) -> Job {
         let constants = self.constants.clone();
-        let constants = if target.arch().has("f32-alone") { constants.set("KJ_F32", 1) } else { constants };
+        let constants =
+            if target.arch().has("f32-alone") { constants.set("KJ_F32", 1) } else { constants };
         Job::new(self.source.clone(), constants, self.options.clone(), target.clone())
     }
 }
 
-/// A kernel of one step, of one entry point whose file has its name: its shape becomes `shape.h`, `macros`
-/// are those of the compilation (`gpu/kjit.h`). Block and LDS as [`Kernel`] has them.
-pub(crate) fn of_shape(name: &'static str, shape: &Shape, macros: Constants, wave: u32, block: u32) -> Kernel {
-    let file = FILES.iter().map(|(f, _)| *f).find(|f| f.strip_suffix(".hip") == Some(name)).unwrap_or_default();
+/// A kernel of one step, of one entry point whose file has its name: its shape becomes `shape.h`,
+/// `macros` are those of the compilation (`gpu/kjit.h`). Block and LDS as [`Kernel`] has them.
+pub(crate) fn of_shape(
+    name: &'static str,
+    shape: &Shape,
+    macros: Constants,
+    wave: u32,
+    block: u32,
+) -> Kernel {
+    let file = FILES
+        .iter()
+        .map(|(f, _)| *f)
+        .find(|f| f.strip_suffix(".hip") == Some(name))
+        .unwrap_or_default();
     Kernel {
         source: source(name, file).file("shape.h", shape.header()).entry(name),
         constants: shape.tell(macros.set("KJ_BLOCK", block)),
@@ -78,7 +89,11 @@ pub enum SpecError {
 }
 
 /// `Unsupported`, unless `fine`.
-pub(crate) fn require(fine: bool, kernel: &'static str, why: impl FnOnce() -> String) -> Result<(), SpecError> {
+pub(crate) fn require(
+    fine: bool,
+    kernel: &'static str,
+    why: impl FnOnce() -> String,
+) -> Result<(), SpecError> {
     if fine { Ok(()) } else { Err(SpecError::Unsupported { kernel, why: why() }) }
 }
 
@@ -93,7 +108,13 @@ pub(crate) fn shared_bytes(
     let have = target.arch().shared_per_block;
     match u32::try_from(bytes) {
         Ok(b) if bytes + fixed <= have as usize => Ok(b),
-        _ => Err(SpecError::Shared { kernel, need: bytes + fixed, have, target: target.to_string(), hint }),
+        _ => Err(SpecError::Shared {
+            kernel,
+            need: bytes + fixed,
+            have,
+            target: target.to_string(),
+            hint,
+        }),
     }
 }
 
@@ -214,7 +235,8 @@ const FILES: &[(&str, &str)] = files! {
 /// The source with all headers at hand: only those it includes count.
 pub(crate) fn with_headers(source: Source) -> Source {
     let headers = FILES.iter().filter(|(f, _)| f.ends_with(".h"));
-    let rendered = source.file("enums.h", crate::render::ENUMS).file("row_enums.h", crate::render::ROW_ENUMS);
+    let rendered =
+        source.file("enums.h", crate::render::ENUMS).file("row_enums.h", crate::render::ROW_ENUMS);
     headers.fold(rendered, |s, (f, text)| s.file(*f, *text))
 }
 

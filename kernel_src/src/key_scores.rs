@@ -9,8 +9,8 @@ use crate::matrix::{CONTEXT, Samples};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Scores of kept keys, theirs included, for new tokens, by small heads of their own: `Σ over heads of w ·
-/// max(q · key, 0)` (DeepSeek-V3.2-Exp 2025, the "lightning indexer").
+/// Scores of kept keys, theirs included, for new tokens, by small heads of their own: `Σ over heads
+/// of w · max(q · key, 0)` (DeepSeek-V3.2-Exp 2025, the "lightning indexer").
 ///
 /// Numerics: f32 throughout, keys as they are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,7 +36,8 @@ arguments! {
         position: Pointer,
         /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
-        /// Out: a row of `capacity` f32 for each token from `first` on, as far as there are rows of the grid.
+        /// Out: a row of `capacity` f32 for each token from `first` on, as far as there are rows of
+        /// the grid.
         scores: Pointer,
         /// The token of the first row.
         first: U32,
@@ -89,9 +90,16 @@ impl Family for KeyScoresSpec {
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let dim = self.kv.head_dim;
-        require(self.kv.heads == 1 && dim > 0 && dim.is_multiple_of(16) && self.heads > 0, NAME, || {
-            format!("{} heads on {} of {dim}: one key, a multiple of 16, is covered", self.heads, self.kv.heads)
-        })
+        require(
+            self.kv.heads == 1 && dim > 0 && dim.is_multiple_of(16) && self.heads > 0,
+            NAME,
+            || {
+                format!(
+                    "{} heads on {} of {dim}: one key, a multiple of 16, is covered",
+                    self.heads, self.kv.heads
+                )
+            },
+        )
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -100,7 +108,8 @@ impl Family for KeyScoresSpec {
     }
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
-        let shape = self.kv.shape().number("HEADS", self.heads).number("TILE", TILE).flag("ONE", self.one);
+        let shape =
+            self.kv.shape().number("HEADS", self.heads).number("TILE", TILE).flag("ONE", self.one);
         let kernel = of_shape(NAME, &shape, Constants::new(), block.wave, block.threads);
         Ok(Kernel { shared: block.shared, ..kernel })
     }
@@ -121,16 +130,28 @@ impl Family for KeyScoresSpec {
         Work { bytes: (keys + each + 4 * pairs) as u64, operations: operations as u64 }
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let n = size.tokens.max(1);
-        let positions: Vec<usize> = (0..n).map(|t| size.past + if self.one { 0 } else { t % 3 }).collect();
+        let positions: Vec<usize> =
+            (0..n).map(|t| size.past + if self.one { 0 } else { t % 3 }).collect();
         case(self, target, units, &positions, 0, random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Heads of one pass and of several, that fill it and that do not; ends of tiles; one block for a row and
-        // several; rows from a later token on.
+        // Heads of one pass and of several, that fill it and that do not; ends of tiles; one block
+        // for a row and several; rows from a later token on.
         for (heads, head_dim, storage, units, positions, first, one) in [
             (64, 128, F16, 1, vec![70], 0, false),
             (4, 64, F16, 1, vec![0, 31, 32, 45], 0, false),
@@ -149,12 +170,16 @@ impl Family for KeyScoresSpec {
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let size = Size { tokens: 1, past: CONTEXT - 1 };
         let kv = KvLayout { heads: 1, head_dim: 128, storage: KvStorage::F16 };
-        list.add("key_scores 64 × 128 F16".to_owned(), KeyScoresSpec { heads: 64, kv, one: false }, size)
+        list.add(
+            "key_scores 64 × 128 F16".to_owned(),
+            KeyScoresSpec { heads: 64, kv, one: false },
+            size,
+        )
     }
 }
 
-/// What must come out, in f64, of sequences with so many tokens before the new one, or of one with as many new
-/// tokens; rows are those from the token `first` on.
+/// What must come out, in f64, of sequences with so many tokens before the new one, or of one with
+/// as many new tokens; rows are those from the token `first` on.
 fn case(
     spec: &KeyScoresSpec,
     target: &Target,
@@ -169,7 +194,8 @@ fn case(
     let (q, w) = (random.normals(n * heads * dim, 1.0), random.normals(n * heads, 1.0));
     // Several sequences lie in another order, with one place free; what nobody wrote is poison.
     let places = if spec.one { 1 } else { n + 1 };
-    let slots: Vec<u32> = (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
+    let slots: Vec<u32> =
+        (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
     let (mut rows, mut by_place) = (vec![0xffu8; places * bytes], vec![u32::MAX; places]);
     let mut want = vec![];
     for (t, &past) in positions.iter().enumerate() {
@@ -187,7 +213,9 @@ fn case(
         let token = &q[t * heads * dim..][..heads * dim];
         for p in 0..seen {
             let key = kv.read_row(cache, capacity, 0, p);
-            let dot = |q: &[f32]| q.iter().zip(&key).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+            let dot = |q: &[f32]| {
+                q.iter().zip(&key).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()
+            };
             let by = w[t * heads..].iter().map(|w| f64::from(*w));
             want.push(token.chunks(dim).zip(by).map(|(q, by)| by * dot(q).max(0.0)).sum());
         }
@@ -196,7 +224,8 @@ fn case(
     let mut launch = spec.launch(target, units, Size { tokens: n, past: capacity - n })?;
     launch.geometry.grid[1] = (n - first) as u32;
     let name = format!(
-        "key_scores {heads} heads of {dim}, {:?}, positions {positions:?} from {first}, one {}, {} splits",
+        "key_scores {heads} heads of {dim}, {:?}, positions {positions:?} from {first}, one {}, \
+         {} splits",
         kv.storage, spec.one, launch.geometry.grid[0]
     );
     let args = KeyScoresArgs {

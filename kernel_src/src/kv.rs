@@ -1,20 +1,22 @@
 //! How keys and values are kept on a device. The code beside this description is `gpu/kv.h`.
 //!
-//! Keys and values of a layer are two buffers of one layout, which has *rows* of `head_dim` elements,
+//! Keys and values of a layer are two buffers of one layout, which has *rows* of `head_dim`
+//! elements,
 //!
 //! ```text
 //! row(head, position) = head · capacity + position
 //! ```
 //!
-//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim` elements; `Q8_0`
-//! rows are `head_dim` signed bytes, and behind the codes of *all* rows follow the scales, a half for each
-//! [`KvLayout::group`] elements, row after row. Rows are multiples of 16 bytes (heads are multiples of 16
-//! elements). Positions are absolute: a layer with a window keeps all of them and reads the last ones.
-//! Sequences of a batch have buffers of their own, at a fixed distance ([`KvLayout::bytes`]).
+//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim`
+//! elements; `Q8_0` rows are `head_dim` signed bytes, and behind the codes of *all* rows follow the
+//! scales, a half for each [`KvLayout::group`] elements, row after row. Rows are multiples of 16
+//! bytes (heads are multiples of 16 elements). Positions are absolute: a layer with a window keeps
+//! all of them and reads the last ones. Sequences of a batch have buffers of their own, at a fixed
+//! distance ([`KvLayout::bytes`]).
 //!
-//! Or keys and values lie in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`] positions, a layer's
-//! pages lie at a fixed distance ([`KvLayout::page_bytes`]), and a table says which page has the positions of a
-//! sequence from each multiple of [`PAGE`] on.
+//! Or keys and values lie in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`]
+//! positions, a layer's pages lie at a fixed distance ([`KvLayout::page_bytes`]), and a table says
+//! which page has the positions of a sequence from each multiple of [`PAGE`] on.
 
 use crate::kernel::{SpecError, require};
 use crate::render::Shape;
@@ -71,8 +73,8 @@ impl KvLayout {
         self.heads * capacity * self.row_bytes()
     }
 
-    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that cannot be
-    /// addressed.
+    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that
+    /// cannot be addressed.
     #[must_use]
     pub fn bytes(&self, capacity: usize) -> Option<usize> {
         let scales = match self.storage {
@@ -89,11 +91,19 @@ impl KvLayout {
         self.bytes(PAGE)
     }
 
-    /// Puts the first `positions` of a cache of `capacity` positions, as they are, into the pages of `table`.
+    /// Puts the first `positions` of a cache of `capacity` positions, as they are, into the pages
+    /// of `table`.
     ///
     /// # Panics
     /// If a buffer is too short, or the table.
-    pub fn put_in_pages(&self, cache: &[u8], capacity: usize, positions: usize, table: &[u32], pool: &mut [u8]) {
+    pub fn put_in_pages(
+        &self,
+        cache: &[u8],
+        capacity: usize,
+        positions: usize,
+        table: &[u32],
+        pool: &mut [u8],
+    ) {
         let (row, scales, each) =
             (self.row_bytes(), 2 * (self.head_dim / self.group()), self.page_bytes().unwrap_or(0));
         for (head, position) in (0..self.heads).flat_map(|h| (0..positions).map(move |p| (h, p))) {
@@ -102,7 +112,8 @@ impl KvLayout {
             page[to * row..][..row].copy_from_slice(&cache[from * row..][..row]);
             if self.storage == KvStorage::Q8_0 {
                 let of = self.scales_at(capacity) + from * scales;
-                page[self.scales_at(PAGE) + to * scales..][..scales].copy_from_slice(&cache[of..][..scales]);
+                page[self.scales_at(PAGE) + to * scales..][..scales]
+                    .copy_from_slice(&cache[of..][..scales]);
             }
         }
     }
@@ -112,15 +123,29 @@ impl KvLayout {
     /// # Panics
     /// If the buffer is shorter than [`KvLayout::bytes`].
     #[must_use]
-    pub fn read_row(&self, cache: &[u8], capacity: usize, head: usize, position: usize) -> Vec<f32> {
+    pub fn read_row(
+        &self,
+        cache: &[u8],
+        capacity: usize,
+        head: usize,
+        position: usize,
+    ) -> Vec<f32> {
         let row = head * capacity + position;
         let bytes = &cache[row * self.row_bytes()..][..self.row_bytes()];
         match self.storage {
-            KvStorage::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-            KvStorage::F16 => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+            KvStorage::F32 => {
+                bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+            }
+            KvStorage::F16 => bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| half::f16::from_le_bytes(*b).to_f32())
+                .collect(),
             KvStorage::Q8_0 => {
                 let scale = |i: usize| {
-                    let at = self.scales_at(capacity) + 2 * (row * (self.head_dim / self.group()) + i / self.group());
+                    let at = self.scales_at(capacity)
+                        + 2 * (row * (self.head_dim / self.group()) + i / self.group());
                     half::f16::from_le_bytes([cache[at], cache[at + 1]]).to_f32()
                 };
                 bytes.iter().enumerate().map(|(i, &b)| scale(i) * f32::from(b as i8)).collect()
@@ -132,14 +157,22 @@ impl KvLayout {
     ///
     /// # Panics
     /// If the buffer is shorter than [`KvLayout::bytes`] or the row not `head_dim` long.
-    pub fn write_row(&self, cache: &mut [u8], capacity: usize, head: usize, position: usize, x: &[f32]) {
+    pub fn write_row(
+        &self,
+        cache: &mut [u8],
+        capacity: usize,
+        head: usize,
+        position: usize,
+        x: &[f32],
+    ) {
         assert_eq!(x.len(), self.head_dim);
         let row = head * capacity + position;
         let at = row * self.row_bytes();
         match self.storage {
-            KvStorage::F32 => {
-                x.iter().enumerate().for_each(|(i, v)| cache[at + 4 * i..][..4].copy_from_slice(&v.to_le_bytes()))
-            }
+            KvStorage::F32 => x
+                .iter()
+                .enumerate()
+                .for_each(|(i, v)| cache[at + 4 * i..][..4].copy_from_slice(&v.to_le_bytes())),
             KvStorage::F16 => x.iter().enumerate().for_each(|(i, &v)| {
                 cache[at + 2 * i..][..2].copy_from_slice(&half::f16::from_f32(v).to_le_bytes());
             }),
@@ -152,7 +185,8 @@ impl KvLayout {
                         cache[at + g * self.group() + i] =
                             (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8 as u8;
                     }
-                    let to = self.scales_at(capacity) + 2 * (row * (self.head_dim / self.group()) + g);
+                    let to =
+                        self.scales_at(capacity) + 2 * (row * (self.head_dim / self.group()) + g);
                     cache[to..to + 2].copy_from_slice(&d.to_le_bytes());
                 }
             }
@@ -160,8 +194,9 @@ impl KvLayout {
     }
 
     pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
-        let fine =
-            self.head_dim.is_multiple_of(16) && (16..=KvLayout::WIDEST).contains(&self.head_dim) && self.heads > 0;
+        let fine = self.head_dim.is_multiple_of(16)
+            && (16..=KvLayout::WIDEST).contains(&self.head_dim)
+            && self.heads > 0;
         require(fine, kernel, || {
             let (heads, size, most) = (self.heads, self.head_dim, KvLayout::WIDEST);
             format!("{heads} heads of {size}: sizes are multiples of 16 up to {most}")

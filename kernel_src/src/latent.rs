@@ -2,7 +2,9 @@
 
 use crate::arguments;
 use crate::cases::paged::Pages;
-use crate::cases::{Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, output, words};
+use crate::cases::{
+    Case, CaseArg, Expect, FOLLOWS, HALF, Random, SINGLE, Storage, Tolerance, floats, output, words,
+};
 use crate::family::{Block, Declared, Family, Fixed, Grid, Size, Work, no_choice, with_table};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
 use crate::kv::{KvLayout, KvStorage};
@@ -11,8 +13,9 @@ use crate::top_keys::TopKeysSpec;
 use kjit_engine::{Constants, Target, Vendor};
 use std::fmt;
 
-/// Attention where a position's row is the key of all heads, and its beginning their value (DeepSeek-V2, arXiv
-/// 2405.04434): the new tokens' rows are kept on the way. Queries and rows come as they are multiplied.
+/// Attention where a position's row is the key of all heads, and its beginning their value
+/// (DeepSeek-V2, arXiv 2405.04434): the new tokens' rows are kept on the way. Queries and rows come
+/// as they are multiplied.
 ///
 /// Numerics: f32 throughout, rows as they are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -58,8 +61,9 @@ arguments! {
         splits: U32,
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot, where there are pages; or where
-        /// positions are chosen `tokens × chosen` u32, in rising order ([`TopKeysSpec`]).
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot, where
+        /// there are pages; or where positions are chosen `tokens × chosen` u32, in rising order
+        /// ([`TopKeysSpec`]).
         table: Pointer,
     }
 }
@@ -76,15 +80,16 @@ pub(crate) fn choosing(chosen: Option<usize>, macros: Constants) -> Constants {
 }
 
 impl LatentSpec {
-    /// Elements of a row at most: the queries of four heads and a value of each wave are in shared memory.
+    /// Elements of a row at most: the queries of four heads and a value of each wave are in shared
+    /// memory.
     pub const WIDEST: usize = 640;
     /// Blocks of a compute unit.
     pub const BLOCKS_PER_UNIT: u32 = 1;
 
     /// Query heads that a block computes together.
     ///
-    /// Four: a lane keeps 16 columns of each in registers, and what slices left of eight would be twice as much for
-    /// the one block that adds it up.
+    /// Four: a lane keeps 16 columns of each in registers, and what slices left of eight would be
+    /// twice as much for the one block that adds it up.
     fn group(&self) -> usize {
         (1..=4).rev().find(|g| self.heads.is_multiple_of(*g)).unwrap_or(1)
     }
@@ -114,18 +119,32 @@ impl Family for LatentSpec {
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (one, paged) = (if self.one { ", one sequence" } else { "" }, if self.paged { ", paged" } else { "" });
+        let (one, paged) =
+            (if self.one { ", one sequence" } else { "" }, if self.paged { ", paged" } else { "" });
         let (kv, rank) = (self.kv, self.rank);
-        write!(f, "{} × {} {:?}, values of {rank}{one}{paged}", self.heads, kv.head_dim, kv.storage)?;
+        write!(
+            f,
+            "{} × {} {:?}, values of {rank}{one}{paged}",
+            self.heads, kv.head_dim, kv.storage
+        )?;
         self.chosen.map_or(Ok(()), |n| write!(f, ", {n} chosen"))
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
-        require(!self.paged || self.chosen.is_none(), NAME, || "chosen positions in pages".to_owned())?;
+        require(!self.paged || self.chosen.is_none(), NAME, || {
+            "chosen positions in pages".to_owned()
+        })?;
         let (dim, one) = (self.kv.head_dim, self.kv.heads == 1);
-        let fine = one && dim.is_multiple_of(16) && (1..=dim).contains(&self.rank) && dim <= LatentSpec::WIDEST;
+        let fine = one
+            && dim.is_multiple_of(16)
+            && (1..=dim).contains(&self.rank)
+            && dim <= LatentSpec::WIDEST;
         require(fine && self.heads > 0, NAME, || {
-            format!("{} heads on rows of {dim}: multiples of 16 up to {} are covered", self.heads, LatentSpec::WIDEST)
+            format!(
+                "{} heads on rows of {dim}: multiples of 16 up to {} are covered",
+                self.heads,
+                LatentSpec::WIDEST
+            )
         })
     }
 
@@ -156,9 +175,12 @@ impl Family for LatentSpec {
 
     fn grid(&self, _: &Target, _: &Fixed, units: u32, size: Size) -> Result<Grid, SpecError> {
         let sequences = size.tokens.max(1) as u32;
-        let splits = (units.max(1) * LatentSpec::BLOCKS_PER_UNIT / (self.groups() * sequences)).clamp(1, 256);
+        let splits = (units.max(1) * LatentSpec::BLOCKS_PER_UNIT / (self.groups() * sequences))
+            .clamp(1, 256);
         let grid = Grid::of([splits, self.groups(), sequences]).number("splits", splits);
-        Ok(grid.memory("part", self.part_bytes(splits, sequences)).counters("counters", self.counters(sequences)))
+        Ok(grid
+            .memory("part", self.part_bytes(splits, sequences))
+            .counters("counters", self.counters(sequences)))
     }
 
     fn work(&self, Size { tokens, past }: Size) -> Work {
@@ -169,15 +191,26 @@ impl Family for LatentSpec {
         Work { bytes: (tokens * bytes) as u64, operations: (tokens * operations) as u64 }
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         case(self, target, units, &vec![size.past; size.tokens.max(1)], random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Groups of four, of fewer, of a number that is no power of two; ranks around a block's threads; one slice
-        // and several; the first token, ends of tiles.
-        // In pages: the first position of one, the last, several of them.
+        // Groups of four, of fewer, of a number that is no power of two; ranks around a block's
+        // threads; one slice and several; the first token, ends of tiles. In pages: the first
+        // position of one, the last, several of them.
         for (heads, head_dim, rank, storage, splits, positions, one, paged, chosen) in [
             (16, 576, 512, F16, 3, vec![70], false, false, None),
             (4, 80, 64, F16, 2, vec![0, 7, 8, 33], false, false, None),
@@ -193,13 +226,21 @@ impl Family for LatentSpec {
             (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true, None),
             (5, 96, 96, Q8_0, 4, vec![255], false, true, None),
             (4, 80, 64, F16, 1, vec![120; 11], true, true, None),
-            // Chosen ones: fewer than there are, as many, more; of one sequence, its own new tokens among them.
+            // Chosen ones: fewer than there are, as many, more; of one sequence, its own new tokens
+            // among them.
             (16, 576, 512, F16, 3, vec![70], false, false, Some(33)),
             (4, 80, 64, F16, 2, vec![0, 11, 12, 40], false, false, Some(12)),
             (5, 96, 96, Q8_0, 1, vec![50], false, false, Some(20)),
             (6, 144, 128, F16, 2, vec![9; 9], true, false, Some(12)),
         ] {
-            let spec = LatentSpec { heads, kv: KvLayout { heads: 1, head_dim, storage }, rank, one, paged, chosen };
+            let spec = LatentSpec {
+                heads,
+                kv: KvLayout { heads: 1, head_dim, storage },
+                rank,
+                one,
+                paged,
+                chosen,
+            };
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, units, &positions, random)?);
         }
@@ -211,14 +252,23 @@ impl Family for LatentSpec {
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
         let plain = LatentSpec { heads: 16, kv, rank: 512, one: false, paged: false, chosen: None };
         list.add("latent 16 × 512 + 64 F16".to_owned(), plain.clone(), size)?;
-        list.add("latent 16 × 512 + 64 F16 in pages".to_owned(), LatentSpec { paged: true, ..plain.clone() }, size)?;
+        list.add(
+            "latent 16 × 512 + 64 F16 in pages".to_owned(),
+            LatentSpec { paged: true, ..plain.clone() },
+            size,
+        )?;
         let chosen = LatentSpec { heads: 128, chosen: Some(2048), ..plain };
         list.add("latent 128 × 512 + 64 F16 2048 chosen".to_owned(), chosen, size)
     }
 }
 
-/// A list for each token that sees so many positions: as many of them as it has places for, in rising order.
-pub(crate) fn lists(chosen: usize, seen: impl Iterator<Item = usize>, random: &mut Random) -> Vec<u32> {
+/// A list for each token that sees so many positions: as many of them as it has places for, in
+/// rising order.
+pub(crate) fn lists(
+    chosen: usize,
+    seen: impl Iterator<Item = usize>,
+    random: &mut Random,
+) -> Vec<u32> {
     let of = |seen: usize| {
         let mut list: Vec<u32> = (0..seen as u32).collect();
         while list.len() > chosen {
@@ -231,7 +281,8 @@ pub(crate) fn lists(chosen: usize, seen: impl Iterator<Item = usize>, random: &m
     seen.flat_map(of).collect()
 }
 
-/// What must come out, in f64, of sequences with so many tokens before the new one; of one, as many tokens.
+/// What must come out, in f64, of sequences with so many tokens before the new one; of one, as many
+/// tokens.
 fn case(
     spec: &LatentSpec,
     target: &Target,
@@ -245,9 +296,11 @@ fn case(
     let (q, new) = (random.normals(n * spec.heads * dim, 1.5), random.normals(n * dim, 1.0));
     // Several sequences lie in another order, with one place free; what nobody wrote is poison.
     let places = if n > 1 && !spec.one { n + 1 } else { 1 };
-    let slots: Vec<u32> = (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
+    let slots: Vec<u32> =
+        (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
     let (mut before, mut by_place) = (vec![0xffu8; places * bytes], vec![u32::MAX; places]);
-    let seen = positions.iter().enumerate().map(|(s, here)| here + 1 + if spec.one { s } else { 0 });
+    let seen =
+        positions.iter().enumerate().map(|(s, here)| here + 1 + if spec.one { s } else { 0 });
     let lists = spec.chosen.map_or(vec![], |n| lists(n, seen, random));
     let (mut after, mut want) = (before.clone(), vec![]);
     for (s, &here) in positions.iter().enumerate() {
@@ -267,18 +320,25 @@ fn case(
             continue;
         }
         let old = (0..here).map(|p| kv.read_row(cache, capacity, 0, p));
-        let mut rows: Vec<Vec<f32>> = old.chain((first..=s).map(|s| new[s * dim..][..dim].to_vec())).collect();
+        let mut rows: Vec<Vec<f32>> =
+            old.chain((first..=s).map(|s| new[s * dim..][..dim].to_vec())).collect();
         if let Some(n) = spec.chosen {
             let list = lists[s * n..][..n].iter().filter(|p| **p != TopKeysSpec::NONE);
             rows = list.map(|p| rows[*p as usize].clone()).collect();
         }
         for q in q[s * spec.heads * dim..][..spec.heads * dim].chunks(dim) {
-            let dot = |row: &Vec<f32>| q.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
+            let dot = |row: &Vec<f32>| {
+                q.iter().zip(row).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>()
+            };
             let scores: Vec<f64> = rows.iter().map(|row| f64::from(scale) * dot(row)).collect();
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let sum: f64 = scores.iter().map(|s| (s - most).exp()).sum();
             let share = |i: usize| (scores[i] - most).exp() / sum;
-            want.extend((0..spec.rank).map(|c| (0..rows.len()).map(|i| share(i) * f64::from(rows[i][c])).sum::<f64>()));
+            want.extend(
+                (0..spec.rank).map(|c| {
+                    (0..rows.len()).map(|i| share(i) * f64::from(rows[i][c])).sum::<f64>()
+                }),
+            );
         }
     }
     let pages = spec.paged.then(|| {
@@ -290,16 +350,22 @@ fn case(
         None => [before, after],
         Some(pages) => [before, after].map(|rows| pages.pool(&kv, &rows, capacity)),
     };
-    let real = |storage: Storage, tolerance| Expect::Real { storage, want: storage.read(&after), tolerance };
+    let real = |storage: Storage, tolerance| Expect::Real {
+        storage,
+        want: storage.read(&after),
+        tolerance,
+    };
     let expect = match kv.storage {
         KvStorage::F32 => real(Storage::F32, SINGLE),
         KvStorage::F16 => real(Storage::F16, HALF),
         KvStorage::Q8_0 => Expect::Anything,
     };
-    let tolerance = Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
+    let tolerance =
+        Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };
     let launch = spec.launch(target, units, Size { tokens: n, past: capacity })?;
     let name = format!(
-        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} splits{}, {:?} chosen",
+        "latent {} heads of {dim}, values of {}, {:?}, positions {positions:?}, one {}, {} \
+         splits{}, {:?} chosen",
         spec.heads,
         spec.rank,
         kv.storage,

@@ -1,9 +1,9 @@
-//! How weights lie on a device: the codes of a row in planes that a lane reads 16 bytes at a time, its scales
-//! beside them.
+//! How weights lie on a device: the codes of a row in planes that a lane reads 16 bytes at a time,
+//! its scales beside them.
 //!
-//! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of 16), one
-//! after the other, so that one row is one contiguous piece (a single bulk copy). A record has sections, each
-//! starting at a multiple of 16 bytes:
+//! A matrix is `experts · rows` *row records* of [`Layout::row_bytes`] bytes each (a multiple of
+//! 16), one after the other, so that one row is one contiguous piece (a single bulk copy). A record
+//! has sections, each starting at a multiple of 16 bytes:
 //!
 //! | section | bytes for each 32 weights | what |
 //! |---|---|---|
@@ -14,20 +14,22 @@
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
 //! | `blocks` | 1, 2 or 4, or 2 or 4 for each 256 | block scales, see [`Blocks`] |
 //!
-//! A format with a codebook has, instead of codes, sections `index` (4 or 8 bytes: the low byte of each
-//! vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices), as [`Vectors`] says. The
-//! kernel looks the vectors up.
+//! A format with a codebook has, instead of codes, sections `index` (4 or 8 bytes: the low byte of
+//! each vector's index), `signs` (4) and `high` (1 or 2: the other bits of the indices), as
+//! [`Vectors`] says. The kernel looks the vectors up.
 //!
-//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product with four
-//! bytes of activations. Codes stay as the file has them (unsigned; biases and tables are applied by the
-//! kernel). Plain formats (F32, F16, BF16) keep their elements in order, a row padded with zeros to a
-//! multiple of 16 bytes.
+//! So `(word >> 4·h) & 0x0f0f0f0f` is four neighbouring codes, one a byte, ready for a dot product
+//! with four bytes of activations. Codes stay as the file has them (unsigned; biases and tables are
+//! applied by the kernel). Plain formats (F32, F16, BF16) keep their elements in order, a row
+//! padded with zeros to a multiple of 16 bytes.
 //!
-//! Bytes per weight are the file's, but for Q4_K and Q5_K (six-bit scale pairs become two bytes: +2.8 % and
-//! +2.3 %), Q3_K (+3.6 %) IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22 %: two bits instead of digits
-//! of base 3), and up to 15 bytes of padding a section.
+//! Bytes per weight are the file's, but for Q4_K and Q5_K (six-bit scale pairs become two bytes:
+//! +2.8 % and +2.3 %), Q3_K (+3.6 %) IQ4_XS (+1.5 %), IQ3_S and IQ1_M (+3.6 %), TQ1_0 (+22 %: two
+//! bits instead of digits of base 3), and up to 15 bytes of padding a section.
 
-use crate::format::{BlockFormat, BlockScale, Codebook, Encoding, Format, GroupScale, Offset, Turn, Value};
+use crate::format::{
+    BlockFormat, BlockScale, Codebook, Encoding, Format, GroupScale, Offset, Turn, Value,
+};
 use crate::format::{down, half_e8m0, split_half, ue4m3};
 use half::{bf16, f16};
 
@@ -67,14 +69,16 @@ pub enum Groups {
     Ue4m3,
 }
 
-/// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32 weights.
+/// The sections of a format with a codebook; all offsets in bytes. `V` vectors (4 or 8) are 32
+/// weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vectors {
     /// Vectors and what becomes of them.
     pub book: &'static Codebook,
     /// Offset of `index`: a byte for each vector.
     pub index: usize,
-    /// Offset of `signs`, if there are any: a word for each 32 weights, the signs of eight after eight.
+    /// Offset of `signs`, if there are any: a word for each 32 weights, the signs of eight after
+    /// eight.
     pub signs: Option<usize>,
     /// Bits of an eight's signs: 8, or 7, and the word's top four bits are free for something else.
     pub sign_bits: usize,
@@ -96,7 +100,11 @@ impl Vectors {
         self.book.index_bits() - 8
     }
 
-    fn new(book: &'static Codebook, cols: usize, section: &mut impl FnMut(usize) -> usize) -> Vectors {
+    fn new(
+        book: &'static Codebook,
+        cols: usize,
+        section: &mut impl FnMut(usize) -> usize,
+    ) -> Vectors {
         let (units, vectors, high_bits) = (cols / 32, 32 / book.grid.vector, book.index_bits() - 8);
         let sign_bits = if let Turn::Signs(f) = book.turn { usize::from(f.bits) } else { 0 };
         let index_in_signs = sign_bits == 7 && high_bits == 1 && vectors == 4;
@@ -134,7 +142,15 @@ impl Vectors {
     }
 
     /// Writes what a record has of the 32 weights number `unit`: `first` of them in `block`.
-    fn pack(&self, b: &BlockFormat, block: &[u8], first: usize, groups: Groups, record: &mut [u8], unit: usize) {
+    fn pack(
+        &self,
+        b: &BlockFormat,
+        block: &[u8],
+        first: usize,
+        groups: Groups,
+        record: &mut [u8],
+        unit: usize,
+    ) {
         let vectors = 32 / self.book.grid.vector;
         let (mut signs, mut high) = (0u32, 0u32);
         for j in 0..vectors {
@@ -151,7 +167,9 @@ impl Vectors {
             let bits = self.book.turn_bits(block, first / 8 + e) as u32;
             match self.book.turn {
                 Turn::Signs(_) => signs |= bits << (self.sign_bits * e),
-                Turn::ShiftEach(_) | Turn::ShiftAll(_) => high |= bits << (self.shift.0 + self.shift.1 * e),
+                Turn::ShiftEach(_) | Turn::ShiftAll(_) => {
+                    high |= bits << (self.shift.0 + self.shift.1 * e)
+                }
             }
         }
         let odd = |g: usize| (b.group_codes(block, g).0 as u32 - 1) / 2;
@@ -176,7 +194,10 @@ impl Vectors {
 
     /// The signs and the high bits of the 32 weights number `unit`.
     fn words(&self, record: &[u8], unit: usize) -> (u32, u32) {
-        (self.word(record, self.signs, 4, unit), self.word(record, self.high, self.high_bytes, unit))
+        (
+            self.word(record, self.signs, 4, unit),
+            self.word(record, self.high, self.high_bytes, unit),
+        )
     }
 
     /// The value of weight `i` of a row before scaling.
@@ -185,7 +206,8 @@ impl Vectors {
         let (signs, high) = self.words(record, unit);
         let (e, j) = (i % 32 / 8, i % 32 / each);
         let low = usize::from(record[self.index + i / each]);
-        let rest = if self.index_in_signs { signs >> (28 + j) & 1 } else { high >> (self.high_step * j) };
+        let rest =
+            if self.index_in_signs { signs >> (28 + j) & 1 } else { high >> (self.high_step * j) };
         let rest = rest as usize & ((1 << self.high_bits()) - 1);
         let bits = match self.book.turn {
             Turn::Signs(_) => signs >> (self.sign_bits * e) & ((1 << self.sign_bits) - 1),
@@ -354,11 +376,15 @@ impl Layout {
     /// [`LayoutError::TooLarge`].
     pub fn bytes(&self, rows: usize, experts: usize) -> Result<usize, LayoutError> {
         let all = self.row_bytes.checked_mul(rows).and_then(|b| b.checked_mul(experts));
-        all.filter(|&b| b <= isize::MAX as usize).ok_or(LayoutError::TooLarge { experts, rows, cols: self.cols })
+        all.filter(|&b| b <= isize::MAX as usize).ok_or(LayoutError::TooLarge {
+            experts,
+            rows,
+            cols: self.cols,
+        })
     }
 
-    /// Weights a lane takes at a time (a *unit*): 32 of the quantised formats with codes below 8 bits, 16 of
-    /// 8-bit codes, 8 halves, 4 singles. The largest section of a unit is 16 bytes.
+    /// Weights a lane takes at a time (a *unit*): 32 of the quantised formats with codes below 8
+    /// bits, 16 of 8-bit codes, 8 halves, 4 singles. The largest section of a unit is 16 bytes.
     pub fn unit(&self) -> usize {
         match &self.format.encoding {
             Encoding::F32 => 4,
@@ -386,7 +412,11 @@ impl Layout {
     /// # Errors
     /// [`LayoutError::Length`] if either slice has not exactly the bytes of a row.
     pub fn repack_row(&self, raw: &[u8], record: &mut [u8]) -> Result<(), LayoutError> {
-        check("a row of the file", raw.len(), self.cols / self.format.block_elems() * self.format.block_bytes())?;
+        check(
+            "a row of the file",
+            raw.len(),
+            self.cols / self.format.block_elems() * self.format.block_bytes(),
+        )?;
         check("a row record", record.len(), self.row_bytes)?;
         record.fill(0);
         let Some(b) = self.block() else {
@@ -399,21 +429,26 @@ impl Layout {
                 for bits in widths(b) {
                     let log = bits.ilog2() as usize;
                     let (byte, shift) = place(log, n * b.elems + i);
-                    record[self.codes[log].unwrap_or(0) + byte] |= ((code >> low & ((1 << bits) - 1)) as u8) << shift;
+                    record[self.codes[log].unwrap_or(0) + byte] |=
+                        ((code >> low & ((1 << bits) - 1)) as u8) << shift;
                     low += bits;
                 }
                 debug_assert!(low <= 8);
             }
             if let Some(vectors) = self.vectors {
                 let units = b.elems / 32;
-                (0..units).for_each(|u| vectors.pack(b, block, 32 * u, self.groups, record, n * units + u));
+                (0..units).for_each(|u| {
+                    vectors.pack(b, block, 32 * u, self.groups, record, n * units + u)
+                });
             }
             for g in 0..b.elems / b.group {
                 let (s, t) = b.group_codes(block, g);
                 let at = n * (b.elems / b.group) + g;
                 match self.groups {
                     Groups::None | Groups::InSigns | Groups::InHigh => {}
-                    Groups::Odd16 => record[self.groups_at + at / 2] |= (((s - 1) / 2) << (4 * (at % 2))) as u8,
+                    Groups::Odd16 => {
+                        record[self.groups_at + at / 2] |= (((s - 1) / 2) << (4 * (at % 2))) as u8
+                    }
                     Groups::Ue4m3 => {
                         let GroupScale::Ue4m3(from) = b.group_scale else { continue };
                         record[self.groups_at + at] = block[from as usize + g];
@@ -432,7 +467,9 @@ impl Layout {
                 BlockScale::F16(at) => to[..2].copy_from_slice(&block[at as usize..][..2]),
                 BlockScale::HalfE8M0(at) => to[0] = block[at as usize],
                 BlockScale::F16Down(at, _) => to[..2].copy_from_slice(&block[at as usize..][..2]),
-                BlockScale::SplitF16Down(at, _) => to[..2].copy_from_slice(&split_half(block, at).to_le_bytes()),
+                BlockScale::SplitF16Down(at, _) => {
+                    to[..2].copy_from_slice(&split_half(block, at).to_le_bytes())
+                }
                 BlockScale::Down(_) => {}
             }
             if let Offset::Plus(at) | Offset::MinusScaled(at) = b.offset {
@@ -451,13 +488,17 @@ impl Layout {
         check("the output (elements)", out.len(), self.cols)?;
         let half = |at: usize| f16::from_le_bytes([record[at], record[at + 1]]);
         match &self.format.encoding {
-            Encoding::F32 => {
-                out.iter_mut().zip(record.as_chunks::<4>().0).for_each(|(o, b)| *o = f32::from_le_bytes(*b))
+            Encoding::F32 => out
+                .iter_mut()
+                .zip(record.as_chunks::<4>().0)
+                .for_each(|(o, b)| *o = f32::from_le_bytes(*b)),
+            Encoding::F16 => {
+                out.iter_mut().enumerate().for_each(|(i, o)| *o = half(2 * i).to_f32())
             }
-            Encoding::F16 => out.iter_mut().enumerate().for_each(|(i, o)| *o = half(2 * i).to_f32()),
-            Encoding::BF16 => {
-                out.iter_mut().enumerate().for_each(|(i, o)| *o = bf16::from_bits(half(2 * i).to_bits()).to_f32())
-            }
+            Encoding::BF16 => out
+                .iter_mut()
+                .enumerate()
+                .for_each(|(i, o)| *o = bf16::from_bits(half(2 * i).to_bits()).to_f32()),
             Encoding::Blocks(b) => {
                 for (i, o) in out.iter_mut().enumerate() {
                     let value = if let Some(vectors) = self.vectors {
@@ -481,9 +522,9 @@ impl Layout {
                         Blocks::None => (1.0, 0.0),
                     };
                     let d = match b.scale {
-                        BlockScale::F16Down(_, by) | BlockScale::SplitF16Down(_, by) | BlockScale::Down(by) => {
-                            d * down(by)
-                        }
+                        BlockScale::F16Down(_, by)
+                        | BlockScale::SplitF16Down(_, by)
+                        | BlockScale::Down(by) => d * down(by),
                         BlockScale::F16(_) | BlockScale::HalfE8M0(_) => d,
                     };
                     let g = self.groups_at + i / b.group;
@@ -494,8 +535,13 @@ impl Layout {
                             (2 * i32::from(n) + 1, 1)
                         }
                         Groups::InSigns | Groups::InHigh => {
-                            let (signs, high) = self.vectors.map_or((0, 0), |v| v.words(record, i / 32));
-                            let n = if self.groups == Groups::InSigns { signs >> 28 } else { high >> 12 & 7 };
+                            let (signs, high) =
+                                self.vectors.map_or((0, 0), |v| v.words(record, i / 32));
+                            let n = if self.groups == Groups::InSigns {
+                                signs >> 28
+                            } else {
+                                high >> 12 & 7
+                            };
                             (2 * n as i32 + 1, 1)
                         }
                         Groups::Ue4m3 => (ue4m3(record[g]), 1),
@@ -503,7 +549,9 @@ impl Layout {
                             let g = self.groups_at + 2 * (i / b.group);
                             (i32::from(record[g]), i32::from(record[g + 1]))
                         }
-                        Groups::NibblePair => (i32::from(record[g] & 15), i32::from(record[g] >> 4)),
+                        Groups::NibblePair => {
+                            (i32::from(record[g] & 15), i32::from(record[g] >> 4))
+                        }
                         Groups::Signed16 | Groups::Signed32 => (i32::from(record[g] as i8), 1),
                     };
                     let scale = if self.groups == Groups::None { d } else { d * s as f32 };
@@ -554,7 +602,8 @@ mod tests {
             for blocks in [1, 3, 18] {
                 let cols = format.block_elems() * blocks;
                 let layout = Layout::new(format, cols).unwrap();
-                let raw: Vec<u8> = (0..format.row_bytes(cols).unwrap()).map(|_| random(&mut seed)).collect();
+                let raw: Vec<u8> =
+                    (0..format.row_bytes(cols).unwrap()).map(|_| random(&mut seed)).collect();
                 let mut record = vec![0xa5; layout.row_bytes];
                 layout.repack_row(&raw, &mut record).unwrap();
                 let (mut want, mut got) = (vec![0.0; cols], vec![f32::NAN; cols]);

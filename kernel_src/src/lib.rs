@@ -1,9 +1,9 @@
-//! The GPU sources, and beside each the Rust that specialises it; and the block formats, described once for
-//! host and GPU.
+//! The GPU sources, and beside each the Rust that specialises it; and the block formats, described
+//! once for host and GPU.
 //!
-//! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to be
-//! computed; from it and a [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants, entry point,
-//! block size, LDS) and the launch.
+//! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to
+//! be computed; from it and a [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants,
+//! entry point, block size, LDS) and the launch.
 //!
 //! ```
 //! use kjit_engine::Target;
@@ -41,7 +41,10 @@
 //! | have one of each | [`matrix::representative`] |
 
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable))]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
 
 pub mod activations;
 pub mod adjust;

@@ -1,7 +1,9 @@
 //! Attention whose past is one matrix for each head: `gpu/linear.h`.
 
 use crate::arguments;
-use crate::cases::{Case, CaseArg, Expect, Random, SINGLE, Storage, floats, optional, output, words};
+use crate::cases::{
+    Case, CaseArg, Expect, Random, SINGLE, Storage, floats, optional, output, words,
+};
 use crate::family::{Block, Family, Fixed, Grid, Size, Work, no_choice};
 use crate::kept::{Before, LONGEST, Sequences, lanes};
 use crate::kernel::{Kernel, SpecError, of_shape, require};
@@ -10,9 +12,10 @@ use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Linear attention with decay, and with a correction (the delta rule, Yang et al. 2024, arXiv 2412.06464;
-/// RWKV-7, arXiv 2503.14456) or a bonus (RWKV-6, arXiv 2404.05892): each head's matrix is a state, which is
-/// read and written. The state lies value by value, the keys of one side by side.
+/// Linear attention with decay, and with a correction (the delta rule, Yang et al. 2024, arXiv
+/// 2412.06464; RWKV-7, arXiv 2503.14456) or a bonus (RWKV-6, arXiv 2404.05892): each head's matrix
+/// is a state, which is read and written. The state lies value by value, the keys of one side by
+/// side.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,7 +92,11 @@ impl Family for LinearSpec {
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} × {} keys × {} values", self.heads, self.keys, self.values)?;
-        for (on, word) in [(self.each, ", decay of each"), (self.corrected, ", corrected"), (self.bonus, ", bonus")] {
+        for (on, word) in [
+            (self.each, ", decay of each"),
+            (self.corrected, ", corrected"),
+            (self.bonus, ", bonus"),
+        ] {
             f.write_str(if on { word } else { "" })?;
         }
         f.write_str(if self.one { ", one sequence" } else { "" })
@@ -97,7 +104,9 @@ impl Family for LinearSpec {
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let fine = self.heads > 0 && self.values > 0 && (1..=LONGEST).contains(&self.keys);
-        require(fine && self.state() < 1 << 28, NAME, || format!("{self:?}: keys of up to {LONGEST} are covered"))
+        require(fine && self.state() < 1 << 28, NAME, || {
+            format!("{self:?}: keys of up to {LONGEST} are covered")
+        })
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -133,12 +142,24 @@ impl Family for LinearSpec {
         }
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         case(self, target, units, &Sequences::of(self.one, size), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        // Keys around the threads of a row; values of other sizes; with each end; beginnings and later tokens.
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        // Keys around the threads of a row; values of other sizes; with each end; beginnings and
+        // later tokens.
         for (heads, keys, values, ends, sequences) in [
             (4, 32, 32, 0b010, Sequences::One { past: 0, tokens: 7 }),
             (2, 128, 20, 0b010, Sequences::One { past: 5, tokens: 19 }),
@@ -160,8 +181,15 @@ impl Family for LinearSpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let spec =
-            LinearSpec { heads: 32, keys: 128, values: 128, each: true, corrected: true, bonus: false, one: true };
+        let spec = LinearSpec {
+            heads: 32,
+            keys: 128,
+            values: 128,
+            each: true,
+            corrected: true,
+            bonus: false,
+            one: true,
+        };
         list.add("linear 32 × 128 × 128 corrected".to_owned(), spec, CHUNK)
     }
 }
@@ -181,8 +209,10 @@ fn case(
     let by = 1.0 / (keys as f64).sqrt();
     let (q, k) = (numbers(rows * heads * keys, 1.0), numbers(rows * heads * keys, by));
     let v = numbers(rows * heads * values, 1.0);
-    let w: Vec<f32> =
-        numbers(rows * heads * if each { keys } else { 1 }, 1.0).iter().map(|v| (-v.abs()).exp()).collect();
+    let w: Vec<f32> = numbers(rows * heads * if each { keys } else { 1 }, 1.0)
+        .iter()
+        .map(|v| (-v.abs()).exp())
+        .collect();
     let mut some = |on: bool, count: usize, by: f64| if on { numbers(count, by) } else { vec![] };
     let a = some(corrected, rows * heads * keys, by);
     let b = some(corrected, rows * heads * keys, by);
@@ -192,13 +222,19 @@ fn case(
     let (mut want, mut after) = (vec![f64::NAN; rows * heads * values], past.poison());
     for s in past.each() {
         let state = &mut after[s.slot * spec.state()..][..spec.state()];
-        state.iter_mut().enumerate().for_each(|(i, h)| *h = s.kept.get(i).map_or(0.0, |&v| f64::from(v)));
+        state
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, h)| *h = s.kept.get(i).map_or(0.0, |&v| f64::from(v)));
         for t in s.first..s.first + s.tokens {
             for (row, column) in state.chunks_exact_mut(keys).enumerate() {
                 let at = t * heads + row / values;
                 let value = f(&v, t * heads * values + row);
-                let taken: f64 =
-                    if corrected { (0..keys).map(|j| f(&a, at * keys + j) * column[j]).sum() } else { 0.0 };
+                let taken: f64 = if corrected {
+                    (0..keys).map(|j| f(&a, at * keys + j) * column[j]).sum()
+                } else {
+                    0.0
+                };
                 let mut sum = 0.0;
                 for (i, h) in column.iter_mut().enumerate() {
                     let (before, own) = (*h, f(&k, at * keys + i) * value);
@@ -206,7 +242,8 @@ fn case(
                     if corrected {
                         *h += f(&b, at * keys + i) * taken;
                     }
-                    let seen = if bonus { before + f(&u, row / values * keys + i) * own } else { *h };
+                    let seen =
+                        if bonus { before + f(&u, row / values * keys + i) * own } else { *h };
                     sum += f(&q, at * keys + i) * seen;
                 }
                 want[t * heads * values + row] = sum;

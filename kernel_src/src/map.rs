@@ -33,7 +33,8 @@ pub enum Function {
     Clamp,
     /// `p0 · tanh(x / p0)`.
     SoftCap,
-    /// `g · sigmoid(1.702 g)`, `g` at most `p0`; as a gate: times `u + 1`, `u` no further from zero.
+    /// `g · sigmoid(1.702 g)`, `g` at most `p0`; as a gate: times `u + 1`, `u` no further from
+    /// zero.
     ClampedSilu,
     /// `p0 · x² + p2 · x` above zero, else `(e^min(x, p3) − 1 − x) · p1 + p2 · x`.
     Xielu,
@@ -155,7 +156,8 @@ arguments! {
         position: Pointer,
         /// `rows × cols` f32, or null.
         residual: Pointer,
-        /// `rows × cols` f32; may be `residual`, or an `x` of which only element `c` goes into element `c`.
+        /// `rows × cols` f32; may be `residual`, or an `x` of which only element `c` goes into
+        /// element `c`.
         y: Pointer,
         /// A number of the function.
         p0: F32,
@@ -175,7 +177,11 @@ impl MapSpec {
     /// Blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
-        if let Map::Dot { .. } = self.map { self.cols as u32 } else { (self.cols as u32).div_ceil(BLOCK) }
+        if let Map::Dot { .. } = self.map {
+            self.cols as u32
+        } else {
+            (self.cols as u32).div_ceil(BLOCK)
+        }
     }
 
     /// Elements of a row of `x`.
@@ -218,11 +224,16 @@ impl Family for MapSpec {
             Map::Sum { slots: n } | Map::Dot { each: n } => usize::from(n > 0),
             Map::Slice { run, at, take } if at + take <= run => take,
             Map::Concat { first, behind, .. } if first > 0 => first + behind,
-            Map::Rotate { head, dims, .. } if dims.is_multiple_of(2) && dims > 0 && dims <= head => head,
+            Map::Rotate { head, dims, .. }
+                if dims.is_multiple_of(2) && dims > 0 && dims <= head =>
+            {
+                head
+            }
             Map::Temper { period, .. } => usize::from(period > 0),
             Map::Slice { .. } | Map::Rotate { .. } | Map::Concat { .. } => 0,
         };
-        let fine = self.cols > 0 && self.cols <= 1 << 30 && whole > 0 && self.cols.is_multiple_of(whole);
+        let fine =
+            self.cols > 0 && self.cols <= 1 << 30 && whole > 0 && self.cols.is_multiple_of(whole);
         require(fine, NAME, || format!("{self:?}"))
     }
 
@@ -231,17 +242,26 @@ impl Family for MapSpec {
     }
 
     fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
-        let shape = Shape::new().choice("OP", &self.map).number("COLS", self.cols).flag("RESIDUAL", self.residual);
+        let shape = Shape::new()
+            .choice("OP", &self.map)
+            .number("COLS", self.cols)
+            .flag("RESIDUAL", self.residual);
         let shape = match self.map {
             Map::FromTiles => shape,
             Map::Act { function } => shape.choice("FUNCTION", &function),
             Map::Affine { weights, biases, each } => {
                 shape.number("WEIGHTS", weights).number("BIASES", biases).number("EACH", each)
             }
-            Map::Gate { function, each } => shape.choice("FUNCTION", &function).number("EACH", each),
-            Map::AddChosen { each } | Map::Spread { each } | Map::Dot { each } => shape.number("EACH", each),
+            Map::Gate { function, each } => {
+                shape.choice("FUNCTION", &function).number("EACH", each)
+            }
+            Map::AddChosen { each } | Map::Spread { each } | Map::Dot { each } => {
+                shape.number("EACH", each)
+            }
             Map::Sum { slots } => shape.number("SLOTS", slots),
-            Map::Slice { run, at, take } => shape.number("RUN", run).number("AT", at).number("TAKE", take),
+            Map::Slice { run, at, take } => {
+                shape.number("RUN", run).number("AT", at).number("TAKE", take)
+            }
             Map::Concat { first, behind, runs } => {
                 shape.number("FIRST", first).number("BEHIND", behind).number("RUNS", runs)
             }
@@ -265,11 +285,22 @@ impl Family for MapSpec {
         Work::moves(4 * size.tokens * (self.from() + self.gates() + residual + self.cols))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         oracle::case(self, self.launch(target, units, size)?, target, size.tokens, random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         use Function::*;
         let mut add = |map, cols, residual, tokens| -> Result<(), SpecError> {
             let spec = MapSpec { map, cols, residual };
@@ -315,7 +346,12 @@ impl Family for MapSpec {
         for each_own in [false, true] {
             add(Map::Rotate { head: 20, dims: 12, halves: true, each_own }, 3 * 20, false, 3)?;
             add(Map::Rotate { head: 8, dims: 8, halves: false, each_own }, 40 * 8, true, 3)?;
-            add(Map::Temper { period: 3, offset: usize::from(each_own), each_own }, 77, each_own, 5)?;
+            add(
+                Map::Temper { period: 3, offset: usize::from(each_own), each_own },
+                77,
+                each_own,
+                5,
+            )?;
         }
         Ok(())
     }
@@ -382,9 +418,8 @@ mod oracle {
     /// Numbers of the function that show.
     fn numbers(map: Map) -> [f32; 4] {
         match map {
-            Map::Act { function: Function::Xielu } | Map::Gate { function: Function::Xielu, .. } => {
-                [0.9, 0.6, 0.5, -1e-6]
-            }
+            Map::Act { function: Function::Xielu }
+            | Map::Gate { function: Function::Xielu, .. } => [0.9, 0.6, 0.5, -1e-6],
             Map::Affine { .. } | Map::Temper { .. } => [0.37, 0.0, 0.0, 0.0],
             _ => [1.75, 0.0, 0.0, 0.0],
         }
@@ -414,7 +449,9 @@ mod oracle {
         }
         let experts = 9;
         let (a, b) = match map {
-            Map::Affine { weights, biases, .. } => (random.normals(weights, 1.0), random.normals(biases, 1.0)),
+            Map::Affine { weights, biases, .. } => {
+                (random.normals(weights, 1.0), random.normals(biases, 1.0))
+            }
             Map::Gate { .. } | Map::Spread { .. } | Map::Concat { .. } | Map::Dot { .. } => {
                 (random.normals(rows * spec.gates(), 2.0), vec![])
             }
@@ -426,9 +463,12 @@ mod oracle {
             }
             _ => (vec![], vec![]),
         };
-        let own = matches!(map, Map::Rotate { each_own: true, .. } | Map::Temper { each_own: true, .. });
+        let own =
+            matches!(map, Map::Rotate { each_own: true, .. } | Map::Temper { each_own: true, .. });
         let which: Vec<u32> = match map {
-            Map::AddChosen { each } => (0..rows * cols / each).map(|_| random.below(experts) as u32).collect(),
+            Map::AddChosen { each } => {
+                (0..rows * cols / each).map(|_| random.below(experts) as u32).collect()
+            }
             _ if own => (0..rows as u32).map(|r| (r + 1) % rows as u32).collect(),
             _ => vec![],
         };
@@ -443,25 +483,37 @@ mod oracle {
         let mut want = vec![];
         for row in 0..rows {
             let at = |c: usize| row * spec.from() + c;
-            let here = if own { position[which[row] as usize] } else { position.first().map_or(0, |p| p + row as u32) };
+            let here = if own {
+                position[which[row] as usize]
+            } else {
+                position.first().map_or(0, |p| p + row as u32)
+            };
             for c in 0..cols {
                 let y = match map {
                     Map::Act { function } => of(function, f(&x, at(c)), q),
                     Map::FromTiles => f(&x, at(c)),
                     Map::Affine { each, .. } => {
-                        let own = |v: &[f32], none| if v.is_empty() { none } else { f(v, c / each % v.len()) };
+                        let own = |v: &[f32], none| {
+                            if v.is_empty() { none } else { f(v, c / each % v.len()) }
+                        };
                         q[0] * own(&a, 1.0) * f(&x, at(c)) + own(&b, 0.0)
                     }
                     Map::Gate { function, each } => {
                         let up = f(&x, at(c));
-                        let up = if function == Function::ClampedSilu { up.clamp(-q[0], q[0]) + 1.0 } else { up };
+                        let up = if function == Function::ClampedSilu {
+                            up.clamp(-q[0], q[0]) + 1.0
+                        } else {
+                            up
+                        };
                         of(function, f(&a, row * (cols / each) + c / each), q) * up
                     }
                     Map::AddChosen { each } => {
                         let chosen = which[row * (cols / each) + c / each] as usize;
                         f(&x, at(c)) + f(&b, chosen * each + c % each)
                     }
-                    Map::Spread { each } => f(&a, row * (cols / each) + c / each) * f(&x, at(c % each)),
+                    Map::Spread { each } => {
+                        f(&a, row * (cols / each) + c / each) * f(&x, at(c % each))
+                    }
                     Map::Sum { slots } => (0..slots).map(|s| f(&x, at(s * cols + c))).sum(),
                     Map::Dot { each } => {
                         let i = row * spec.from() + c * each;
@@ -475,7 +527,9 @@ mod oracle {
                             Some(e) => f(&a, (row * runs + g % runs) * behind + e),
                         }
                     }
-                    Map::Slice { run, at: first, take } => f(&x, at(c / take * run + first + c % take)),
+                    Map::Slice { run, at: first, take } => {
+                        f(&x, at(c / take * run + first + c % take))
+                    }
                     Map::Rotate { head, dims, halves, .. } => {
                         let (base, e, pairs) = (c - c % head, c % head, dims / 2);
                         let i = if halves { e % pairs } else { e / 2 };
@@ -489,7 +543,11 @@ mod oracle {
                                 one * sin + two * cos
                             }
                         };
-                        if e < dims { turned(f(&x, at(base + one)), f(&x, at(base + two))) } else { f(&x, at(c)) }
+                        if e < dims {
+                            turned(f(&x, at(base + one)), f(&x, at(base + two)))
+                        } else {
+                            f(&x, at(c))
+                        }
                     }
                     Map::Temper { period, offset, .. } => {
                         let steps = (here as usize + offset) / period + 1;
@@ -513,7 +571,10 @@ mod oracle {
             p2: CaseArg::F32(p[2]),
             p3: CaseArg::F32(p[3]),
         };
-        let name = format!("map {map:?} · {rows} × {cols}{}", if spec.residual { ", residual" } else { "" });
+        let name = format!(
+            "map {map:?} · {rows} × {cols}{}",
+            if spec.residual { ", residual" } else { "" }
+        );
         Case::of(name, spec, target, launch, args)
     }
 }

@@ -1,5 +1,5 @@
-//! One of each kernel at the sizes of real models: what the compile matrix is made of, and what may not spill
-//! anywhere. Which those are, each family says itself ([`Family::samples`]).
+//! One of each kernel at the sizes of real models: what the compile matrix is made of, and what may
+//! not spill anywhere. Which those are, each family says itself ([`Family::samples`]).
 
 use crate::family::{Family, Size, Work};
 use crate::format::{ALL, Encoding, Format};
@@ -31,8 +31,8 @@ pub(crate) const ONE: Size = Size { tokens: 1, past: 0 };
 /// A prompt's tokens where a kernel is timed by itself.
 pub(crate) const CHUNK: Size = Size { tokens: 512, past: 0 };
 
-/// The kernels for a target: every one at its default wave width, and, where the target has another width,
-/// those of each family whose geometry depends on it at that one too.
+/// The kernels for a target: every one at its default wave width, and, where the target has another
+/// width, those of each family whose geometry depends on it at that one too.
 ///
 /// # Errors
 /// One that cannot be specialised: then the list itself is at fault.
@@ -42,10 +42,12 @@ pub fn representative(target: &Target) -> Result<Vec<Sample>, SpecError> {
     Ok(list.all)
 }
 
-/// Formats of which there are samples: all but those whose rows `scripts/kernel-matrix` has not written yet.
+/// Formats of which there are samples: all but those whose rows `scripts/kernel-matrix` has not
+/// written yet.
 pub(crate) fn formats() -> impl Iterator<Item = &'static Format> {
-    let unwritten =
-        |f: &Format| matches!(f.ggml_id, 35) || matches!(f.encoding, Encoding::Blocks(b) if b.is_scattered());
+    let unwritten = |f: &Format| {
+        matches!(f.ggml_id, 35) || matches!(f.encoding, Encoding::Blocks(b) if b.is_scattered())
+    };
     ALL.iter().filter(move |f| !unwritten(f))
 }
 
@@ -59,7 +61,12 @@ pub struct Samples<'t> {
 
 impl Samples<'_> {
     /// A sample; its work is that of a launch of this size.
-    pub(crate) fn add(&mut self, name: String, spec: impl Family, size: Size) -> Result<(), SpecError> {
+    pub(crate) fn add(
+        &mut self,
+        name: String,
+        spec: impl Family,
+        size: Size,
+    ) -> Result<(), SpecError> {
         let (kernel, work) = (spec.kernel(self.target)?, spec.work(size));
         self.all.push(Sample { name, kernel, spec: spec.into(), work });
         Ok(())
@@ -104,10 +111,15 @@ mod tests {
         for arch in kjit_engine::arch::ARCHS {
             let target = Target::parse(arch.id).unwrap();
             let all = representative(&target).unwrap();
-            let names: std::collections::BTreeSet<&str> = all.iter().map(|s| s.name.as_str()).collect();
+            let names: std::collections::BTreeSet<&str> =
+                all.iter().map(|s| s.name.as_str()).collect();
             assert_eq!(names.len(), all.len(), "{target}");
-            assert!(all.iter().all(|s| s.work.bytes > 0 && !s.name.contains(',')), "{target}: names go into CSV files");
-            let widths: std::collections::BTreeSet<u32> = all.iter().map(|s| s.kernel.options.wave).collect();
+            assert!(
+                all.iter().all(|s| s.work.bytes > 0 && !s.name.contains(',')),
+                "{target}: names go into CSV files"
+            );
+            let widths: std::collections::BTreeSet<u32> =
+                all.iter().map(|s| s.kernel.options.wave).collect();
             assert_eq!(widths.into_iter().collect::<Vec<_>>(), target.waves(), "{target}");
         }
     }

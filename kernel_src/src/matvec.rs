@@ -1,5 +1,5 @@
-//! Matrix × vector: one to three weights with a common input, for one or a few columns of activations.
-//! `gpu/matvec.h`.
+//! Matrix × vector: one to three weights with a common input, for one or a few columns of
+//! activations. `gpu/matvec.h`.
 
 mod cases;
 mod tuning;
@@ -22,9 +22,9 @@ use std::fmt;
 
 /// A matrix–vector product.
 ///
-/// Numerics: quantised weights meet 16-bit integer activations (a scale for each 32, error 2⁻¹⁶ of the
-/// group's largest) in exact integer dot products; plain weights meet f32 activations. Sums across groups are
-/// f32.
+/// Numerics: quantised weights meet 16-bit integer activations (a scale for each 32, error 2⁻¹⁶ of
+/// the group's largest) in exact integer dot products; plain weights meet f32 activations. Sums
+/// across groups are f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MatvecSpec {
     /// Length of a row.
@@ -33,8 +33,8 @@ pub struct MatvecSpec {
     pub columns: usize,
     /// What happens to them first.
     pub prologue: Prologue,
-    /// `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec)) instead of f32;
-    /// then no prologue.
+    /// `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec)) instead
+    /// of f32; then no prologue.
     pub quantized: bool,
     /// The weights.
     pub segments: Vec<Segment>,
@@ -45,13 +45,14 @@ pub struct MatvecSpec {
 }
 
 arguments! {
-    /// The arguments of a matrix–vector product. Weights are row records of [`Layout`], biases f32 per row,
-    /// results `columns × rows` f32.
+    /// The arguments of a matrix–vector product. Weights are row records of [`Layout`], biases f32
+    /// per row, results `columns × rows` f32.
     MatvecArgs {
-        /// `columns × cols` f32, or columns as [`QuantizeSpec`](crate::quantize::QuantizeSpec) makes them.
+        /// `columns × cols` f32, or columns as [`QuantizeSpec`](crate::quantize::QuantizeSpec)
+        /// makes them.
         x: Pointer,
-        /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols` f32); else
-        /// null.
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols`
+        /// f32); else null.
         aux: Pointer,
         /// `columns × rows` f32, or null.
         residual: Pointer,
@@ -110,8 +111,8 @@ impl MatvecSpec {
         tuning.blocks(target, units, self.weights().results().iter().map(|s| s.rows), 1)
     }
 
-    /// The largest unit of the weights, which decides since it takes the most registers, and the most units
-    /// of a row.
+    /// The largest unit of the weights, which decides since it takes the most registers, and the
+    /// most units of a row.
     fn units(&self) -> Result<(usize, usize), SpecError> {
         let mut units = (0, 0);
         for s in &self.segments {
@@ -122,9 +123,9 @@ impl MatvecSpec {
     }
 }
 
-/// Columns that a block quantises itself at most. Without a byte dot product, whose sums take registers of
-/// their own, eight did not fit beside the weights: 20 bytes of each lane were spilled on gfx900, 1276 on gfx803
-/// (where 260 are left of eight quantised ones).
+/// Columns that a block quantises itself at most. Without a byte dot product, whose sums take
+/// registers of their own, eight did not fit beside the weights: 20 bytes of each lane were spilled
+/// on gfx900, 1276 on gfx803 (where 260 are left of eight quantised ones).
 fn most_made(target: &Target) -> usize {
     if target.vendor() == Vendor::Amd && target.arch().dot == Dot::None { 4 } else { 8 }
 }
@@ -142,16 +143,28 @@ impl Family for MatvecSpec {
 
     fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
         let rows = self.segments.iter().map(|s| s.rows).sum();
-        Ok(MatvecTuning::usual(target, self.columns, self.weights().lists(), self.units()?, rows, true))
+        Ok(MatvecTuning::usual(
+            target,
+            self.columns,
+            self.weights().lists(),
+            self.units()?,
+            rows,
+            true,
+        ))
     }
 
     fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
-        require((1..=8).contains(&self.columns), NAME, || format!("{} columns, it takes 1 to 8", self.columns))?;
+        require((1..=8).contains(&self.columns), NAME, || {
+            format!("{} columns, it takes 1 to 8", self.columns)
+        })?;
         require(!self.quantized || self.prologue == Prologue::None, NAME, || {
             "quantised columns with a prologue".to_owned()
         })?;
         require(self.quantized || self.columns <= most_made(target), NAME, || {
-            format!("{} columns made in the block: quantise them in a launch of their own", self.columns)
+            format!(
+                "{} columns made in the block: quantise them in a launch of their own",
+                self.columns
+            )
         })?;
         self.weights().check(NAME, 1)?;
         tuning.check(NAME, target)
@@ -163,30 +176,52 @@ impl Family for MatvecSpec {
     }
 
     fn block(&self, target: &Target, t: &MatvecTuning) -> Result<Block, SpecError> {
-        let dynamic = t.shared(target, if self.quantized { 0 } else { self.columns * self.column()?.bytes() });
-        let parts = (t.block / t.wave * t.rows) as usize * self.columns * self.weights().lists() * 4;
-        let shared =
-            shared_bytes(NAME, target, dynamic, parts + 1024, "quantise the columns in a launch of their own")?;
+        let dynamic = t
+            .shared(target, if self.quantized { 0 } else { self.columns * self.column()?.bytes() });
+        let parts =
+            (t.block / t.wave * t.rows) as usize * self.columns * self.weights().lists() * 4;
+        let shared = shared_bytes(
+            NAME,
+            target,
+            dynamic,
+            parts + 1024,
+            "quantise the columns in a launch of their own",
+        )?;
         Ok(Block { wave: t.wave, threads: t.block, shared })
     }
 
-    fn render(&self, target: &Target, tuning: &MatvecTuning, block: Block) -> Result<Kernel, SpecError> {
+    fn render(
+        &self,
+        target: &Target,
+        tuning: &MatvecTuning,
+        block: Block,
+    ) -> Result<Kernel, SpecError> {
         let shape = self.shape(tuning)?;
         let macros = tuning.macros(target, self.columns);
-        Ok(Kernel { shared: block.shared, ..of_shape(NAME, &shape, macros, block.wave, block.threads) })
+        Ok(Kernel {
+            shared: block.shared,
+            ..of_shape(NAME, &shape, macros, block.wave, block.threads)
+        })
     }
 
     fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
         let Inside { wave, threads, streams, sequences, .. } = inside;
         let columns = self.columns;
-        require(columns == sequences, NAME, || format!("{columns} columns of {sequences} sequences"))?;
+        require(columns == sequences, NAME, || {
+            format!("{columns} columns of {sequences} sequences")
+        })?;
         require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
         let usual = self.usual(target)?;
         let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
         let (header, lds, call) = match streams {
-            false => ("matvec.h", "Matvec<S>::Shared", "Matvec<S>::template step<MetBefore>(a, share, pool, lds);"),
+            false => (
+                "matvec.h",
+                "Matvec<S>::Shared",
+                "Matvec<S>::template step<MetBefore>(a, share, pool, lds);",
+            ),
             true => {
-                let call = "Stream<S, Weights>::step(a, block_id(), blocks, links, ring, memory, at, pool, lds);";
+                let call = "Stream<S, Weights>::step(a, block_id(), blocks, links, ring, memory, \
+                    at, pool, lds);";
                 ("stream.h", "Stream<S, Weights>::Shared", call)
             }
         };
@@ -202,22 +237,33 @@ impl Family for MatvecSpec {
         let column = self.column()?;
         let step = Step::of(header, "MatvecArgs", call, self.shape(&tuning)?);
         let alone = matches!(self.prologue, Prologue::None | Prologue::Norm);
-        let takes = (streams && alone && matches!(column.form, Form::Quantised { .. })).then_some(self.cols * columns);
+        let takes = (streams && alone && matches!(column.form, Form::Quantised { .. }))
+            .then_some(self.cols * columns);
         let hands = match self.weights().results() {
-            [one] if streams && one.rows.is_multiple_of(packets::GROUP) => Some(("y0", one.rows * columns)),
+            [one] if streams && one.rows.is_multiple_of(packets::GROUP) => {
+                Some(("y0", one.rows * columns))
+            }
             _ => None,
         };
-        let hands_values = streams.then(|| self.weights().results().iter().map(|r| r.rows * columns).sum());
+        let hands_values =
+            streams.then(|| self.weights().results().iter().map(|r| r.rows * columns).sum());
         // A plain column takes them as they are.
         let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
         let takes_values = (streams && alone && plain).then_some(self.cols * columns);
-        let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != 0, ring, memory, at);";
+        let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != \
+            0, ring, memory, at);";
         let step = Step { beside: streams.then_some(feed), takes_values, hands_values, ..step };
         let pool = (column.bytes() * columns) as u32;
         Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, ..step })
     }
 
-    fn grid(&self, target: &Target, tuning: &MatvecTuning, units: u32, _: Size) -> Result<Grid, SpecError> {
+    fn grid(
+        &self,
+        target: &Target,
+        tuning: &MatvecTuning,
+        units: u32,
+        _: Size,
+    ) -> Result<Grid, SpecError> {
         let blocks = self.blocks_by(target, tuning, units);
         Ok(Grid::of([blocks, 1, 1]).number("blocks", blocks))
     }
@@ -226,11 +272,22 @@ impl Family for MatvecSpec {
         self.weights().work(1, self.columns, 4, 4)
     }
 
-    fn case(&self, target: &Target, units: u32, _: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        _: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         cases::case(self, target, units, random)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         cases::cases(target, wave, random, into)
     }
 

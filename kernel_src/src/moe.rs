@@ -1,5 +1,5 @@
-//! Tokens of a prompt grouped by expert, on the device, and the sum of what the experts made of them: three
-//! kernels of `gpu/moe.h`.
+//! Tokens of a prompt grouped by expert, on the device, and the sum of what the experts made of
+//! them: three kernels of `gpu/moe.h`.
 
 mod cases;
 

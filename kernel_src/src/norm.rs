@@ -23,7 +23,8 @@ pub enum NormKind {
     },
 }
 
-/// Norms rows of `cols`, a block each. A weight narrower than a value norms groups: a row is then a group.
+/// Norms rows of `cols`, a block each. A weight narrower than a value norms groups: a row is then a
+/// group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormSpec {
     /// Width of a row, up to 65536.
@@ -68,8 +69,13 @@ pub(crate) fn threads(cols: usize, wave: u32) -> u32 {
 
 impl NormSpec {
     fn shape(&self) -> Shape {
-        let shape = Shape::new().number("COLS", self.cols).choice("KIND", &self.kind).number("WEIGHTS", self.weights);
-        shape.flag("BIAS", self.kind == NormKind::Layer { bias: true }).flag("RESIDUAL", self.residual)
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .choice("KIND", &self.kind)
+            .number("WEIGHTS", self.weights);
+        shape
+            .flag("BIAS", self.kind == NormKind::Layer { bias: true })
+            .flag("RESIDUAL", self.residual)
     }
 }
 
@@ -103,7 +109,12 @@ impl Family for NormSpec {
     }
 
     fn inside(&self, _: &Target, _: Inside) -> Result<Step, SpecError> {
-        Ok(Step::of("norm_rows.h", "NormRowsArgs", "Meeting::wait(); NormRows<S>::step(a, share);", self.shape()))
+        Ok(Step::of(
+            "norm_rows.h",
+            "NormRowsArgs",
+            "Meeting::wait(); NormRows<S>::step(a, share);",
+            self.shape(),
+        ))
     }
 
     fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {
@@ -115,7 +126,13 @@ impl Family for NormSpec {
         Work::moves(4 * self.cols * (rows * size.tokens + 1))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let rows = size.tokens;
         let cols = self.cols;
         let x: Vec<f32> = random.activations(rows * cols).iter().map(|v| v + 0.3).collect();
@@ -124,12 +141,16 @@ impl Family for NormSpec {
         let mut want = vec![];
         for (r, row) in x.chunks(cols).enumerate() {
             let n = cols as f64;
-            let mean =
-                if self.kind == NormKind::Rms { 0.0 } else { row.iter().map(|&v| f64::from(v)).sum::<f64>() / n };
+            let mean = if self.kind == NormKind::Rms {
+                0.0
+            } else {
+                row.iter().map(|&v| f64::from(v)).sum::<f64>() / n
+            };
             let var = row.iter().map(|&v| (f64::from(v) - mean).powi(2)).sum::<f64>() / n;
             let scale = 1.0 / (var + f64::from(EPS)).sqrt();
             for (c, &v) in row.iter().enumerate() {
-                let factor = weight.get(r % self.weights.max(1) * cols + c).map_or(1.0, |&w| f64::from(w));
+                let factor =
+                    weight.get(r % self.weights.max(1) * cols + c).map_or(1.0, |&w| f64::from(w));
                 let mut y = (f64::from(v) - mean) * scale * factor;
                 if self.kind == (NormKind::Layer { bias: true }) {
                     y += f64::from(bias[c]);
@@ -148,11 +169,19 @@ impl Family for NormSpec {
             eps: CaseArg::F32(EPS),
         };
         let (kind, weights, residual) = (self.kind, self.weights, self.residual);
-        let name = format!("norm_rows {kind:?} · {rows} × {cols}, factors {weights}, residual {residual}, wave {wave}");
+        let name = format!(
+            "norm_rows {kind:?} · {rows} × {cols}, factors {weights}, residual {residual}, \
+             wave {wave}"
+        );
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         for (cols, kind, weights, residual) in [
             (1, NormKind::Rms, 1, false),
             (63, NormKind::Rms, 1, true),
@@ -172,13 +201,20 @@ impl Family for NormSpec {
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        for (cols, kind) in [(4096, NormKind::Rms), (16384, NormKind::Rms), (4096, NormKind::Layer { bias: true })] {
+        for (cols, kind) in
+            [(4096, NormKind::Rms), (16384, NormKind::Rms), (4096, NormKind::Layer { bias: true })]
+        {
             let spec = NormSpec { cols, kind, weights: 1, residual: true, tuning: None };
             list.add(format!("norm_rows {kind:?} {cols}"), spec, ONE)?;
         }
         for wave in list.other_waves() {
-            let spec =
-                NormSpec { cols: 4096, kind: NormKind::Rms, weights: 1, residual: true, tuning: Some(Wave { wave }) };
+            let spec = NormSpec {
+                cols: 4096,
+                kind: NormKind::Rms,
+                weights: 1,
+                residual: true,
+                tuning: Some(Wave { wave }),
+            };
             list.add(format!("norm_rows Rms 4096 @ wave {wave}"), spec, ONE)?;
         }
         Ok(())

@@ -1,10 +1,10 @@
-//! One kernel of many steps: a whole token in one launch. `gpu/persist.h`, and `gpu/stream.h` where weights
-//! stream.
+//! One kernel of many steps: a whole token in one launch. `gpu/persist.h`, and `gpu/stream.h` where
+//! weights stream.
 //!
-//! Families say what they are inside of such a kernel ([`Family::inside`](crate::Family::inside)); here the
-//! kernel's text is rendered: the shapes, the shared memory, and a case for each distinct step. What is done in
-//! which order is data, a list of instructions in device memory, so a model of a hundred layers has no more code
-//! than one of its kinds of layers.
+//! Families say what they are inside of such a kernel ([`Family::inside`](crate::Family::inside));
+//! here the kernel's text is rendered: the shapes, the shared memory, and a case for each distinct
+//! step. What is done in which order is data, a list of instructions in device memory, so a model
+//! of a hundred layers has no more code than one of its kinds of layers.
 
 use crate::family::Declared;
 use crate::kernel::{Kernel, SpecError, require, with_headers};
@@ -22,33 +22,38 @@ const NAME: &str = "persistent";
 const THREADS: u32 = 256;
 /// The warp beside them that asks for weights.
 const BESIDE: u32 = 32;
-/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, where values come from,
-/// where packets go to, the weight of the norm behind them, where values go to one by one.
+/// 64-bit words of an instruction before a step's arguments: the step's number, its grid, where
+/// values come from, where packets go to, the weight of the norm behind them, where values go to
+/// one by one.
 pub const HEAD: usize = 8;
 /// Of an instruction's first word: the blocks meet behind it.
 pub const MEETS_BEHIND: u64 = 1 << 32;
-/// Of an instruction's first word, in units of this: which of the launch's sums over several devices it makes, from 1.
+/// Of an instruction's first word, in units of this: which of the launch's sums over several
+/// devices it makes, from 1.
 pub const SUM: u64 = 1 << 33;
 /// Bytes of shared memory that a step declares itself, at most, but for sums: attention's.
 const STEP: usize = 14 << 10;
-/// The same of the kernel: the largest step's, four instructions, where the block is among its meetings, the ring's
-/// barriers.
+/// The same of the kernel: the largest step's, four instructions, where the block is among its
+/// meetings, the ring's barriers.
 const FIXED: usize = STEP + (4 << 10);
-/// Bytes of the sums that each of a slot's waves makes for a column: two buffers of 128 rows of two matrices.
+/// Bytes of the sums that each of a slot's waves makes for a column: two buffers of 128 rows of two
+/// matrices.
 const SUMS: usize = 2 << 10;
-/// Bytes of a line of shared memory, which copies fill whole: rows of other lengths begin anywhere in one.
+/// Bytes of a line of shared memory, which copies fill whole: rows of other lengths begin anywhere
+/// in one.
 const LINE: usize = 128;
 /// Slots of a ring at least: a team of waves has one while others are on their way.
 const SLOTS: usize = 4;
 /// What beginning and ending a slot costs its team, in bytes that it would multiply meanwhile.
 const SLOT_COSTS: f64 = 700.0;
-/// What a ring that is short costs: half of the bytes that come while a block waits for others, 0.25 µs of an H200's
-/// 35 KB/µs and unit.
+/// What a ring that is short costs: half of the bytes that come while a block waits for others,
+/// 0.25 µs of an H200's 35 KB/µs and unit.
 const SHORT_COSTS: f64 = 4200.0;
-/// Waves that share a slot where experts' rows come through the ring (an H100, qwen3-30b-a3b Q4_K_M: one 590 tokens/s, two 600).
+/// Waves that share a slot where experts' rows come through the ring (an H100, qwen3-30b-a3b
+/// Q4_K_M: one 590 tokens/s, two 600).
 const MIXTURES_SHARE: usize = 2;
-/// Bytes of weights that are on their way to a unit together: what an H100 and an H200 need to be busy. More of them is
-/// a longer way for all else that the unit reads.
+/// Bytes of weights that are on their way to a unit together: what an H100 and an H200 need to be
+/// busy. More of them is a longer way for all else that the unit reads.
 const AHEAD: usize = 30 << 10;
 
 /// What a launch has for all of its steps.
@@ -73,7 +78,14 @@ impl Inside {
     #[must_use]
     pub fn of(target: &Target, sequences: usize, ranks: usize) -> Inside {
         let streams = target.arch().matrix == MatrixUnit::Wgmma;
-        Inside { wave: target.default_wave(), threads: THREADS, streams, routed: false, sequences, ranks }
+        Inside {
+            wave: target.default_wave(),
+            threads: THREADS,
+            streams,
+            routed: false,
+            sequences,
+            ranks,
+        }
     }
 }
 
@@ -95,8 +107,8 @@ pub struct Step {
     pub header: &'static str,
     /// The struct of its arguments.
     pub args: &'static str,
-    /// What is called: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and `pool` its
-    /// shared memory.
+    /// What is called: `S` is the step's shape, `a` its arguments, `share` the share, `lds` and
+    /// `pool` its shared memory.
     pub call: &'static str,
     /// The type of `lds`, if it has one.
     pub lds: Option<&'static str>,
@@ -106,7 +118,8 @@ pub struct Step {
     pub pool: u32,
     /// The first size of the step's grid; none: that of its launch.
     pub shares: Option<u32>,
-    /// Its grid's second size, and what its first is spread over, are so many times those of its launch.
+    /// Its grid's second size, and what its first is spread over, are so many times those of its
+    /// launch.
     pub parts: u32,
     /// Each block has one share; an argument `blocks` is how many there are.
     pub of_all_blocks: bool,
@@ -116,14 +129,15 @@ pub struct Step {
     pub takes: Option<usize>,
     /// The argument whose values it can hand over as packets, and how many they are.
     pub hands: Option<(&'static str, usize)>,
-    /// The values that it may be handed one by one, as they are: queries, keys and values of attention, else its `x` or
-    /// scores.
+    /// The values that it may be handed one by one, as they are: queries, keys and values of
+    /// attention, else its `x` or scores.
     pub takes_values: Option<usize>,
     /// The values of all of its results, which it can hand over so.
     pub hands_values: Option<usize>,
     /// What the warp beside does for it, all its lanes: asks for weights.
     pub beside: Option<&'static str>,
-    /// It is called as a function of its own: the registers that it alone takes are saved for it, not for all steps.
+    /// It is called as a function of its own: the registers that it alone takes are saved for it,
+    /// not for all steps.
     pub apart: bool,
     /// Keys and values lie in pages.
     pub paged: bool,
@@ -131,7 +145,8 @@ pub struct Step {
     pub sums: bool,
 }
 
-/// Values that their makers hand to their readers one by one, instead of all blocks meeting: `gpu/packets.h`.
+/// Values that their makers hand to their readers one by one, instead of all blocks meeting:
+/// `gpu/packets.h`.
 pub mod packets {
     /// Values that share a scale.
     pub const GROUP: usize = 16;
@@ -150,9 +165,15 @@ pub mod packets {
 }
 
 impl Step {
-    pub(crate) fn of(header: &'static str, args: &'static str, call: &'static str, shape: Shape) -> Step {
+    pub(crate) fn of(
+        header: &'static str,
+        args: &'static str,
+        call: &'static str,
+        shape: Shape,
+    ) -> Step {
         let (lds, pool, shares, of_all_blocks, records) = (None, 0, None, false, vec![]);
-        let (takes, hands, takes_values, hands_values, beside, apart) = (None, None, None, None, None, false);
+        let (takes, hands, takes_values, hands_values, beside, apart) =
+            (None, None, None, None, None, false);
         Step {
             header,
             args,
@@ -179,7 +200,8 @@ impl Step {
 /// Weights whose rows such a kernel has: those without a table of vectors, and with scales that
 /// `gpu/stream.h` loads.
 pub(crate) fn covered(kernel: &'static str, layout: &Layout) -> Result<(), SpecError> {
-    let plain = [Groups::None, Groups::BytePair, Groups::NibblePair, Groups::Signed16, Groups::Signed32];
+    let plain =
+        [Groups::None, Groups::BytePair, Groups::NibblePair, Groups::Signed16, Groups::Signed32];
     require(layout.vectors.is_none() && plain.contains(&layout.groups), kernel, || {
         format!("{} has no part in a persistent kernel yet", layout.format)
     })
@@ -191,20 +213,21 @@ pub enum Probe {
     /// Nothing.
     #[default]
     None,
-    /// Each block writes down the times of each instruction, [`Probe::STAMPS`] of 8 bytes, behind the words that
-    /// blocks meet in: by block, then by instruction.
+    /// Each block writes down the times of each instruction, [`Probe::STAMPS`] of 8 bytes, behind
+    /// the words that blocks meet in: by block, then by instruction.
     Stamps,
     /// Waves are late here and there, in each launch others: for tests.
     Delays,
     /// Nothing, and waits have an hour: for tools that slow a launch by thousands.
     Patient,
-    /// One block does not say that it has come where blocks meet first: what limits of waits are for. They have a
-    /// second.
+    /// One block does not say that it has come where blocks meet first: what limits of waits are
+    /// for. They have a second.
     Stall,
 }
 
 impl Probe {
-    /// Times of an instruction: it begins; what it reads is there; it is computed; the block goes on.
+    /// Times of an instruction: it begins; what it reads is there; it is computed; the block goes
+    /// on.
     pub const STAMPS: usize = 4;
 }
 
@@ -225,34 +248,49 @@ impl Persistent {
     /// Bytes that its blocks meet in, zero before the first launch.
     pub const MEETING: usize = 16;
 
-    /// What a launch takes: the instructions and their number, [`Persistent::MEETING`] bytes of the device, a
-    /// word that the host reads (not 0:
-    /// 1 and more, a block has waited longer than the limit), the grid's size, the limit in ns.
-    pub const ARGUMENTS: [&'static str; 6] = ["program", "count", "words", "late", "blocks", "limit"];
+    /// What a launch takes: the instructions and their number, [`Persistent::MEETING`] bytes of the
+    /// device, a word that the host reads (not 0: 1 and more, a block has waited longer than the
+    /// limit), the grid's size, the limit in ns.
+    pub const ARGUMENTS: [&'static str; 6] =
+        ["program", "count", "words", "late", "blocks", "limit"];
 
-    /// With several devices a launch takes, besides, where they meet: addresses of the words and of the host's word of
-    /// `ReduceArgs`, and of this device's inbox; the inbox's room, the limit in ns, the rank, how many sums the launch
-    /// has; the inboxes of the other ranks in turn.
+    /// With several devices a launch takes, besides, where they meet: addresses of the words and of
+    /// the host's word of `ReduceArgs`, and of this device's inbox; the inbox's room, the limit in
+    /// ns, the rank, how many sums the launch has; the inboxes of the other ranks in turn.
     pub const SUMS: &'static str = "sums";
 
     /// The kernel for these distinct specs.
     ///
     /// # Errors
     /// A family that has no part in it, by name; more shared memory than a block has.
-    pub fn new(specs: &[Spec], target: &Target, probe: Probe, inside: Inside) -> Result<Persistent, SpecError> {
+    pub fn new(
+        specs: &[Spec],
+        target: &Target,
+        probe: Probe,
+        inside: Inside,
+    ) -> Result<Persistent, SpecError> {
         let streams = inside.streams;
-        require(streams || !inside.routed, NAME, || format!("experts by each block's own choice on {target}"))?;
+        require(streams || !inside.routed, NAME, || {
+            format!("experts by each block's own choice on {target}")
+        })?;
         require(streams || target.vendor() == Vendor::Amd, NAME, || {
             format!("{target} has no bulk copies, and its launches overlap")
         })?;
-        let steps = specs.iter().map(|s| s.inside(target, inside)).collect::<Result<Vec<_>, _>>()?;
+        let steps =
+            specs.iter().map(|s| s.inside(target, inside)).collect::<Result<Vec<_>, _>>()?;
         let declared: Vec<&[Declared]> = specs.iter().map(Spec::arguments).collect();
         let words = HEAD + declared.iter().map(|d| d.len()).max().unwrap_or(0);
         let pool = steps.iter().map(|s| s.pool as usize).max().unwrap_or(0).next_multiple_of(128);
         let have = target.arch().shared_per_block as usize;
-        let ring = if inside.streams { Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?) } else { None };
+        let ring = if inside.streams {
+            Some(ring(&steps, have.saturating_sub(FIXED + pool), inside)?)
+        } else {
+            None
+        };
         let shared = pool + ring.map_or(0, |ring| ring.slot * ring.slots);
-        require(shared + FIXED <= have, NAME, || format!("{} bytes of LDS, {target} has {have}", shared + FIXED))?;
+        require(shared + FIXED <= have, NAME, || {
+            format!("{} bytes of LDS, {target} has {have}", shared + FIXED)
+        })?;
         let text = render(&steps, &declared, words, ring, inside.ranks);
         let entry = "persistent";
         let source = with_headers(Source::new(NAME, "persistent.hip", text)).entry(entry);
@@ -274,7 +312,8 @@ impl Persistent {
         macros = KvLayout::macros(steps.iter().any(|s| s.paged), macros);
         let told: Constants = macros.tell("STEPS", steps.len() as i64);
         let options = Options::wave(inside.wave);
-        let kernel = Kernel { source, constants: told, options, entry, block, shared: shared as u32 };
+        let kernel =
+            Kernel { source, constants: told, options, entry, block, shared: shared as u32 };
         Ok(Persistent { kernel, steps, block, words })
     }
 }
@@ -304,27 +343,34 @@ struct Ring {
     share: usize,
 }
 
-/// What a slot's rows take, as `StreamRows` of `gpu/stream.h` has them, for each byte that they fill: instructions of a
-/// lane that has something, and what a lane that has nothing, or a row that is not there, would have done.
+/// What a slot's rows take, as `StreamRows` of `gpu/stream.h` has them, for each byte that they
+/// fill: instructions of a lane that has something, and what a lane that has nothing, or a row that
+/// is not there, would have done.
 fn time(record: &Record, ring: Ring, wave: usize, waves: usize) -> f64 {
     let each = record.units.div_ceil(ring.share);
     let wide = each.next_power_of_two().min(wave);
-    let lanes = if wide > 8 && 3 * each <= 2 * each.div_ceil(wide) * wide { wide / 2 } else { wide };
-    let (deep, side, fit) = (each.div_ceil(lanes), wave / lanes, (ring.slot - anywhere(record)) / record.bytes);
+    let lanes =
+        if wide > 8 && 3 * each <= 2 * each.div_ceil(wide) * wide { wide / 2 } else { wide };
+    let (deep, side, fit) =
+        (each.div_ceil(lanes), wave / lanes, (ring.slot - anywhere(record)) / record.bytes);
     let times = (fit / side).clamp(1, lanes.min(4));
     let rows = fit.min(times * side);
     let filled = (rows * record.bytes) as f64;
     let idle = (deep * lanes * times * side) as f64 / (each * rows) as f64;
-    // Reading the activations, a tenth of what is done for one row, is done once for all rows of a lane.
+    // Reading the activations, a tenth of what is done for one row, is done once for all rows of a
+    // lane.
     let activations = 1.0 + 0.1 / times as f64;
     let under_way = filled * (ring.slots - waves / ring.share) as f64;
-    idle * activations * (1.0 + SLOT_COSTS * ring.share as f64 / filled) * (1.0 + SHORT_COSTS / under_way.max(1.0))
+    idle * activations
+        * (1.0 + SLOT_COSTS * ring.share as f64 / filled)
+        * (1.0 + SHORT_COSTS / under_way.max(1.0))
 }
 
 /// The ring in so many bytes that takes rows in the least time.
 fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError> {
     let records: Vec<&Record> = steps.iter().flat_map(|s| &s.records).collect();
-    let largest = records.iter().map(|r| r.bytes + anywhere(r)).max().unwrap_or(LINE).next_multiple_of(LINE);
+    let largest =
+        records.iter().map(|r| r.bytes + anywhere(r)).max().unwrap_or(LINE).next_multiple_of(LINE);
     let (wave, waves) = (inside.wave as usize, (inside.threads / inside.wave) as usize);
     // A slot is the same team's in each lap.
     let of = |slot: usize, share: usize| {
@@ -335,22 +381,33 @@ fn ring(steps: &[Step], bytes: usize, inside: Inside) -> Result<Ring, SpecError>
     let shares = (0..=waves.ilog2()).map(|n| 1 << n);
     // Of a mixture a block has few rows of each matrix, and of its router one.
     let shares = shares.filter(|share| !inside.routed || *share == MIXTURES_SHARE);
-    let rings = shares.flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
+    let rings = shares
+        .flat_map(|share| (largest..=bytes / SLOTS).step_by(LINE).map(move |slot| of(slot, share)));
     // Beyond what is kept free for a step.
     let sums = |r: &Ring| (SUMS * r.share * inside.sequences).saturating_sub(STEP);
     let room = |r: &Ring| r.slot * r.slots + sums(r) <= bytes;
-    rings.filter(|r| r.slots >= SLOTS && room(r)).min_by(|a, b| all(a).total_cmp(&all(b))).ok_or_else(|| {
-        SpecError::Unsupported {
+    rings
+        .filter(|r| r.slots >= SLOTS && room(r))
+        .min_by(|a, b| all(a).total_cmp(&all(b)))
+        .ok_or_else(|| SpecError::Unsupported {
             kernel: NAME,
-            why: format!("rows of {largest} bytes: {SLOTS} of them do not fit {bytes} bytes of shared memory"),
-        }
-    })
+            why: format!(
+                "rows of {largest} bytes: {SLOTS} of them do not fit {bytes} bytes of shared memory"
+            ),
+        })
 }
 
 /// The kernel's text.
-fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<Ring>, ranks: usize) -> String {
-    let mut text =
-        String::from("// Rendered by kernel_src/src/persistent.rs; persist.h says what the arguments are.\n");
+fn render(
+    steps: &[Step],
+    declared: &[&[Declared]],
+    words: usize,
+    ring: Option<Ring>,
+    ranks: usize,
+) -> String {
+    let mut text = String::from(
+        "// Rendered by kernel_src/src/persistent.rs; persist.h says what the arguments are.\n",
+    );
     let mut headers: Vec<&str> = steps.iter().map(|s| s.header).collect();
     headers.sort_unstable();
     headers.dedup();
@@ -363,8 +420,11 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
         let _ = writeln!(text, "{}", step.shape.render(&format!("Shape{i}")));
     }
     if let Some(Ring { slot, slots, share }) = ring {
-        let weights =
-            Shape::new().number("SLOT", slot).number("SLOTS", slots).number("SHARE", share).number("AHEAD", AHEAD);
+        let weights = Shape::new()
+            .number("SLOT", slot)
+            .number("SLOTS", slots)
+            .number("SHARE", share)
+            .number("AHEAD", AHEAD);
         let _ = writeln!(text, "{}", weights.render("Weights"));
     }
     text.push_str("union Lds {\n    u32 none;\n");
@@ -376,14 +436,19 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
     text.push_str("};\n\n");
     let streams = ring.is_some();
     let (more, given) = match streams {
-        true => (", Ring<Weights>::Shared& ring, const u8* memory, RingAt at", ", ring, memory, at"),
+        true => {
+            (", Ring<Weights>::Shared& ring, const u8* memory, RingAt at", ", ring, memory, at")
+        }
         false => ("", ""),
     };
     // Where the block is in the ring.
-    let (gives, keep, back) = if streams { ("RingAt", "at = ", "    return at;\n") } else { ("void", "", "") };
+    let (gives, keep, back) =
+        if streams { ("RingAt", "at = ", "    return at;\n") } else { ("void", "", "") };
     let links = if streams { "    const Links links = links_of(c);\n" } else { "" };
     let takes_all = format!("(const u64* c, u32 blocks, u8* pool, Lds& all{more}) {{\n{links}");
-    for (i, (step, declared)) in steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| s.apart) {
+    for (i, (step, declared)) in
+        steps.iter().zip(declared).enumerate().filter(|(_, (s, _))| s.apart)
+    {
         let _ = write!(text, "CALLED {gives} run{i}{takes_all}");
         work(&mut text, i, step, declared, "    ");
         let _ = writeln!(text, "{back}}}");
@@ -399,7 +464,10 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
     }
     let _ = writeln!(text, "    }}\n{back}}}\n");
     if streams {
-        text.push_str("STEP void feed(const u64* c, u32 blocks, Ring<Weights>::Shared& ring, u8* memory, RingAt& at) {\n    switch ((u32)c[0]) {\n");
+        text.push_str(
+            "STEP void feed(const u64* c, u32 blocks, Ring<Weights>::Shared& ring, u8* \
+            memory, RingAt& at) {\n    switch ((u32)c[0]) {\n",
+        );
         for (i, (step, declared)) in steps.iter().zip(declared).enumerate() {
             let Some(beside) = step.beside else { continue };
             let _ = writeln!(text, "    case {i}: {{\n        {} a;", step.args);
@@ -414,7 +482,9 @@ fn render(steps: &[Step], declared: &[&[Declared]], words: usize, ring: Option<R
         _ => (", const u64* sums", "Sums::open(sums), ", "\n    Sums::close();"),
     };
     let kernel = if streams { STREAMING } else { PLAIN };
-    text.push_str(&kernel.replace("<takes>", takes).replace("<opens>", opens).replace("<closes>", closes));
+    text.push_str(
+        &kernel.replace("<takes>", takes).replace("<opens>", opens).replace("<closes>", closes),
+    );
     text
 }
 
@@ -455,7 +525,8 @@ fn named(text: &str, i: usize) -> String {
 
 /// The next instruction comes while one is carried out.
 const PLAIN: &str = "\
-KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit<takes>) {
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 \
+limit<takes>) {
     LDS_DYNAMIC(pool);
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);
@@ -479,10 +550,11 @@ KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late,
 }
 ";
 
-/// The warp beside has instructions of its own in shared memory, the next on its way while one is carried out: from
-/// device memory each would come behind all that the ring has asked for.
+/// The warp beside has instructions of its own in shared memory, the next on its way while one is
+/// carried out: from device memory each would come behind all that the ring has asked for.
 const STREAMING: &str = "\
-STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>::Shared& ring, u8* memory, RingAt& at) {
+STEP void ask(const u64* program, u32 count, u32 blocks, u64* fed, Ring<Weights>::Shared& ring, \
+u8* memory, RingAt& at) {
     constexpr u32 EACH = CEIL_DIV(WORDS, KJ_BESIDE);
     const u32 lane = thread_id() - KJ_BLOCK;
     u64 next[EACH];

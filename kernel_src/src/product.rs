@@ -1,5 +1,5 @@
-//! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which activations
-//! travel between such kernels.
+//! Which matrix instructions a kernel of `gpu/mma.h` uses on a target, and the tiles in which
+//! activations travel between such kernels.
 
 use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
 
@@ -19,14 +19,19 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// What attention of prompts multiplies with. Its results stay in registers from tile to tile, which on
-    /// gfx908 are AGPRs that are copied to each other, and some compilers do that wrong. So there it does
-    /// without matrix instructions unless the compiler was asked (`copies.rs`: `gfx908:sound-copies`); and so
-    /// do heads that are no whole number of products deep (of 80, where products are 32 deep).
+    /// What attention of prompts multiplies with. Its results stay in registers from tile to tile,
+    /// which on gfx908 are AGPRs that are copied to each other, and some compilers do that wrong.
+    /// So there it does without matrix instructions unless the compiler was asked (`copies.rs`:
+    /// `gfx908:sound-copies`); and so do heads that are no whole number of products deep (of 80,
+    /// where products are 32 deep).
     pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
         let product = Product::of(target, wave);
         let whole = head_dim.is_multiple_of(product.depth as usize);
-        if whole && !target.arch().has("copies-agprs") { product } else { Product::family(target, 0) }
+        if whole && !target.arch().has("copies-agprs") {
+            product
+        } else {
+            Product::family(target, 0)
+        }
     }
 
     pub fn of(target: &Target, wave: u32) -> Product {
@@ -50,7 +55,13 @@ impl Product {
             5 => 32,
             _ => 16,
         };
-        Product { family, dot2, columns: if family == 0 { 32 } else { 16 }, depth, stays: family == 1 }
+        Product {
+            family,
+            dot2,
+            columns: if family == 0 { 32 } else { 16 },
+            depth,
+            stays: family == 1,
+        }
     }
 
     pub fn macros(&self) -> Constants {
@@ -64,9 +75,9 @@ pub const fn panel_bytes(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(8) * cols.next_multiple_of(128) * 2
 }
 
-/// Index of an element in panels: for each 8 rows and 128 columns, four rounds of 32 lanes with eight
-/// neighbouring columns each; lane `4 · row + chunk` has in each round a quarter of the 32 columns of its
-/// chunk.
+/// Index of an element in panels: for each 8 rows and 128 columns, four rounds of 32 lanes with
+/// eight neighbouring columns each; lane `4 · row + chunk` has in each round a quarter of the 32
+/// columns of its chunk.
 #[must_use]
 pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
     let block = row / 8 * cols.div_ceil(128) + col / 128;
@@ -76,15 +87,15 @@ pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
 /// Rows (tokens) and columns of the blocks of a tiled matrix of halves.
 pub const TILE: usize = 64;
 
-/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that a kernel
-/// reads at once, columns to 64.
+/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that
+/// a kernel reads at once, columns to 64.
 #[must_use]
 pub const fn tiled_bytes(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(256) * cols.next_multiple_of(TILE) * 2
 }
 
-/// Index of an element in a tiled matrix: blocks of 64 × 64, block rows one after the other; in a block, rows
-/// of 64 whose chunks of 8 are rotated by the row.
+/// Index of an element in a tiled matrix: blocks of 64 × 64, block rows one after the other; in a
+/// block, rows of 64 whose chunks of 8 are rotated by the row.
 #[must_use]
 pub const fn tiled_index(row: usize, col: usize, cols: usize) -> usize {
     let block = row / TILE * cols.div_ceil(TILE) + col / TILE;
@@ -102,7 +113,10 @@ mod tests {
         for row in 0..rows {
             for col in 0..cols {
                 let at = tiled_index(row, col, cols);
-                assert!(!std::mem::replace(&mut taken[at], true), "({row}, {col}) shares element {at}");
+                assert!(
+                    !std::mem::replace(&mut taken[at], true),
+                    "({row}, {col}) shares element {at}"
+                );
             }
         }
     }

@@ -11,8 +11,8 @@ use crate::matrix::{ONE, Samples};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Columns of activations quantised (for plain weights: put in order) in global memory, where they are too
-/// many or too long for each block of a product to do it by itself. One block a column.
+/// Columns of activations quantised (for plain weights: put in order) in global memory, where they
+/// are too many or too long for each block of a product to do it by itself. One block a column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuantizeSpec {
     /// The form.
@@ -26,8 +26,8 @@ arguments! {
     QuantizeArgs {
         /// `columns × cols` f32.
         x: Pointer,
-        /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols` f32); else
-        /// null.
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols`
+        /// f32); else null.
         aux: Pointer,
         /// [`Column::bytes`] for each column.
         out: Pointer,
@@ -39,9 +39,9 @@ arguments! {
 const NAME: &str = "quantize";
 const BLOCK: u32 = 256;
 
-/// How near columns come to these values. Half a step of the largest group is the bound on each: a group with
-/// an outlier of 170 among values of 2.6 was 2.6e-3 off, as it must be, and failed a bound that knew the root
-/// mean square alone.
+/// How near columns come to these values. Half a step of the largest group is the bound on each: a
+/// group with an outlier of 170 among values of 2.6 was 2.6e-3 off, as it must be, and failed a
+/// bound that knew the root mean square alone.
 fn rounded(column: &Column, want: &[f64]) -> Tolerance {
     let usual = exact(column);
     if !matches!(column.form, Form::Quantised { .. }) {
@@ -78,7 +78,13 @@ impl Family for QuantizeSpec {
         Work::moves(size.tokens * (4 * self.column.cols + self.column.bytes()))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let (columns, cols) = (size.tokens, self.column.cols);
         let x = random.activations(columns * cols);
         let aux = aux(self.prologue, columns, cols, random);
@@ -94,12 +100,19 @@ impl Family for QuantizeSpec {
             },
             eps: CaseArg::F32(EPS),
         };
-        let name = format!("quantize {columns} × {cols}, {:?}, {:?}", self.column.form, self.prologue);
+        let name =
+            format!("quantize {columns} × {cols}, {:?}, {:?}", self.column.form, self.prologue);
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        // Every form; columns of one group, of an odd number of groups, and of more than a block has threads.
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        // Every form; columns of one group, of an odd number of groups, and of more than a block
+        // has threads.
         for (name, cols, columns, prologue) in [
             ("Q4_K", 256, 1, Prologue::Norm),
             ("Q8_0", 96, 3, Prologue::None),

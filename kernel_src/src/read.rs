@@ -43,7 +43,13 @@ impl ReadSpec {
     }
 
     /// A case of so many vectors.
-    fn of(&self, target: &Target, units: u32, vectors: usize, random: &mut Random) -> Result<Case, SpecError> {
+    fn of(
+        &self,
+        target: &Target,
+        units: u32,
+        vectors: usize,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let launch = Launch::of(self.block(target, &Fixed)?, ReadSpec::grid_of(vectors, units));
         // A prime number of words in turn.
         let some: Vec<u8> = (0..4099).flat_map(|_| (random.bits() as u32).to_le_bytes()).collect();
@@ -53,12 +59,20 @@ impl ReadSpec {
         let mut want = vec![0u32; (blocks * BLOCK) as usize];
         let threads = want.len();
         for (i, vector) in x.as_chunks::<16>().0.iter().enumerate() {
-            want[i % threads] ^= vector.as_chunks::<4>().0.iter().fold(0, |all, word| all ^ u32::from_le_bytes(*word));
+            want[i % threads] ^= vector
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .fold(0, |all, word| all ^ u32::from_le_bytes(*word));
         }
         let want = want.iter().flat_map(|w| w.to_le_bytes()).collect();
         let args = ReadArgs {
             x: input("x", x),
-            out: CaseArg::Buffer { name: "out", before: vec![0xff; 4 * threads].into(), expect: Expect::Bytes(want) },
+            out: CaseArg::Buffer {
+                name: "out",
+                before: vec![0xff; 4 * threads].into(),
+                expect: Expect::Bytes(want),
+            },
             vectors: CaseArg::U64(vectors as u64),
             blocks: FOLLOWS,
         };
@@ -77,7 +91,9 @@ impl Family for ReadSpec {
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
-        require((1..=16).contains(&self.in_flight), NAME, || format!("{} vectors in flight, 1 to 16", self.in_flight))
+        require((1..=16).contains(&self.in_flight), NAME, || {
+            format!("{} vectors in flight, 1 to 16", self.in_flight)
+        })
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -103,11 +119,22 @@ impl Family for ReadSpec {
         READ
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         self.of(target, units, size.tokens << 16, random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         // Fewer vectors than threads, and some rounds of all threads that do not come out even.
         for (in_flight, vectors) in [(1, 33), (4, 1031), (8, 8 * 1024 + 7)] {
             into.push(ReadSpec { in_flight }.of(target, 1, vectors, random)?);

@@ -24,9 +24,11 @@ pub struct ReduceSpec {
     pub join: bool,
     /// A residual is added.
     pub residual: bool,
-    /// For many rows: values go in stretches, with one number behind each; else each value with its own.
+    /// For many rows: values go in stretches, with one number behind each; else each value with its
+    /// own.
     pub stretches: bool,
-    /// All parts lie in the inbox already, one behind the other: the devices are of several processes.
+    /// All parts lie in the inbox already, one behind the other: the devices are of several
+    /// processes.
     pub gathered: bool,
 }
 
@@ -43,8 +45,8 @@ arguments! {
         words: Pointer,
         /// u32 of the host: not 0 once a device has waited in vain; gathered, the sums so far.
         late: Pointer,
-        /// `2 × ranks × room` u64 of this device, zero before the first launch; all launches have the same. Gathered:
-        /// `ranks × count` f32.
+        /// `2 × ranks × room` u64 of this device, zero before the first launch; all launches have
+        /// the same. Gathered: `ranks × count` f32.
         inbox: Pointer,
         /// The inboxes of the ranks behind this one, in turn; null beyond `ranks`.
         to0: Pointer,
@@ -73,7 +75,8 @@ arguments! {
     }
 }
 
-/// Words of a device: meetings so far, blocks that know the number, whether somebody has waited in vain.
+/// Words of a device: meetings so far, blocks that know the number, whether somebody has waited in
+/// vain.
 pub const WORDS: usize = 3;
 /// Values of a stretch.
 pub const STRETCH: usize = 4 * EACH * BLOCK as usize;
@@ -101,7 +104,10 @@ impl ReduceSpec {
 
     fn shape(&self) -> Shape {
         let shape = Shape::new().number("RANKS", self.ranks).number("COLS", self.cols);
-        let shape = shape.flag("JOIN", self.join).flag("RESIDUAL", self.residual).flag("STRETCHES", self.stretches);
+        let shape = shape
+            .flag("JOIN", self.join)
+            .flag("RESIDUAL", self.residual)
+            .flag("STRETCHES", self.stretches);
         shape.flag("GATHERED", self.gathered)
     }
 
@@ -131,7 +137,13 @@ impl ReduceSpec {
             inbox = parts.iter().flatten().map(|v| v.to_bits()).collect();
         }
         for (r, part) in parts.iter().enumerate().filter(|_| !self.gathered) {
-            self.put(if r == rank { &mut sent } else { &mut inbox }, room, half * ranks + r, part, number);
+            self.put(
+                if r == rank { &mut sent } else { &mut inbox },
+                room,
+                half * ranks + r,
+                part,
+                number,
+            );
         }
         let want = (0..rows * wide).map(|i| {
             let (row, c) = (i / wide, i % wide);
@@ -145,9 +157,11 @@ impl ReduceSpec {
             made + residual.get(i).map_or(0.0, |&r| f64::from(r))
         });
         let peer = |i: usize| match i + 1 < ranks && !self.gathered {
-            true => {
-                CaseArg::Buffer { name: "to", before: bytes_of(&empty).into(), expect: Expect::Bytes(bytes_of(&sent)) }
-            }
+            true => CaseArg::Buffer {
+                name: "to",
+                before: bytes_of(&empty).into(),
+                expect: Expect::Bytes(bytes_of(&sent)),
+            },
             false => CaseArg::Null,
         };
         let next = if number == u32::MAX { 1 } else { number };
@@ -163,9 +177,17 @@ impl ReduceSpec {
             late: CaseArg::Buffer {
                 name: "late",
                 before: bytes_of(&[0]).into(),
-                expect: if self.gathered { Expect::Bytes(bytes_of(&[number])) } else { Expect::Same },
+                expect: if self.gathered {
+                    Expect::Bytes(bytes_of(&[number]))
+                } else {
+                    Expect::Same
+                },
             },
-            inbox: CaseArg::Buffer { name: "inbox", before: bytes_of(&inbox).into(), expect: Expect::Same },
+            inbox: CaseArg::Buffer {
+                name: "inbox",
+                before: bytes_of(&inbox).into(),
+                expect: Expect::Same,
+            },
             to0: peer(0),
             to1: peer(1),
             to2: peer(2),
@@ -179,23 +201,35 @@ impl ReduceSpec {
             rank: CaseArg::U32(rank as u32),
             blocks: FOLLOWS,
         };
-        let launch = Launch::of(self.block(target, &Fixed)?, Grid::of([blocks, 1, 1]).number("blocks", blocks));
-        Case::of(format!("{NAME} {self:?}, {rows} rows, rank {rank}, meeting {met}"), self, target, launch, args)
+        let launch = Launch::of(
+            self.block(target, &Fixed)?,
+            Grid::of([blocks, 1, 1]).number("blocks", blocks),
+        );
+        Case::of(
+            format!("{NAME} {self:?}, {rows} rows, rank {rank}, meeting {met}"),
+            self,
+            target,
+            launch,
+            args,
+        )
     }
 
-    /// The words of an inbox in which nothing is of this meeting: what is left of the one before the last must not
-    /// be taken for this one's.
+    /// The words of an inbox in which nothing is of this meeting: what is left of the one before
+    /// the last must not be taken for this one's.
     fn empty(&self, room: usize, number: u32) -> Vec<u32> {
         let (all, left) = (2 * self.ranks * room, number.wrapping_sub(2));
         match self.stretches {
-            true => (0..words_of_stretches(self.ranks, room)).map(|i| if i < all { 0 } else { left }).collect(),
+            true => (0..words_of_stretches(self.ranks, room))
+                .map(|i| if i < all { 0 } else { left })
+                .collect(),
             false => (0..2 * all).map(|i| if i % 2 == 0 { 0 } else { left }).collect(),
         }
     }
 
     /// A part in an inbox, at the place of a rank of a half.
     fn put(&self, inbox: &mut [u32], room: usize, place: usize, part: &[f32], number: u32) {
-        let mut set = |at: usize, word: u32| inbox.iter_mut().skip(at).take(1).for_each(|w| *w = word);
+        let mut set =
+            |at: usize, word: u32| inbox.iter_mut().skip(at).take(1).for_each(|w| *w = word);
         for (i, v) in part.iter().enumerate() {
             match self.stretches {
                 true => {
@@ -231,7 +265,11 @@ impl Family for ReduceSpec {
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
         let fine = (2..=RANKS).contains(&self.ranks) && self.cols > 0 && self.cols <= 1 << 30;
         let quads = !self.join && self.cols.is_multiple_of(4);
-        require(fine && (quads || !self.stretches) && !(self.stretches && self.gathered), NAME, || format!("{self:?}"))
+        require(
+            fine && (quads || !self.stretches) && !(self.stretches && self.gathered),
+            NAME,
+            || format!("{self:?}"),
+        )
     }
 
     fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
@@ -243,9 +281,12 @@ impl Family for ReduceSpec {
     }
 
     fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
-        require(!self.gathered, NAME, || "parts that a library brings come between launches".to_owned())?;
+        require(!self.gathered, NAME, || {
+            "parts that a library brings come between launches".to_owned()
+        })?;
         require(!self.stretches && self.ranks == inside.ranks, NAME, || format!("{self:?}"))?;
-        let call = "Meeting::wait(); Meeting::delay(106); Reduce<S>::inside(a, share, Sums::met(sum_of(c) - 1));";
+        let call = "Meeting::wait(); Meeting::delay(106); Reduce<S>::inside(a, share, \
+            Sums::met(sum_of(c) - 1));";
         let step = Step::of("reduce.h", "ReduceArgs", call, self.shape());
         Ok(Step { of_all_blocks: true, sums: true, ..step })
     }
@@ -265,17 +306,31 @@ impl Family for ReduceSpec {
             (_, true) => 8,
             _ => 16,
         };
-        Work::moves(size.tokens * self.cols * (4 + sent * (self.ranks - 1) + 4 * wide + 4 * residual))
+        Work::moves(
+            size.tokens * self.cols * (4 + sent * (self.ranks - 1) + 4 * wide + 4 * residual),
+        )
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let blocks = self.blocks(size.tokens).min(units.max(1) * BLOCKS_PER_UNIT);
         self.of(target, (blocks, size.tokens.max(1)), (self.ranks - 1, 4), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         let mut add = |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
-            let spec = ReduceSpec { ranks, cols, join, residual, stretches: false, gathered: false };
+            let spec =
+                ReduceSpec { ranks, cols, join, residual, stretches: false, gathered: false };
             into.push(spec.of(target, (blocks, rows), at, random)?);
             Ok(())
         };
@@ -286,7 +341,8 @@ impl Family for ReduceSpec {
         add(4, 130, true, true, (3, 1), (3, 1))?;
         // Whole stretches and parts of one; one, two and four for a block; a block that has none.
         let mut stretches = |ranks, cols, residual, (blocks, rows), at| -> Result<(), SpecError> {
-            let spec = ReduceSpec { ranks, cols, join: false, residual, stretches: true, gathered: false };
+            let spec =
+                ReduceSpec { ranks, cols, join: false, residual, stretches: true, gathered: false };
             into.push(spec.of(target, (blocks, rows), at, random)?);
             Ok(())
         };
@@ -294,19 +350,27 @@ impl Family for ReduceSpec {
         stretches(2, 1024, false, (1, 4), (1, 3))?;
         stretches(3, 64, true, (3, 70), (2, u32::MAX - 1))?;
         stretches(8, 4, false, (1, 5), (4, 6))?;
-        let mut gathered = |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
-            let spec = ReduceSpec { ranks, cols, join, residual, stretches: false, gathered: true };
-            into.push(spec.of(target, (blocks, rows), at, random)?);
-            Ok(())
-        };
+        let mut gathered =
+            |ranks, cols, join, residual, (blocks, rows), at| -> Result<(), SpecError> {
+                let spec =
+                    ReduceSpec { ranks, cols, join, residual, stretches: false, gathered: true };
+                into.push(spec.of(target, (blocks, rows), at, random)?);
+                Ok(())
+            };
         gathered(2, 300, false, true, (2, 3), (1, 0))?;
         gathered(3, 65, true, false, (1, 4), (2, 7))?;
         gathered(8, 33, true, true, (1, 2), (0, 2))
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        let spec =
-            |cols, join, residual| ReduceSpec { ranks: 2, cols, join, residual, stretches: false, gathered: false };
+        let spec = |cols, join, residual| ReduceSpec {
+            ranks: 2,
+            cols,
+            join,
+            residual,
+            stretches: false,
+            gathered: false,
+        };
         list.add("reduce 2 × 4096".to_owned(), spec(4096, false, true), ONE)?;
         list.add("reduce 2 × 64128 joined".to_owned(), spec(64128, true, false), ONE)?;
         let stretches = ReduceSpec { stretches: true, ..spec(4096, false, true) };

@@ -1,10 +1,12 @@
-//! Constants as the GPU's code sees them: structs of them, which its steps are templates over, and the enums
-//! that both sides name.
+//! Constants as the GPU's code sees them: structs of them, which its steps are templates over, and
+//! the enums that both sides name.
 
 use crate::activations::{Form, Prologue};
 use crate::combine::Combine;
 use crate::format::grids::Grid;
-use crate::format::{BlockScale, Encoding, Field as Bits, GroupScale, Offset, Plane, Turn, Value, down};
+use crate::format::{
+    BlockScale, Encoding, Field as Bits, GroupScale, Offset, Plane, Turn, Value, down,
+};
 use crate::kv::KvStorage;
 use crate::layout::{Blocks, Groups, Layout, Vectors};
 use crate::map::{Function, Map};
@@ -14,7 +16,8 @@ use crate::segments::{Gate, Results};
 use kjit_engine::{Constants, Value as Constant};
 use std::fmt::Write;
 
-/// An enum that the GPU's code has under the same name, with the same variants (without their data).
+/// An enum that the GPU's code has under the same name, with the same variants (without their
+/// data).
 pub trait GpuEnum {
     /// The variant, as the GPU's code names it.
     fn name(&self) -> &'static str;
@@ -58,8 +61,8 @@ gpu_enums! {
 }
 
 gpu_enums! {
-    /// The header `row_enums.h`, of what works on rows: by itself, since what is in a kernel's headers is part
-    /// of its key.
+    /// The header `row_enums.h`, of what works on rows: by itself, since what is in a kernel's
+    /// headers is part of its key.
     ROW_ENUMS = "row_enums.h";
     Function {
         Identity, Silu, GeluTanh, Relu, ReluSquared, Sigmoid, Tanh, Softplus, Clamp, SoftCap, ClampedSilu, Xielu,
@@ -127,8 +130,8 @@ impl Shape {
     /// A `u32`.
     #[must_use]
     pub fn number(self, name: &'static str, value: impl TryInto<i64>) -> Shape {
-        // Sizes beyond i64 do not come out of any spec; saturating keeps the text valid, and the compiler
-        // refuses it as a u32.
+        // Sizes beyond i64 do not come out of any spec; saturating keeps the text valid, and the
+        // compiler refuses it as a u32.
         self.with(name, Field::Number(value.try_into().unwrap_or(i64::MAX)))
     }
 
@@ -168,8 +171,8 @@ impl Shape {
         self.with(name, Field::Alias(of))
     }
 
-    /// The vectors of a codebook, which a function of this name answers: words, the first weight's byte
-    /// lowest.
+    /// The vectors of a codebook, which a function of this name answers: words, the first weight's
+    /// byte lowest.
     #[must_use]
     pub fn grid(self, name: &'static str, grid: &'static Grid) -> Shape {
         self.with(name, Field::Grid(grid))
@@ -197,16 +200,24 @@ impl Shape {
         for (name, field) in &self.fields {
             let (kind, value) = match field {
                 Field::Signed(n) => ("i32", n.to_string()),
-                Field::Number(n) => ("u32", if *n > i64::from(i32::MAX) { format!("{n}u") } else { n.to_string() }),
+                Field::Number(n) => {
+                    ("u32", if *n > i64::from(i32::MAX) { format!("{n}u") } else { n.to_string() })
+                }
                 Field::Flag(flag) => ("bool", flag.to_string()),
                 Field::Real(v) => ("float", Constant::Float(*v).to_string()),
-                Field::Choice(choice) => (choice.split(':').next().unwrap_or_default(), (*choice).to_owned()),
+                Field::Choice(choice) => {
+                    (choice.split(':').next().unwrap_or_default(), (*choice).to_owned())
+                }
                 Field::Inner(shape) => {
                     shape.render_into(text, name, &format!("{indent}    "));
                     continue;
                 }
                 Field::Grid(grid) => {
-                    let _ = writeln!(text, "{indent}    STEP const u32* {name}() {{ return GRID_{}; }}", grid.name);
+                    let _ = writeln!(
+                        text,
+                        "{indent}    STEP const u32* {name}() {{ return GRID_{}; }}",
+                        grid.name
+                    );
                     continue;
                 }
                 Field::Alias(of) => {
@@ -222,7 +233,11 @@ impl Shape {
     /// The header `shape.h` of a kernel of one step.
     #[must_use]
     pub fn header(&self) -> String {
-        format!("#pragma once\n#include \"enums.h\"\n#include \"kjit.h\"\n\n{}{}", self.tables(), self.render("Shape"))
+        format!(
+            "#pragma once\n#include \"enums.h\"\n#include \"kjit.h\"\n\n{}{}",
+            self.tables(),
+            self.render("Shape")
+        )
     }
 
     /// The tables that the struct's functions answer, each once; they stand before it.
@@ -233,9 +248,16 @@ impl Shape {
         let mut text = String::new();
         for grid in grids {
             let words = grid.vector / 4;
-            let _ = writeln!(text, "alignas(8) TABLE u32 GRID_{}[{}] = {{", grid.name, grid.entries.len() * words);
+            let _ = writeln!(
+                text,
+                "alignas(8) TABLE u32 GRID_{}[{}] = {{",
+                grid.name,
+                grid.entries.len() * words
+            );
             for line in grid.entries.chunks(8 / words) {
-                for word in line.iter().flat_map(|entry| [*entry as u32, (entry >> 32) as u32].into_iter().take(words))
+                for word in line
+                    .iter()
+                    .flat_map(|entry| [*entry as u32, (entry >> 32) as u32].into_iter().take(words))
                 {
                     let _ = write!(text, "0x{word:08x},");
                 }
@@ -303,7 +325,10 @@ pub fn weights(layout: &Layout) -> Shape {
     };
     // A code that counts twice is one whose bits begin at the second.
     let doubled = i64::from(matches!(block.map(|b| b.value), Some(Value::Doubled(_))));
-    shape = shape.number("C1_LOW", low(1) + doubled).number("C2_LOW", low(2) + doubled).flag("LOOKUP", table.is_some());
+    shape = shape
+        .number("C1_LOW", low(1) + doubled)
+        .number("C2_LOW", low(2) + doubled)
+        .flag("LOOKUP", table.is_some());
     for (i, field) in ["T0", "T1", "T2", "T3"].into_iter().enumerate() {
         let bytes = |t: &[i8; 16]| u32::from_le_bytes([0, 1, 2, 3].map(|b| t[4 * i + b] as u8));
         shape = shape.number(field, table.map_or(0, bytes));
@@ -339,7 +364,8 @@ fn vectors(v: &Vectors) -> Shape {
 #[must_use]
 pub fn raw(layout: &Layout) -> Shape {
     let format = layout.format;
-    let shape = Shape::new().number("BLOCK", format.block_elems()).number("BYTES", format.block_bytes());
+    let shape =
+        Shape::new().number("BLOCK", format.block_elems()).number("BYTES", format.block_bytes());
     let Some(b) = layout.block() else { return shape };
     let plane = |shape: Shape, [at, bits, run]: [&'static str; 3], p: Option<&Plane>| {
         let p = p.copied().unwrap_or(Plane { at: 0, bits: 0, run: 1 });
@@ -351,12 +377,14 @@ pub fn raw(layout: &Layout) -> Shape {
         (4, ["C4_AT", "C4_BITS", "C4_RUN"]),
         (8, ["C8_AT", "C8_BITS", "C8_RUN"]),
     ];
-    let shape = names
-        .into_iter()
-        .fold(shape, |shape, (bits, names)| plane(shape, names, b.planes.iter().find(|p| p.bits == bits)));
+    let shape = names.into_iter().fold(shape, |shape, (bits, names)| {
+        plane(shape, names, b.planes.iter().find(|p| p.bits == bits))
+    });
     let (at, low, high, bias) = match &b.group_scale {
         GroupScale::One | GroupScale::Odd(_) => (0, None, None, 0),
-        GroupScale::SixBitPairs(at) | GroupScale::NibblePair(at) | GroupScale::Ue4m3(at) => (*at, None, None, 0),
+        GroupScale::SixBitPairs(at) | GroupScale::NibblePair(at) | GroupScale::Ue4m3(at) => {
+            (*at, None, None, 0)
+        }
         GroupScale::Planes { low, high, bias, .. } => (0, Some(low), high.as_ref(), *bias),
     };
     let shape = plane(shape, ["LOW_AT", "LOW_BITS", "LOW_RUN"], low);
@@ -379,7 +407,9 @@ pub fn raw(layout: &Layout) -> Shape {
         .number("OFFSET_AT", offset)
         .choice("SCALE", &b.scale)
         .flag("TERNARY", matches!(b.value, Value::Ternary));
-    let (Value::Codebook(book), GroupScale::Odd(odd)) = (b.value, b.group_scale) else { return shape };
+    let (Value::Codebook(book), GroupScale::Odd(odd)) = (b.value, b.group_scale) else {
+        return shape;
+    };
     let (Turn::Signs(turn) | Turn::ShiftEach(turn) | Turn::ShiftAll(turn)) = book.turn;
     shape
         .choice("TURN", &book.turn)

@@ -39,10 +39,15 @@ const BLOCK: u32 = 256;
 const ROWS: usize = 4096;
 
 impl RepackSpec {
-    /// Blocks for `rows` rows on a device of `units` compute units: also the kernel's last argument.
+    /// Blocks for `rows` rows on a device of `units` compute units: also the kernel's last
+    /// argument.
     #[must_use]
     pub fn blocks(&self, rows: u64, units: u32) -> u32 {
-        let each = if self.layout.block().is_some() { self.layout.cols / 32 } else { self.layout.row_bytes / 16 };
+        let each = if self.layout.block().is_some() {
+            self.layout.cols / 32
+        } else {
+            self.layout.row_bytes / 16
+        };
         let all = rows.saturating_mul(each as u64).div_ceil(u64::from(BLOCK));
         all.clamp(1, u64::from(units.max(1)) * 16) as u32
     }
@@ -64,7 +69,13 @@ impl RepackSpec {
     }
 
     /// A case of `rows` rows in so many blocks.
-    fn of(&self, target: &Target, rows: usize, blocks: u32, random: &mut Random) -> Result<Case, SpecError> {
+    fn of(
+        &self,
+        target: &Target,
+        rows: usize,
+        blocks: u32,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let Layout { format, cols, .. } = self.layout;
         let matrix = Matrix::random(format, rows, cols, random)?;
         let args = RepackArgs {
@@ -112,14 +123,26 @@ impl Family for RepackSpec {
         Work::moves(ROWS * (format.row_bytes(cols).unwrap_or(0) + row_bytes))
     }
 
-    fn case(&self, target: &Target, units: u32, _: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        _: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let rows = random.rows(ROWS);
         self.of(target, rows, self.blocks(rows as u64, units), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         for (i, format) in ALL.iter().enumerate() {
-            let cols = if format.block_elems() == 1 { 63 + i } else { format.block_elems() * (1 + i % 3) };
+            let cols =
+                if format.block_elems() == 1 { 63 + i } else { format.block_elems() * (1 + i % 3) };
             let rows = 7 + 31 * (i % 2);
             let spec = RepackSpec { layout: Layout::new(format, cols)? };
             into.push(spec.of(target, rows, spec.blocks(rows as u64, 1).min(3), random)?);
@@ -129,7 +152,11 @@ impl Family for RepackSpec {
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         for format in formats() {
-            list.add(format!("repack {format}"), RepackSpec { layout: Layout::new(format, 4096)? }, ONE)?;
+            list.add(
+                format!("repack {format}"),
+                RepackSpec { layout: Layout::new(format, 4096)? },
+                ONE,
+            )?;
         }
         Ok(())
     }

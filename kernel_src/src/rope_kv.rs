@@ -12,8 +12,8 @@ use crate::matrix::Samples;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Queries normed and rotated, keys too and kept, values kept: what [`AttendSpec`](crate::attend::AttendSpec)
-/// does for one token.
+/// Queries normed and rotated, keys too and kept, values kept: what
+/// [`AttendSpec`](crate::attend::AttendSpec) does for one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RopeKvSpec {
     /// Heads.
@@ -51,7 +51,8 @@ arguments! {
         eps: F32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are
+        /// pages.
         table: Pointer,
     }
 }
@@ -88,7 +89,13 @@ impl Family for RopeKvSpec {
 
     fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
         let shape = self.form.shape().flag("Q_HALF", self.half);
-        Ok(of_shape(NAME, &shape, KvLayout::macros(self.form.paged, Constants::new()), block.wave, block.threads))
+        Ok(of_shape(
+            NAME,
+            &shape,
+            KvLayout::macros(self.form.paged, Constants::new()),
+            block.wave,
+            block.threads,
+        ))
     }
 
     fn declared(&self) -> &'static [Declared] {
@@ -102,7 +109,8 @@ impl Family for RopeKvSpec {
     fn work(&self, size: Size) -> Work {
         let HeadsForm { heads, kv, .. } = self.form;
         let queries = if self.half { 6 } else { 8 } * heads * kv.head_dim;
-        let kept = if self.form.kept_before { 0 } else { 2 } * (4 * kv.heads * kv.head_dim + kv.bytes(1).unwrap_or(0));
+        let kept = if self.form.kept_before { 0 } else { 2 }
+            * (4 * kv.heads * kv.head_dim + kv.bytes(1).unwrap_or(0));
         Work::moves(size.tokens * (queries + kept))
     }
 
@@ -110,11 +118,22 @@ impl Family for RopeKvSpec {
         crate::matrix::CHUNK
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         cases::case(self, target, units, (size, size.past + size.tokens + 1), random)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         cases::cases(target, wave, random, into)
     }
 

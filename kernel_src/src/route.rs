@@ -37,9 +37,11 @@ pub struct RouteSpec {
     pub bias: bool,
     /// A factor on each expert's share.
     pub factors: bool,
-    /// So many runs of experts, of which so many stay in the choice: those whose two best are worth most.
+    /// So many runs of experts, of which so many stay in the choice: those whose two best are worth
+    /// most.
     pub groups: Option<(usize, usize)>,
-    /// So many successive scores stand for one expert, whose share is that of the score of its own number.
+    /// So many successive scores stand for one expert, whose share is that of the score of its own
+    /// number.
     pub alike: usize,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
@@ -70,7 +72,10 @@ impl RouteSpec {
     fn shape(&self) -> Shape {
         let shape = Shape::new().number("EXPERTS", self.experts).number("TOP", self.top);
         let (count, used) = self.groups.unwrap_or((0, 0));
-        let shape = shape.choice("GATING", &self.gating).flag("BIAS", self.bias).flag("FACTORS", self.factors);
+        let shape = shape
+            .choice("GATING", &self.gating)
+            .flag("BIAS", self.bias)
+            .flag("FACTORS", self.factors);
         let shape = shape.number("GROUPS", count).number("GROUPS_USED", used);
         shape.number("ALIKE", self.alike).flag("RENORMALISE", self.renormalise)
     }
@@ -82,7 +87,13 @@ impl Family for RouteSpec {
     choice_of_wave!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {}{}", self.top, self.experts, if self.renormalise { ", to one" } else { "" })?;
+        write!(
+            f,
+            "{} of {}{}",
+            self.top,
+            self.experts,
+            if self.renormalise { ", to one" } else { "" }
+        )?;
         if self.gating != Gating::Softmax {
             write!(f, ", {:?}", self.gating)?;
         }
@@ -92,19 +103,29 @@ impl Family for RouteSpec {
         if self.alike > 1 {
             write!(f, ", {} alike", self.alike)?;
         }
-        write!(f, "{}{}", if self.bias { ", bias" } else { "" }, if self.factors { ", factors" } else { "" })
+        write!(
+            f,
+            "{}{}",
+            if self.bias { ", bias" } else { "" },
+            if self.factors { ", factors" } else { "" }
+        )
     }
 
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
-        let fine = (1..=1024).contains(&self.experts) && (1..=self.experts.min(32)).contains(&self.top);
-        require(fine, NAME, || format!("{} of {} experts: up to 32 of 1024 are covered", self.top, self.experts))?;
+        let fine =
+            (1..=1024).contains(&self.experts) && (1..=self.experts.min(32)).contains(&self.top);
+        require(fine, NAME, || {
+            format!("{} of {} experts: up to 32 of 1024 are covered", self.top, self.experts)
+        })?;
         let fits = |(count, used): (usize, usize)| {
             (1..=32).contains(&count)
                 && used <= count
                 && self.experts.is_multiple_of(count)
                 && used * (self.experts / count) >= self.top
         };
-        require(self.groups.is_none_or(fits), NAME, || format!("{:?} groups of {}", self.groups, self.experts))?;
+        require(self.groups.is_none_or(fits), NAME, || {
+            format!("{:?} groups of {}", self.groups, self.experts)
+        })?;
         let divides = self.alike > 0 && self.experts.is_multiple_of(self.alike);
         require(divides, NAME, || format!("{} of {} scores alike", self.alike, self.experts))?;
         tuning.check(NAME, target)
@@ -138,7 +159,13 @@ impl Family for RouteSpec {
         Work::moves(size.tokens * (4 * self.experts + 8 * self.top))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let (n, scale) = (self.experts, 1.5f32);
         let mut scores = random.normals(size.tokens * n, 2.0);
         // Ties, also across lanes: the lower index must come first.
@@ -158,7 +185,9 @@ impl Family for RouteSpec {
             let chosen: Vec<usize> = order[..self.top].iter().map(|i| i / self.alike).collect();
             let most = chosen.iter().map(|&i| f64::from(row[i])).fold(f64::MIN, f64::max);
             let mut parts: Vec<f64> = match self.gating {
-                Gating::Chosen => chosen.iter().map(|&i| (f64::from(row[i]) - most).exp()).collect(),
+                Gating::Chosen => {
+                    chosen.iter().map(|&i| (f64::from(row[i]) - most).exp()).collect()
+                }
                 _ => chosen.iter().map(|&i| gated[i]).collect(),
             };
             let all: f64 = parts.iter().sum();
@@ -167,7 +196,8 @@ impl Family for RouteSpec {
             }
             for (&i, part) in chosen.iter().zip(parts) {
                 experts.extend((i as u32).to_le_bytes());
-                shares.push(part * f64::from(scale) * factors.get(i).map_or(1.0, |&f| f64::from(f)));
+                shares
+                    .push(part * f64::from(scale) * factors.get(i).map_or(1.0, |&f| f64::from(f)));
             }
         }
         let name = format!("{}, wave {}", Spec::from(self.clone()), self.tuning(target)?.wave);
@@ -186,7 +216,12 @@ impl Family for RouteSpec {
         Case::of(name, self, target, self.launch(target, units, size)?, args)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         use Gating::*;
         for (experts, top, renormalise, gating, bias, factors, groups, alike) in [
             (128, 8, true, Softmax, false, false, None, 1),
@@ -205,7 +240,17 @@ impl Family for RouteSpec {
             (64, 32, false, Chosen, false, false, None, 4),
         ] {
             let tuning = Some(Wave { wave });
-            let spec = RouteSpec { experts, top, renormalise, gating, bias, factors, groups, alike, tuning };
+            let spec = RouteSpec {
+                experts,
+                top,
+                renormalise,
+                gating,
+                bias,
+                factors,
+                groups,
+                alike,
+                tuning,
+            };
             into.push(spec.case(target, 2, Size { tokens: 3, past: 0 }, random)?);
         }
         Ok(())
@@ -224,8 +269,13 @@ impl Family for RouteSpec {
             tuning: None,
         };
         list.add("route 8 of 128".to_owned(), plain.clone(), ONE)?;
-        let grouped =
-            RouteSpec { experts: 256, gating: Gating::Sigmoid, bias: true, groups: Some((8, 4)), ..plain.clone() };
+        let grouped = RouteSpec {
+            experts: 256,
+            gating: Gating::Sigmoid,
+            bias: true,
+            groups: Some((8, 4)),
+            ..plain.clone()
+        };
         list.add("route 8 of 256 in groups".to_owned(), grouped, ONE)?;
         list.add("route 8 of 128 two alike".to_owned(), RouteSpec { alike: 2, ..plain }, ONE)
     }

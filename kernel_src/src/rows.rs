@@ -67,7 +67,13 @@ impl Family for RowsSpec {
     }
 
     /// Four rows, whatever the size.
-    fn case(&self, target: &Target, _: u32, _: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        _: u32,
+        _: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let which = [6u32, 0, 6, 3];
         let x = random.normals(7 * self.words, 1.0);
         let want: Vec<u8> = which
@@ -77,13 +83,27 @@ impl Family for RowsSpec {
             .collect();
         let grid = self.grid(target, &Fixed, 1, Size { tokens: which.len(), past: 0 })?;
         let name = format!("rows · {} of {}", which.len(), self.words);
-        let out = CaseArg::Buffer { name: "out", before: vec![0xff; want.len()].into(), expect: Expect::Bytes(want) };
+        let out = CaseArg::Buffer {
+            name: "out",
+            before: vec![0xff; want.len()].into(),
+            expect: Expect::Bytes(want),
+        };
         let words_of_row = CaseArg::U32(self.words as u32);
-        let args = RowsArgs { x: floats("x", &x), which: words("which", &which), out, words: words_of_row };
+        let args = RowsArgs {
+            x: floats("x", &x),
+            which: words("which", &which),
+            out,
+            words: words_of_row,
+        };
         Case::of(name, self, target, Launch::of(self.block(target, &Fixed)?, grid), args)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         into.push(RowsSpec { words: 301 }.case(target, 2, ONE, random)?);
         Ok(())
     }

@@ -10,8 +10,8 @@ use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// A selective state space (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv 2405.21060): what its
-/// channels keep is a state, which is read and written.
+/// A selective state space (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv 2405.21060): what
+/// its channels keep is a state, which is read and written.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,9 +89,14 @@ impl Family for ScanSpec {
     }
 
     fn check(&self, _: &Target, _: &Fixed) -> Result<(), SpecError> {
-        let fine = self.heads > 0 && self.channels > 0 && self.groups > 0 && self.heads.is_multiple_of(self.groups);
+        let fine = self.heads > 0
+            && self.channels > 0
+            && self.groups > 0
+            && self.heads.is_multiple_of(self.groups);
         require(fine && (1..=LONGEST).contains(&self.n) && self.state() < 1 << 28, NAME, || {
-            format!("{self:?}: up to {LONGEST} numbers of a channel are covered, whole groups of heads")
+            format!(
+                "{self:?}: up to {LONGEST} numbers of a channel are covered, whole groups of heads"
+            )
         })
     }
 
@@ -123,12 +128,24 @@ impl Family for ScanSpec {
         Work { bytes: bytes as u64, operations: (6 * size.tokens * self.state()) as u64 }
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         case(self, target, units, &Sequences::of(self.one, size), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
-        // A channel a head and many; numbers around the threads of a row; groups; beginnings and later tokens.
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        // A channel a head and many; numbers around the threads of a row; groups; beginnings and
+        // later tokens.
         for (heads, channels, n, groups, each, sequences) in [
             (37, 1, 16, 1, true, Sequences::One { past: 0, tokens: 5 }),
             (19, 1, 24, 1, true, Sequences::One { past: 3, tokens: 11 }),
@@ -164,17 +181,25 @@ fn case(
     let &ScanSpec { heads, channels, n, groups, each, .. } = spec;
     let (rows, width) = (sequences.rows(), heads * channels);
     let mut numbers = |count: usize, by: f64| random.normals(count, by);
-    let (x, b, c) = (numbers(rows * width, 1.0), numbers(rows * groups * n, 1.0), numbers(rows * groups * n, 1.0));
+    let (x, b, c) = (
+        numbers(rows * width, 1.0),
+        numbers(rows * groups * n, 1.0),
+        numbers(rows * groups * n, 1.0),
+    );
     // Steps above zero and rates below, from what stays whole to what is gone.
     let dt: Vec<f32> = numbers(rows * heads, 1.0).iter().map(|v| v.abs() + 1e-3).collect();
-    let a: Vec<f32> = numbers(heads * if each { n } else { 1 }, 1.5).iter().map(|v| -v.abs()).collect();
+    let a: Vec<f32> =
+        numbers(heads * if each { n } else { 1 }, 1.5).iter().map(|v| -v.abs()).collect();
     let d = numbers(heads, 1.0);
     let past = Before::of(sequences, spec.state(), random);
     let f = |v: &[f32], i: usize| f64::from(v[i]);
     let (mut want, mut after) = (vec![f64::NAN; rows * width], past.poison());
     for s in past.each() {
         let state = &mut after[s.slot * spec.state()..][..spec.state()];
-        state.iter_mut().enumerate().for_each(|(i, h)| *h = s.kept.get(i).map_or(0.0, |&v| f64::from(v)));
+        state
+            .iter_mut()
+            .enumerate()
+            .for_each(|(i, h)| *h = s.kept.get(i).map_or(0.0, |&v| f64::from(v)));
         for t in s.first..s.first + s.tokens {
             for (row, h) in state.chunks_exact_mut(n).enumerate() {
                 let (head, x) = (row / channels, f(&x, t * width + row));

@@ -1,5 +1,6 @@
-//! Weights that are multiplied with one input by one launch, a *segment* each, and what happens to their
-//! results: what every family of products has alike (`gpu/matvec.h`, `gpu/small_gemm.h`, `gpu/gemm.h`).
+//! Weights that are multiplied with one input by one launch, a *segment* each, and what happens to
+//! their results: what every family of products has alike (`gpu/matvec.h`, `gpu/small_gemm.h`,
+//! `gpu/gemm.h`).
 
 use crate::family::Work;
 use crate::format::Format;
@@ -33,7 +34,8 @@ pub(crate) struct Listed<'a>(pub &'a [Segment]);
 impl fmt::Display for Listed<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, s) in self.0.iter().enumerate() {
-            let (plus, bias) = (if i > 0 { " + " } else { "" }, if s.bias { " with bias" } else { "" });
+            let (plus, bias) =
+                (if i > 0 { " + " } else { "" }, if s.bias { " with bias" } else { "" });
             write!(f, "{plus}{} {}{bias}", s.format, s.rows)?;
         }
         Ok(())
@@ -115,29 +117,36 @@ impl Segments<'_> {
         if self.finish.gated() { self.all.get(..1).unwrap_or_default() } else { self.all }
     }
 
-    /// Blocks that take `rows` rows of one segment each, a gated unit's from both; results are rounded up to
-    /// a multiple of `whole`.
+    /// Blocks that take `rows` rows of one segment each, a gated unit's from both; results are
+    /// rounded up to a multiple of `whole`.
     pub fn tiles(&self, rows: usize, whole: usize) -> usize {
         let part = (rows / self.lists()).max(1);
         self.results().iter().map(|s| s.rows.next_multiple_of(whole).div_ceil(part)).sum()
     }
 
-    /// What a launch with so many rows of activations must do: `experts` matrices of each weight, inputs and
-    /// results of so many bytes an element.
+    /// What a launch with so many rows of activations must do: `experts` matrices of each weight,
+    /// inputs and results of so many bytes an element.
     pub fn work(&self, experts: usize, tokens: usize, input: usize, output: usize) -> Work {
-        let bytes = |s: &Segment| Layout::new(s.format, self.cols).and_then(|l| l.bytes(s.rows, experts)).unwrap_or(0);
+        let bytes = |s: &Segment| {
+            Layout::new(s.format, self.cols).and_then(|l| l.bytes(s.rows, experts)).unwrap_or(0)
+        };
         let weights: usize = self.all.iter().map(bytes).sum();
         let rows = |all: &[Segment]| all.iter().map(|s| s.rows).sum::<usize>();
         let residual = if self.finish == Finish::Add { 4 * rows(self.results()) } else { 0 };
         let each = input * self.cols + output * rows(self.results()) + residual;
-        Work { bytes: (weights + tokens * each) as u64, operations: (2 * tokens * rows(self.all) * self.cols) as u64 }
+        Work {
+            bytes: (weights + tokens * each) as u64,
+            operations: (2 * tokens * rows(self.all) * self.cols) as u64,
+        }
     }
 
     /// Whether they go together, and can be laid out.
     pub fn check(&self, kernel: &'static str, experts: usize) -> Result<(), SpecError> {
         let n = self.all.len();
         require((1..=MOST).contains(&n), kernel, || format!("{n} weights, it takes 1 to {MOST}"))?;
-        require(self.finish != Finish::Add || n == 1, kernel, || format!("a residual with {n} weights, it takes 1"))?;
+        require(self.finish != Finish::Add || n == 1, kernel, || {
+            format!("a residual with {n} weights, it takes 1")
+        })?;
         let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
         require(!self.finish.gated() || matches!(self.all, [a, b] if same(a, b)), kernel, || {
             "a gated unit takes two weights of one format and size".to_owned()
@@ -149,18 +158,24 @@ impl Segments<'_> {
         Ok(())
     }
 
-    /// The constants that say which rows are whose, with a struct for each *run* of neighbours of one format.
+    /// The constants that say which rows are whose, with a struct for each *run* of neighbours of
+    /// one format.
     pub fn shape(&self) -> Result<Shape, SpecError> {
         const RUNS: [&str; MOST] = ["Run0", "Run1", "Run2"];
         let mut shape = Shape::new()
             .number("SEGMENTS", self.all.len())
-            .number("BIASES", self.all.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>())
+            .number(
+                "BIASES",
+                self.all.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>(),
+            )
             .flag("RESIDUAL", self.finish == Finish::Add)
             .choice("GATE", &self.finish.gate());
         for (i, name) in ["ROWS_0", "ROWS_1", "ROWS_2"].into_iter().enumerate() {
             shape = shape.number(name, self.all.get(i).map_or(1, |s| s.rows));
         }
-        let starts = |i: &usize| *i == 0 || self.all.get(i - 1).map(|s| s.format) != self.all.get(*i).map(|s| s.format);
+        let starts = |i: &usize| {
+            *i == 0 || self.all.get(i - 1).map(|s| s.format) != self.all.get(*i).map(|s| s.format)
+        };
         let starts: Vec<usize> = (0..self.all.len()).filter(starts).collect();
         for (run, name) in RUNS.into_iter().enumerate() {
             shape = match starts.get(run).and_then(|i| self.all.get(*i)) {

@@ -1,6 +1,6 @@
-//! Matrix × a few rows of activations on the matrix units (a small-batch GEMM), weights straight from memory
-//! to registers: `gpu/small_gemm.h`. For one more token of each of several sequences; for prompts there are
-//! the tiles of [`GemmSpec`](crate::gemm::GemmSpec).
+//! Matrix × a few rows of activations on the matrix units (a small-batch GEMM), weights straight
+//! from memory to registers: `gpu/small_gemm.h`. For one more token of each of several sequences;
+//! for prompts there are the tiles of [`GemmSpec`](crate::gemm::GemmSpec).
 
 mod cases;
 
@@ -19,8 +19,8 @@ use std::fmt;
 
 /// A product with a few rows. Any number of tokens up to the spec's can be launched.
 ///
-/// Numerics: those of [`GemmSpec`](crate::gemm::GemmSpec): weights are rounded to halves (twice: the group's
-/// scale, the product with it), activations are halves, sums f32.
+/// Numerics: those of [`GemmSpec`](crate::gemm::GemmSpec): weights are rounded to halves (twice:
+/// the group's scale, the product with it), activations are halves, sums f32.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SmallGemmSpec {
     /// Length of a row; a multiple of 32.
@@ -40,8 +40,8 @@ pub struct SmallGemmSpec {
 }
 
 arguments! {
-    /// The arguments of a product with a few rows. Weights are row records of [`Layout`], biases f32 per row,
-    /// results `tokens × rows` f32, or halves in panels.
+    /// The arguments of a product with a few rows. Weights are row records of [`Layout`], biases
+    /// f32 per row, results `tokens × rows` f32, or halves in panels.
     SmallGemmArgs {
         /// `tokens × cols` halves in panels ([`panel_index`](crate::product::panel_index)), made by
         /// [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `panels`.
@@ -51,8 +51,8 @@ arguments! {
     } segments {
         /// [`SmallGemmSpec::part_bytes`] of working memory; null without splits.
         parts: Pointer,
-        /// [`SmallGemmSpec::counters`] u32, zero before the first launch and after every one; null without
-        /// splits.
+        /// [`SmallGemmSpec::counters`] u32, zero before the first launch and after every one; null
+        /// without splits.
         counters: Pointer,
         /// Tokens at hand.
         tokens: U32,
@@ -79,14 +79,15 @@ pub struct SmallGemmTuning {
 impl Variant for SmallGemmTuning {}
 
 const NAME: &str = "small_gemm";
-/// Blocks that should be there, two for each multiprocessor of the family's usual cards (H100 SXM, H200):
-/// another number costs a few percent.
+/// Blocks that should be there, two for each multiprocessor of the family's usual cards (H100 SXM,
+/// H200): another number costs a few percent.
 const BLOCKS_WANTED: usize = 264;
 
 /// Rows of weights are multiples of this.
 pub const WHOLE: usize = 32;
 
-/// Whether a target has the kernel: the units of `mma.sync`, whose lanes hold pairs of neighbouring columns.
+/// Whether a target has the kernel: the units of `mma.sync`, whose lanes hold pairs of neighbouring
+/// columns.
 #[must_use]
 pub fn covers(target: &Target) -> bool {
     matches!(target.arch().matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
@@ -97,7 +98,15 @@ impl SmallGemmSpec {
     #[must_use]
     pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> SmallGemmSpec {
         let segments = vec![Segment { format, rows, bias: false }];
-        SmallGemmSpec { cols, tokens, segments, finish: Finish::Store, panels: false, fixed: false, tuning: None }
+        SmallGemmSpec {
+            cols,
+            tokens,
+            segments,
+            finish: Finish::Store,
+            panels: false,
+            fixed: false,
+            tuning: None,
+        }
     }
 
     fn weights(&self) -> Segments<'_> {
@@ -118,9 +127,12 @@ impl SmallGemmSpec {
     fn start(&self) -> SmallGemmTuning {
         let wide = |rows: u32| self.weights().tiles(16 * rows as usize, 1) >= BLOCKS_WANTED;
         // Two tiles of rows share the panels; wider weights of both do not fit the registers.
-        let narrow = self.segments.iter().all(|s| Layout::new(s.format, self.cols).is_ok_and(|l| l.unit() == 32));
-        // Plenty of rows: many small blocks, so that none is left over at the end. Few: the waves of a block
-        // share 16 rows.
+        let narrow = self
+            .segments
+            .iter()
+            .all(|s| Layout::new(s.format, self.cols).is_ok_and(|l| l.unit() == 32));
+        // Plenty of rows: many small blocks, so that none is left over at the end. Few: the waves
+        // of a block share 16 rows.
         let (waves, rows, tiles, blocks_per_unit) = match (self.block_tokens(), wide(2)) {
             // Of a shape always as many waves share the columns: two, or eight (with a gate four).
             (8, true) if self.fixed => (4, 2, 1, 7),
@@ -155,8 +167,8 @@ impl SmallGemmSpec {
         (BLOCKS_WANTED / self.tiles(t).max(1)).clamp(1, most.clamp(1, 8)) as u32
     }
 
-    /// Blocks: over the rows, and those that share a result, each with a part of the columns, which is also
-    /// the kernel's last argument.
+    /// Blocks: over the rows, and those that share a result, each with a part of the columns, which
+    /// is also the kernel's last argument.
     ///
     /// # Errors
     /// As [`Family::tuning`].
@@ -206,11 +218,15 @@ impl Family for SmallGemmSpec {
 
     fn check(&self, target: &Target, t: &SmallGemmTuning) -> Result<(), SpecError> {
         require(covers(target), NAME, || format!("{target} has no units of mma.sync"))?;
-        require((1..=64).contains(&self.tokens), NAME, || format!("{} tokens, it takes 1 to 64", self.tokens))?;
+        require((1..=64).contains(&self.tokens), NAME, || {
+            format!("{} tokens, it takes 1 to 64", self.tokens)
+        })?;
         require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
             format!("rows of {}: it takes multiples of {WHOLE}", self.cols)
         })?;
-        require(self.finish != Finish::Add || !self.panels, NAME, || "a residual goes with results in f32".to_owned())?;
+        require(self.finish != Finish::Add || !self.panels, NAME, || {
+            "a residual goes with results in f32".to_owned()
+        })?;
         self.weights().check(NAME, 1)?;
         let fine = t.waves.is_power_of_two()
             && t.waves <= 16
@@ -240,11 +256,17 @@ impl Family for SmallGemmSpec {
     fn block(&self, target: &Target, t: &SmallGemmTuning) -> Result<Block, SpecError> {
         let rows = (16 * t.tiles * t.rows) as usize;
         let stage = (t.waves / t.rows) as usize * self.block_tokens() * (rows + 4) * 4;
-        let shared = shared_bytes(NAME, target, stage, 128, "a tuning with more waves over the rows")?;
+        let shared =
+            shared_bytes(NAME, target, stage, 128, "a tuning with more waves over the rows")?;
         Ok(Block { wave: 32, threads: 32 * t.waves, shared })
     }
 
-    fn render(&self, target: &Target, t: &SmallGemmTuning, block: Block) -> Result<Kernel, SpecError> {
+    fn render(
+        &self,
+        target: &Target,
+        t: &SmallGemmTuning,
+        block: Block,
+    ) -> Result<Kernel, SpecError> {
         let (tokens, rows) = (self.block_tokens(), 16 * t.tiles * t.rows);
         let out = if self.panels { Results::Panels } else { Results::Singles };
         let shape = Shape::new()
@@ -257,12 +279,16 @@ impl Family for SmallGemmSpec {
             .choice("OUT", &out)
             .and(self.weights().shape()?);
         let macros = Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", t.blocks_per_unit);
-        Ok(Kernel { shared: block.shared, ..of_shape(NAME, &shape, macros, block.wave, block.threads) })
+        Ok(Kernel {
+            shared: block.shared,
+            ..of_shape(NAME, &shape, macros, block.wave, block.threads)
+        })
     }
 
     fn grid(&self, _: &Target, t: &SmallGemmTuning, _: u32, size: Size) -> Result<Grid, SpecError> {
         let (splits, (bytes, counters)) = (self.splits(t), self.shared_sums(t));
-        let grid = Grid::of([self.tiles(t) as u32, splits, 1]).number("tokens", size.tokens.min(self.tokens) as u32);
+        let grid = Grid::of([self.tiles(t) as u32, splits, 1])
+            .number("tokens", size.tokens.min(self.tokens) as u32);
         Ok(grid.number("splits", splits).memory("parts", bytes).counters("counters", counters))
     }
 
@@ -274,11 +300,22 @@ impl Family for SmallGemmSpec {
         Size { tokens: self.tokens, past: 0 }
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         cases::case(self, target, units, size.tokens.min(self.tokens), random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         cases::cases(target, random, into)
     }
 
@@ -301,13 +338,18 @@ mod tests {
     fn a_fixed_product_has_one_order_of_sums_for_any_number_of_tokens() {
         let target = Target::parse("sm_90a").unwrap();
         let mut others = 0;
-        for (rows, cols) in [(40, 64), (576, 576), (1536, 576), (4096, 14336), (8448, 4096), (128_256, 4096)] {
-            for (format, finish) in [("Q4_K", Finish::Store), ("F16", Finish::Add), ("Q8_0", Finish::Silu)] {
+        for (rows, cols) in
+            [(40, 64), (576, 576), (1536, 576), (4096, 14336), (8448, 4096), (128_256, 4096)]
+        {
+            for (format, finish) in
+                [("Q4_K", Finish::Store), ("F16", Finish::Add), ("Q8_0", Finish::Silu)]
+            {
                 let format = Format::by_name(format).unwrap();
                 if cols % format.block_elems() != 0 {
                     continue;
                 }
-                let segments = vec![Segment { format, rows, bias: false }; if finish.gated() { 2 } else { 1 }];
+                let segments =
+                    vec![Segment { format, rows, bias: false }; if finish.gated() { 2 } else { 1 }];
                 let of = |tokens, fixed| SmallGemmSpec {
                     segments: segments.clone(),
                     finish,
@@ -316,8 +358,15 @@ mod tests {
                 };
                 let one = order(&of(1, true), &target);
                 for tokens in 2..=64 {
-                    assert_eq!(order(&of(tokens, true), &target), one, "{}", crate::spec::Spec::from(of(tokens, true)));
-                    others += usize::from(order(&of(tokens, false), &target) != order(&of(1, false), &target));
+                    assert_eq!(
+                        order(&of(tokens, true), &target),
+                        one,
+                        "{}",
+                        crate::spec::Spec::from(of(tokens, true))
+                    );
+                    others += usize::from(
+                        order(&of(tokens, false), &target) != order(&of(1, false), &target),
+                    );
                 }
             }
         }

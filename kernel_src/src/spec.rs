@@ -1,5 +1,5 @@
-//! Any family's spec as one value, and the registry of families: what a plan is a list of, what benches time
-//! and what tuning is kept by.
+//! Any family's spec as one value, and the registry of families: what a plan is a list of, what
+//! benches time and what tuning is kept by.
 
 use crate::cases::{Case, Random};
 use crate::family::{Declared, Family, Launch, Size, Variant, Work};
@@ -8,8 +8,8 @@ use crate::matrix::Samples;
 use kjit_engine::Target;
 use std::fmt;
 
-/// A row for each family. Whoever is here is specialised, launched, tuned, shipped, timed, in the cases and
-/// in the compile matrix: there is no other list.
+/// A row for each family. Whoever is here is specialised, launched, tuned, shipped, timed, in the
+/// cases and in the compile matrix: there is no other list.
 macro_rules! registry {
     ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
         /// A spec of any family.
@@ -132,8 +132,8 @@ macro_rules! registry {
                 }
             }
 
-            /// A case on a device of `units` compute units: what must be right before its speed is worth a
-            /// word.
+            /// A case on a device of `units` compute units: what must be right before its speed is
+            /// worth a word.
             ///
             /// # Errors
             /// As the family's.
@@ -143,7 +143,8 @@ macro_rules! registry {
                 }
             }
 
-            /// The tuning in force; none for a family without a choice, or where the spec is not covered.
+            /// The tuning in force; none for a family without a choice, or where the spec is not
+            /// covered.
             #[must_use]
             pub fn tuning(&self, target: &Target) -> Option<Tuning> {
                 match self {
@@ -274,8 +275,8 @@ fn choice<T: Variant>(tuning: T) -> Option<T> {
 }
 
 impl Spec {
-    /// What is worth trying on a device, the default first, each of which is a kernel for the target. Empty
-    /// for a family without a choice.
+    /// What is worth trying on a device, the default first, each of which is a kernel for the
+    /// target. Empty for a family without a choice.
     #[must_use]
     pub fn space(&self, target: &Target) -> Vec<Tuning> {
         let Some(default) = self.with(None).tuning(target) else { return vec![] };
@@ -298,7 +299,8 @@ impl Spec {
     }
 }
 
-/// The family's name and what is computed, at which sizes, without the tuning. Tuning is kept by it.
+/// The family's name and what is computed, at which sizes, without the tuning. Tuning is kept by
+/// it.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ", self.family())?;

@@ -35,10 +35,11 @@ arguments! {
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
-        /// [`tiled_bytes`](crate::product::tiled_bytes), or [`panel_bytes`](crate::product::panel_bytes).
+        /// [`tiled_bytes`](crate::product::tiled_bytes), or
+        /// [`panel_bytes`](crate::product::panel_bytes).
         y: Pointer,
-        /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null without
-        /// `gather`.
+        /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null
+        /// without `gather`.
         source: Pointer,
         /// The norm's epsilon.
         eps: F32,
@@ -49,7 +50,13 @@ const NAME: &str = "tiles";
 
 impl TilesSpec {
     /// A case with `rows` rows of values, of which `source` picks.
-    fn of(&self, target: &Target, rows: usize, source: &[u32], random: &mut Random) -> Result<Case, SpecError> {
+    fn of(
+        &self,
+        target: &Target,
+        rows: usize,
+        source: &[u32],
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let TilesSpec { cols, prologue: kind, gather, panels, .. } = *self;
         let x = random.activations(rows * cols);
         let aux = aux(kind, rows, cols, random);
@@ -66,7 +73,8 @@ impl TilesSpec {
             source: if gather { words("source", source) } else { CaseArg::Null },
             eps: CaseArg::F32(EPS),
         };
-        let (gathered, form) = (if gather { ", gathered" } else { "" }, if panels { ", panels" } else { "" });
+        let (gathered, form) =
+            (if gather { ", gathered" } else { "" }, if panels { ", panels" } else { "" });
         let name = format!("tiles {rows} × {cols}, {kind:?}{gathered}{form}");
         let launch = self.launch(target, 1, Size { tokens: want.len(), past: 0 })?;
         Case::of(name, self, target, launch, args)
@@ -79,17 +87,23 @@ impl Family for TilesSpec {
     choice_of_wave!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (gather, form) = (if self.gather { ", gathered" } else { "" }, if self.panels { ", panels" } else { "" });
+        let (gather, form) = (
+            if self.gather { ", gathered" } else { "" },
+            if self.panels { ", panels" } else { "" },
+        );
         write!(f, "{}{}{gather}{form}", self.cols, First(self.prologue, false))
     }
 
     fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
-        require(self.cols > 0 && self.cols <= 1 << 16, NAME, || format!("rows of {}, it takes 1 to 65536", self.cols))?;
+        require(self.cols > 0 && self.cols <= 1 << 16, NAME, || {
+            format!("rows of {}, it takes 1 to 65536", self.cols)
+        })?;
         tuning.check(NAME, target)
     }
 
     fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
-        // A thread keeps its part of the row in registers: eight elements up to rows of 2048, 64 at most.
+        // A thread keeps its part of the row in registers: eight elements up to rows of 2048, 64 at
+        // most.
         let threads = match self.cols {
             0..=2048 => 256,
             2049..=8192 => 512,
@@ -104,7 +118,13 @@ impl Family for TilesSpec {
             .choice("PROLOGUE", &self.prologue)
             .flag("GATHER", self.gather)
             .flag("OUT_PANELS", self.panels);
-        Ok(of_shape(NAME, &shape, Product::of(target, block.wave).macros(), block.wave, block.threads))
+        Ok(of_shape(
+            NAME,
+            &shape,
+            Product::of(target, block.wave).macros(),
+            block.wave,
+            block.threads,
+        ))
     }
 
     fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {
@@ -120,12 +140,24 @@ impl Family for TilesSpec {
         CHUNK
     }
 
-    fn case(&self, target: &Target, _: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
-        let source: Vec<u32> = if self.gather { (0..size.tokens as u32).rev().collect() } else { vec![] };
+    fn case(
+        &self,
+        target: &Target,
+        _: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        let source: Vec<u32> =
+            if self.gather { (0..size.tokens as u32).rev().collect() } else { vec![] };
         self.of(target, size.tokens, &source, random)
     }
 
-    fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         let tuning = Some(Wave { wave });
         for (cols, rows, prologue, gather, panels) in [
             (96, 5, Prologue::None, false, false),
@@ -137,7 +169,10 @@ impl Family for TilesSpec {
             (1056, 11, Prologue::Norm, false, true),
         ] {
             let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
-            into.push(TilesSpec { cols, prologue, gather, panels, tuning }.of(target, rows, &source, random)?);
+            into.push(
+                TilesSpec { cols, prologue, gather, panels, tuning }
+                    .of(target, rows, &source, random)?,
+            );
         }
         Ok(())
     }

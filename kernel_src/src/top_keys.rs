@@ -9,8 +9,8 @@ use crate::render::Shape;
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// The positions of the best scores of what each token sees, in rising order, the earlier ones first among
-/// equals; all, where it sees no more. −0 equals 0, NaN is the lowest.
+/// The positions of the best scores of what each token sees, in rising order, the earlier ones
+/// first among equals; all, where it sees no more. −0 equals 0, NaN is the lowest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TopKeysSpec {
     /// Positions chosen.
@@ -22,7 +22,8 @@ pub struct TopKeysSpec {
 arguments! {
     /// The arguments.
     TopKeysArgs {
-        /// A row of `capacity` f32 for each token from `first` on, as far as there are rows of the grid.
+        /// A row of `capacity` f32 for each token from `first` on, as far as there are rows of the
+        /// grid.
         scores: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
@@ -79,13 +80,25 @@ impl Family for TopKeysSpec {
         Work::moves(4 * (seen + tokens * self.top))
     }
 
-    fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
         let n = size.tokens.max(1);
-        let positions: Vec<usize> = (0..n).map(|t| size.past + if self.one { 0 } else { t % 3 }).collect();
+        let positions: Vec<usize> =
+            (0..n).map(|t| size.past + if self.one { 0 } else { t % 3 }).collect();
         case(self, target, units, &positions, 0, random)
     }
 
-    fn cases(target: &Target, _: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
         // Fewer than are chosen, as many, one more; one; more than a block reads at once.
         for (top, positions, first, one) in [
             (12, vec![3, 10, 11, 12, 40], 0, false),
@@ -112,8 +125,8 @@ fn order(x: f32) -> u32 {
     if x.is_nan() { 0 } else { bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 } }
 }
 
-/// Sequences with so many tokens before the new one, or one with as many new tokens; rows are those from the
-/// token `first` on.
+/// Sequences with so many tokens before the new one, or one with as many new tokens; rows are those
+/// from the token `first` on.
 fn case(
     spec: &TopKeysSpec,
     target: &Target,
@@ -125,7 +138,8 @@ fn case(
     let (n, top) = (positions.len(), spec.top);
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let places = if spec.one { 1 } else { n + 1 };
-    let slots: Vec<u32> = (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
+    let slots: Vec<u32> =
+        (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
     let mut by_place = vec![u32::MAX; places];
     let (mut scores, mut lists) = (vec![], vec![TopKeysSpec::NONE; n * top]);
     for (t, &past) in positions.iter().enumerate() {
@@ -134,8 +148,8 @@ fn case(
             continue;
         }
         let seen = past + 1 + if spec.one { t } else { 0 };
-        // Coarse every second time, so that there are equals at the border; zeros of both signs, a NaN; behind what
-        // is seen the largest of all.
+        // Coarse every second time, so that there are equals at the border; zeros of both signs, a
+        // NaN; behind what is seen the largest of all.
         let mut row = random.normals(seen, 3.0);
         if t % 2 == 0 {
             row.iter_mut().for_each(|v| *v = v.round());
@@ -162,7 +176,11 @@ fn case(
         scores: floats("scores", &scores),
         slots: if spec.one { CaseArg::Null } else { words("slots", &slots) },
         position: words("position", &by_place),
-        chosen: CaseArg::Buffer { name: "chosen", before: before.into(), expect: Expect::Bytes(after) },
+        chosen: CaseArg::Buffer {
+            name: "chosen",
+            before: before.into(),
+            expect: Expect::Bytes(after),
+        },
         first: CaseArg::U32(first as u32),
         tokens: FOLLOWS,
         capacity: CaseArg::U32(capacity as u32),

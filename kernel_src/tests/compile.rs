@@ -1,11 +1,11 @@
-//! Every kernel, at the sizes of real models, compiles for every family and spills nowhere: read from the
-//! code objects.
+//! Every kernel, at the sizes of real models, compiles for every family and spills nowhere: read
+//! from the code objects.
 //!
-//! NVIDIA by nvrtc, where it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real hiprtc (by
-//! clang: the command's test `kernel_matrix`). What is not found is skipped, and said to be.
-//! `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel. (Then by `cargo test`:
-//! nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was measured, `KJIT_KERNELS=a,b` takes
-//! those kernels whose names begin so.
+//! NVIDIA by nvrtc, where it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real
+//! hiprtc (by clang: the command's test `kernel_matrix`). What is not found is skipped, and said to
+//! be. `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel. (Then by
+//! `cargo test`: nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was
+//! measured, `KJIT_KERNELS=a,b` takes those kernels whose names begin so.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};
@@ -24,12 +24,18 @@ fn write_table(lines: &[String]) {
     }
 }
 
-/// Compiles by one kind of compiler: for the architectures in `few` each n-th kernel, or everything if asked.
+/// Compiles by one kind of compiler: for the architectures in `few` each n-th kernel, or everything
+/// if asked.
 fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, usize)]) {
-    let folder =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("compile-{kind}-{}-{}", few[0].0, std::process::id()));
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!(
+        "compile-{kind}-{}-{}",
+        few[0].0,
+        std::process::id()
+    ));
     std::fs::create_dir_all(&folder).unwrap();
-    let engine = Engine::new(Config::new().cache_dir(&folder).isolation(isolation).jobs(2).compiler_kind(kind));
+    let engine = Engine::new(
+        Config::new().cache_dir(&folder).isolation(isolation).jobs(2).compiler_kind(kind),
+    );
     let report = engine.compilers(vendor);
     let Some(compiler) = report.found.first() else {
         let why = match engine.compiler_for(&Target::parse(few[0].0).unwrap()) {
@@ -68,9 +74,11 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, u
                 }
             };
             for k in code.kernels().iter().filter(|k| k.name == kernel.entry) {
-                let occupancy = k.occupancy(&target, kernel.block, kernel.shared, kernel.options.wave);
+                let occupancy =
+                    k.occupancy(&target, kernel.block, kernel.shared, kernel.options.wave);
                 table.push(format!(
-                    "{target}\t{name}\t{} registers\t{} LDS\t{} spills\t{} local\t{}/{} waves\twave {}\t{} bytes\t{}",
+                    "{target}\t{name}\t{} registers\t{} LDS\t{} spills\t{} local\t{}/{} \
+                     waves\twave {}\t{} bytes\t{}",
                     k.all_registers(),
                     k.shared + kernel.shared,
                     k.spills.map_or("unknown".to_owned(), |n| n.to_string()),
@@ -87,7 +95,11 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, u
                 }
             }
         }
-        eprintln!("{} kernels for {target} by {kind} in {:.1} s", jobs.len(), began.elapsed().as_secs_f64());
+        eprintln!(
+            "{} kernels for {target} by {kind} in {:.1} s",
+            jobs.len(),
+            began.elapsed().as_secs_f64()
+        );
         write_table(&table);
     }
     let _ = std::fs::remove_dir_all(&folder);

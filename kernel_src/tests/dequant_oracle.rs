@@ -4,7 +4,10 @@ use kjit_kernels::format::{ALL, Format};
 use serde_json::Value;
 
 fn unhex(s: &str) -> Vec<u8> {
-    s.as_bytes().chunks(2).map(|p| u8::from_str_radix(std::str::from_utf8(p).unwrap(), 16).unwrap()).collect()
+    s.as_bytes()
+        .chunks(2)
+        .map(|p| u8::from_str_radix(std::str::from_utf8(p).unwrap(), 16).unwrap())
+        .collect()
 }
 
 #[test]

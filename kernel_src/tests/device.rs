@@ -1,11 +1,13 @@
-//! Every case on a real device (`KJIT_TEST_DEVICE`, by default whichever is there), held against the same
-//! oracles as on the simulated one.
+//! Every case on a real device (`KJIT_TEST_DEVICE`, by default whichever is there), held against
+//! the same oracles as on the simulated one.
 //!
 //! And sums in the host's memory, with both ends on one device.
 //!
 //! Without a device it is skipped, and says so; `KJIT_REQUIRE_GPU=1` forbids that.
 
-use kjit_engine::{Arg, Config, Device, DeviceBuffer, Engine, Error, Geometry, Isolation, Job, Result};
+use kjit_engine::{
+    Arg, Config, Device, DeviceBuffer, Engine, Error, Geometry, Isolation, Job, Result,
+};
 use kjit_kernels::Family;
 use kjit_kernels::cases::{self, Case};
 use kjit_kernels::reduce::{ReduceSpec, STRETCH, WORDS, words_of_stretches};
@@ -56,7 +58,9 @@ fn every_case_is_right_on_the_device() {
             if let Err(Error::DeviceLost { .. }) = device.memory() {
                 // Of what comes next there is a verdict only on a device opened anew.
                 drop(device);
-                device = engine.device(&asked).unwrap_or_else(|e| panic!("{e}, after:\n{}", failed.join("\n")));
+                device = engine
+                    .device(&asked)
+                    .unwrap_or_else(|e| panic!("{e}, after:\n{}", failed.join("\n")));
             }
         }
         eprintln!("{}: {} cases at wave {wave}", device.label(), cases.len());
@@ -65,8 +69,8 @@ fn every_case_is_right_on_the_device() {
     assert!(failed.is_empty(), "seed {seed}: {} failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// Two ranks in two streams of one device, `rounds` sums each in a recording; µs of a sum, the least of some
-/// replays. Inboxes by rank.
+/// Two ranks in two streams of one device, `rounds` sums each in a recording; µs of a sum, the
+/// least of some replays. Inboxes by rank.
 fn sums(
     engine: &Engine,
     device: &Device,
@@ -75,7 +79,8 @@ fn sums(
 ) -> Result<f64> {
     let (cols, blocks) = (4096, if stretches { 48 } else { 16u32 });
     let count = rows * cols;
-    let spec = ReduceSpec { ranks: 2, cols, join: false, residual: true, stretches, gathered: false };
+    let spec =
+        ReduceSpec { ranks: 2, cols, join: false, residual: true, stretches, gathered: false };
     let kernel = spec.kernel(device.target()).unwrap();
     let job = Job::new(kernel.source, kernel.constants, kernel.options, device.target().clone());
     let ready = engine.load(device, &job)?.kernel(kernel.entry)?;
@@ -84,11 +89,13 @@ fn sums(
     };
     let mut ranks = vec![];
     for (rank, [inbox, to]) in inboxes.iter().enumerate() {
-        let (stream, words, late) = (device.stream()?, device.buffer::<u32>(WORDS)?, device.pinned::<u32>(1)?);
+        let (stream, words, late) =
+            (device.stream()?, device.buffer::<u32>(WORDS)?, device.pinned::<u32>(1)?);
         stream.fill(inbox, 0)?;
         stream.fill(&words, 0)?;
         late.write(|to| to.fill(0))?;
-        let [x, residual, y] = [stream.upload(&values(1 + rank))?, stream.upload(&values(0))?, device.buffer(count)?];
+        let [x, residual, y] =
+            [stream.upload(&values(1 + rank))?, stream.upload(&values(0))?, device.buffer(count)?];
         stream.synchronize()?;
         let word = late.on_device();
         let graph = stream.capture(|| {
@@ -117,7 +124,8 @@ fn sums(
         least = least.min(start.elapsed().as_secs_f64() * 1e6 / rounds as f64);
     }
     let (a, b) = (values(1), values(2));
-    let want: Vec<f32> = values(0).iter().zip(a.iter().zip(&b)).map(|(r, (a, b))| r + (a + b)).collect();
+    let want: Vec<f32> =
+        values(0).iter().zip(a.iter().zip(&b)).map(|(r, (a, b))| r + (a + b)).collect();
     for (rank, (stream, _, y, late)) in ranks.iter().enumerate() {
         assert_eq!(late.peek(0)?, 0, "rank {rank} waited in vain");
         assert!(stream.read(y)? == want, "rank {rank} of {rows} rows has other sums");
@@ -130,7 +138,8 @@ fn sums(
 fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
     if std::env::var_os("KJIT_SHARD").is_some() {
         eprintln!(
-            "SKIPPED: parts are run under tools that let no two kernels run at once, and these wait for each other"
+            "SKIPPED: parts are run under tools that let no two kernels run at once, and these \
+             wait for each other"
         );
         return;
     }
@@ -153,11 +162,15 @@ fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
         let near = [[a.clone(), b.clone()], [b.clone(), a.clone()]];
         let near = sums(&engine, &device, (rows, stretches, rounds), near).unwrap();
         // One inbox for both, as devices have it that do not reach each other.
-        let views = Device::shared_in_host::<u32>(&[device.clone(), device.clone()], words).unwrap();
+        let views =
+            Device::shared_in_host::<u32>(&[device.clone(), device.clone()], words).unwrap();
         let [a, b] = &views[..] else { panic!("a view for each") };
         let far = [[a.clone(), a.clone()], [b.clone(), b.clone()]];
         let far = sums(&engine, &device, (rows, stretches, rounds), far).unwrap();
-        eprintln!("{}: {rows} rows of 4096: {near:.1} us in its memory, {far:.1} us in the host's", device.label());
+        eprintln!(
+            "{}: {rows} rows of 4096: {near:.1} us in its memory, {far:.1} us in the host's",
+            device.label()
+        );
     }
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -1,5 +1,5 @@
-//! What a row of the registry brings with it, for every family: cases, samples, shipped tuning, arguments
-//! that are the kernel's; and that there is no other list.
+//! What a row of the registry brings with it, for every family: cases, samples, shipped tuning,
+//! arguments that are the kernel's; and that there is no other list.
 
 use kjit_engine::Target;
 use kjit_kernels::cases::{self, Case};
@@ -17,7 +17,11 @@ const TARGETS: [&str; 3] = ["sm_90a", "gfx1100", "gfx942"];
 fn samples() -> Vec<(Target, Sample)> {
     let of = |arch: &str| {
         let target = Target::parse(arch).unwrap();
-        representative(&target).unwrap().into_iter().map(move |s| (target.clone(), s)).collect::<Vec<_>>()
+        representative(&target)
+            .unwrap()
+            .into_iter()
+            .map(move |s| (target.clone(), s))
+            .collect::<Vec<_>>()
     };
     TARGETS.iter().flat_map(|arch| of(arch)).collect()
 }
@@ -25,7 +29,11 @@ fn samples() -> Vec<(Target, Sample)> {
 fn all_cases() -> Vec<Case> {
     let of = |arch: &&str| {
         let target = Target::parse(arch).unwrap();
-        target.waves().iter().flat_map(|&wave| cases::all(&target, wave, 1).unwrap()).collect::<Vec<_>>()
+        target
+            .waves()
+            .iter()
+            .flat_map(|&wave| cases::all(&target, wave, 1).unwrap())
+            .collect::<Vec<_>>()
     };
     TARGETS.iter().flat_map(of).collect()
 }
@@ -52,7 +60,11 @@ fn what_is_shipped_for_a_spec_is_in_force_whatever_its_family() {
         consulted.insert(spec.family());
     }
     assert_eq!(consulted, choosers, "a choice that no table can make");
-    assert!(consulted.contains("attend") && consulted.contains("small_gemm") && consulted.contains("flash"));
+    assert!(
+        consulted.contains("attend")
+            && consulted.contains("small_gemm")
+            && consulted.contains("flash")
+    );
 }
 
 #[test]
@@ -80,7 +92,11 @@ fn a_launch_has_the_block_that_its_kernel_was_compiled_for() {
         let declared = s.spec.arguments();
         let named = launch.numbers.iter().map(|n| (n.0, Kind::U32));
         for (name, kind) in named.chain(launch.memory.iter().map(|m| (m.name, Kind::Pointer))) {
-            assert!(declared.contains(&Declared { name, kind }), "{}: there is no {kind:?} '{name}'", s.spec);
+            assert!(
+                declared.contains(&Declared { name, kind }),
+                "{}: there is no {kind:?} '{name}'",
+                s.spec
+            );
         }
     }
 }
@@ -88,9 +104,12 @@ fn a_launch_has_the_block_that_its_kernel_was_compiled_for() {
 /// The parameters of a kernel as its source declares them; a name may be left out.
 fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
     let text = kernel.source.main_text();
-    let text: String = text.lines().map(|l| l.split("//").next().unwrap_or_default().to_owned() + " ").collect();
-    // What only kernels with pages have, or with chosen positions: no first sample of a family is one.
-    let text = text.replace("PAGED(, const u32* table)", "").replace("CHOSEN(, const u32* chosen)", "");
+    let text: String =
+        text.lines().map(|l| l.split("//").next().unwrap_or_default().to_owned() + " ").collect();
+    // What only kernels with pages have, or with chosen positions: no first sample of a family is
+    // one.
+    let text =
+        text.replace("PAGED(, const u32* table)", "").replace("CHOSEN(, const u32* chosen)", "");
     let begin = format!("KERNEL {}(", kernel.entry);
     let rest = &text[text.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len()..];
     let one = |text: &str| {
@@ -141,14 +160,23 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
         *met.entry(case.kernel.entry).or_insert(0) += 1;
     }
     for (_, s) in samples() {
-        assert!(met.get(s.kernel.entry).is_some_and(|n| *n >= 2), "{} has no two cases", s.kernel.entry);
+        assert!(
+            met.get(s.kernel.entry).is_some_and(|n| *n >= 2),
+            "{} has no two cases",
+            s.kernel.entry
+        );
     }
 }
 
-/// Where somebody chooses a kernel, and so names it: plans; the upload, which lays weights out, and the ring, which
-/// does so for each layer that is streamed; the limits of a card, which are two kernels' times.
-const CHOOSERS: [&str; 4] =
-    ["model/src/gpu/plan", "model/src/gpu/open.rs", "model/src/gpu/ring.rs", "model/src/gpu/measure/limits.rs"];
+/// Where somebody chooses a kernel, and so names it: plans; the upload, which lays weights out, and
+/// the ring, which does so for each layer that is streamed; the limits of a card, which are two
+/// kernels' times.
+const CHOOSERS: [&str; 4] = [
+    "model/src/gpu/plan",
+    "model/src/gpu/open.rs",
+    "model/src/gpu/ring.rs",
+    "model/src/gpu/measure/limits.rs",
+];
 
 fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -185,7 +213,8 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
     }
     let own = |path: &Path| {
         let path = path.strip_prefix(root.join("kernel_src/src")).ok()?;
-        let module = path.components().next()?.as_os_str().to_str()?.trim_end_matches(".rs").to_owned();
+        let module =
+            path.components().next()?.as_os_str().to_str()?.trim_end_matches(".rs").to_owned();
         rows.iter().any(|(m, _)| *m == module).then_some(())
     };
     let counted: Vec<(PathBuf, String)> = files
@@ -201,15 +230,24 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
                 let words = line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
                 let names = |w: &str| {
                     let last = w.rsplit("::").next().unwrap_or_default();
-                    let type_of = last.strip_prefix(name).is_some_and(|end| ["Spec", "Args", "Tuning"].contains(&end));
-                    let variant = ["Spec::", "Tuning::"].iter().any(|e| w.strip_prefix(e) == Some(name));
-                    let through = w.contains(&format!("kjit_kernels::{module}")) && w.contains("::");
+                    let type_of = last
+                        .strip_prefix(name)
+                        .is_some_and(|end| ["Spec", "Args", "Tuning"].contains(&end));
+                    let variant =
+                        ["Spec::", "Tuning::"].iter().any(|e| w.strip_prefix(e) == Some(name));
+                    let through =
+                        w.contains(&format!("kjit_kernels::{module}")) && w.contains("::");
                     type_of || variant || through && w.split("::").nth(1) == Some(module)
                 };
                 // What a test of a length or of a heading quotes is no family.
-                let quoted = path.starts_with(root.join("kernel_src")) && line.contains(&format!("\"{module}\""));
+                let quoted = path.starts_with(root.join("kernel_src"))
+                    && line.contains(&format!("\"{module}\""));
                 if quoted || words.into_iter().any(names) {
-                    places.push(format!("{}: {}", path.strip_prefix(root).unwrap().display(), line.trim()));
+                    places.push(format!(
+                        "{}: {}",
+                        path.strip_prefix(root).unwrap().display(),
+                        line.trim()
+                    ));
                 }
             }
         }

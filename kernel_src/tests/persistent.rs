@@ -23,8 +23,10 @@ fn format(name: &str) -> &'static Format {
 }
 
 fn product(cols: usize, weights: &[(&str, usize)], prologue: Prologue, finish: Finish) -> Spec {
-    let segments = weights.iter().map(|&(f, rows)| Segment { format: format(f), rows, bias: false }).collect();
-    MatvecSpec { cols, columns: 1, prologue, quantized: false, segments, finish, tuning: None }.into()
+    let segments =
+        weights.iter().map(|&(f, rows)| Segment { format: format(f), rows, bias: false }).collect();
+    MatvecSpec { cols, columns: 1, prologue, quantized: false, segments, finish, tuning: None }
+        .into()
 }
 
 /// The distinct steps of a llama: hidden and feed-forward sizes, heads, and a vocabulary.
@@ -58,7 +60,8 @@ fn llama(s: &Sizes, formats: [&str; 2], storage: KvStorage) -> Vec<Spec> {
         product(s.wide, &[(most, s.inner), (most, s.inner)], Prologue::Norm, Finish::Silu),
         product(s.inner, &[(some, s.wide)], Prologue::None, Finish::Add),
         product(s.inner, &[(most, s.wide)], Prologue::None, Finish::Add),
-        NormSpec { cols: s.wide, kind: NormKind::Rms, weights: 1, residual: true, tuning: None }.into(),
+        NormSpec { cols: s.wide, kind: NormKind::Rms, weights: 1, residual: true, tuning: None }
+            .into(),
         product(s.wide, &[(some, s.vocab)], Prologue::Norm, Finish::Store),
     ]
 }
@@ -73,15 +76,49 @@ fn mixture() -> Vec<Spec> {
         let (format, per_slot) = (format(name), prologue == Prologue::None);
         let (quantized, all, bias, tuning) = (false, false, false, None);
         let (tokens, top) = (1, 8);
-        ExpertsSpec { format, rows, cols, tokens, top, per_slot, prologue, quantized, all, bias, finish, tuning }.into()
+        ExpertsSpec {
+            format,
+            rows,
+            cols,
+            tokens,
+            top,
+            per_slot,
+            prologue,
+            quantized,
+            all,
+            bias,
+            finish,
+            tuning,
+        }
+        .into()
     };
     let sum = ExpertFinish::Sum { residual: true };
     let (gating, bias, factors, groups, tuning) = (Gating::Softmax, false, false, None, None);
-    let route = RouteSpec { experts: 128, top: 8, renormalise: true, gating, bias, factors, groups, alike: 1, tuning };
+    let route = RouteSpec {
+        experts: 128,
+        top: 8,
+        renormalise: true,
+        gating,
+        bias,
+        factors,
+        groups,
+        alike: 1,
+        tuning,
+    };
     vec![
         EmbedSpec { layout: Layout::new(format("Q4_K"), wide).unwrap(), each_own: false }.into(),
-        product(wide, &[("Q4_K", 4096), ("Q4_K", 512), ("Q6_K", 512)], Prologue::Norm, Finish::Store),
-        product(wide, &[("Q4_K", 4096), ("Q4_K", 512), ("Q4_K", 512)], Prologue::Norm, Finish::Store),
+        product(
+            wide,
+            &[("Q4_K", 4096), ("Q4_K", 512), ("Q6_K", 512)],
+            Prologue::Norm,
+            Finish::Store,
+        ),
+        product(
+            wide,
+            &[("Q4_K", 4096), ("Q4_K", 512), ("Q4_K", 512)],
+            Prologue::Norm,
+            Finish::Store,
+        ),
         AttendSpec { form, scores: Scores::default(), tuning: None }.into(),
         product(4096, &[("Q4_K", wide)], Prologue::None, Finish::Add),
         product(wide, &[("F32", 128)], Prologue::Norm, Finish::Store),
@@ -106,17 +143,20 @@ fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     steps
 }
 
-/// A device's share of 8b between two, whose sums are their products' and whose logits are put together.
+/// A device's share of 8b between two, whose sums are their products' and whose logits are put
+/// together.
 fn share_of_two() -> Vec<Spec> {
     let Sizes { wide, inner, heads, kv, head_dim, vocab } = LLAMA_8B;
-    let share = Sizes { wide, inner: inner / 2, heads: heads / 2, kv: kv / 2, head_dim, vocab: vocab / 2 };
+    let share =
+        Sizes { wide, inner: inner / 2, heads: heads / 2, kv: kv / 2, head_dim, vocab: vocab / 2 };
     let mut steps = llama(&share, ["Q4_K", "Q6_K"], KvStorage::F16);
     let (ranks, cols, residual, stretches, gathered) = (2, vocab / 2, false, false, false);
     steps.push(ReduceSpec { ranks, cols, join: true, residual, stretches, gathered }.into());
     steps
 }
 
-const LLAMA_8B: Sizes = Sizes { wide: 4096, inner: 14336, heads: 32, kv: 8, head_dim: 128, vocab: 128_256 };
+const LLAMA_8B: Sizes =
+    Sizes { wide: 4096, inner: 14336, heads: 32, kv: 8, head_dim: 128, vocab: 128_256 };
 const SMOLLM: Sizes = Sizes { wide: 576, inner: 1536, heads: 9, kv: 3, head_dim: 64, vocab: 49152 };
 
 /// `some`, or with `KJIT_COMPILE_ALL` all of a vendor: those take minutes.
@@ -128,7 +168,8 @@ fn archs(vendor: Vendor, some: &[&'static str]) -> Vec<&'static str> {
 }
 
 fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
-    let engine = Engine::new(Config::new().no_cache().isolation(Isolation::InProcess).compiler_kind(kind));
+    let engine =
+        Engine::new(Config::new().no_cache().isolation(Isolation::InProcess).compiler_kind(kind));
     if engine.compilers(vendor).found.is_empty() {
         eprintln!("SKIPPED: no {kind} here");
         return;
@@ -149,15 +190,25 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             ("30b-a3b q4_k_m routed", 1, mixture()),
             ("8b f16", 1, llama(&LLAMA_8B, ["F16", "F16"], KvStorage::F16)),
             ("135m q8_0", 1, llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0)),
-            ("3 of 135m q8_0", 3, side_by_side(llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0), 3)),
+            (
+                "3 of 135m q8_0",
+                3,
+                side_by_side(llama(&SMOLLM, ["Q8_0", "Q8_0"], KvStorage::Q8_0), 3),
+            ),
             ("8b q4_k_m of two devices", 1, share_of_two()),
             ("135m q4_k_m", 1, llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
         ] {
-            // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch, and has
-            // no such kernel. All formats of all targets are minutes.
+            // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch,
+            // and has no such kernel. All formats of all targets are minutes.
             if vendor == Vendor::Amd
-                && ["2 of 8b q4_k_m", "3 of 8b q4_k_m", "8b q4_k_m of two devices", "8b f16", "135m q4_k_m"]
-                    .contains(&name)
+                && [
+                    "2 of 8b q4_k_m",
+                    "3 of 8b q4_k_m",
+                    "8b q4_k_m of two devices",
+                    "8b f16",
+                    "135m q4_k_m",
+                ]
+                .contains(&name)
             {
                 continue;
             }
@@ -170,7 +221,9 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             let inside = Inside::of(&target, sequences, ranks);
             let made = match name.ends_with("routed") {
                 true if vendor == Vendor::Amd => continue,
-                routed => Persistent::new(&steps, &target, probe, Inside { routed, ..inside }).unwrap(),
+                routed => {
+                    Persistent::new(&steps, &target, probe, Inside { routed, ..inside }).unwrap()
+                }
             };
             if std::env::var_os("KJIT_SHOW_PERSISTENT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());
@@ -184,7 +237,8 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             };
             let k = code.kernels().iter().find(|k| k.name == "persistent").unwrap();
             let said = format!(
-                "{arch} {name}: {} registers, {} + {} bytes of shared memory, spills {:?}, local {}, {} bytes of code",
+                "{arch} {name}: {} registers, {} + {} bytes of shared memory, spills {:?}, local \
+                 {}, {} bytes of code",
                 k.all_registers(),
                 made.kernel.shared,
                 k.shared,
@@ -192,11 +246,13 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 k.local,
                 code.bytes().len()
             );
-            // The loop around the steps saves what lives over its calls: on sm_90 eleven words at most, and three of the
-            // place in the ring, which no step of attention uses and all hand on (with keys of eight bits). The steps
-            // themselves spill nothing (ptxas, of each function), but for experts, which hold more of a row than any
-            // other step. On AMD a function that is called has to leave 112 of the 256 registers as they were (v40 to
-            // v47, v56 to v63 …): 448 bytes; more would be spills (444 are the most that clang 19 makes of any target).
+            // The loop around the steps saves what lives over its calls: on sm_90 eleven words at
+            // most, and three of the place in the ring, which no step of attention uses and all
+            // hand on (with keys of eight bits). The steps themselves spill nothing (ptxas, of each
+            // function), but for experts, which hold more of a row than any other step. On AMD a
+            // function that is called has to leave 112 of the 256 registers as they were (v40 to
+            // v47, v56 to v63 …): 448 bytes; more would be spills (444 are the most that clang 19
+            // makes of any target).
             let loops = if vendor == Vendor::Nvidia { 14 } else { 0 };
             let local = if vendor == Vendor::Amd || name == "30b-a3b q4_k_m" { 448 } else { 256 };
             eprintln!("{said}");

@@ -1,11 +1,12 @@
-// What compute-sanitizer's racecheck makes of a ring that one warp fills and the others read, in small. All forms
-// are in order by PTX's memory model.
+// What compute-sanitizer's racecheck makes of a ring that one warp fills and the others read, in
+// small. All forms are in order by PTX's memory model.
 //
 //   nvcc -arch=sm_90 -lineinfo -o racecheck racecheck.cu
 //   compute-sanitizer --tool racecheck ./racecheck FORM
 //
-// 0: no ring, 1: its order by mbarriers, 2: by named barriers, 3: as 1, and what the others choose in each round
-// the warp reads behind a barrier of all threads, 4: as 3, and such a barrier before each choice, too.
+// 0: no ring, 1: its order by mbarriers, 2: by named barriers, 3: as 1, and what the others choose
+// in each round the warp reads behind a barrier of all threads, 4: as 3, and such a barrier before
+// each choice, too.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -61,15 +61,39 @@ fn specs() -> Vec<Spec> {
         GemmSpec::new(q4, 96, 1024, 33).into(),
         GemmSpec::new(q4, 96, 1024, 16).into(),
         AttendSpec { form, scores: Scores::default(), tuning: None }.into(),
-        FlashSpec { heads: 8, kv, scale: 0.125, scores: Scores::default(), paged: false, tuning: None }.into(),
-        LatentFlashSpec { heads: 4, kv: latents, rank: 128, paged: false, chosen: None, tuning: None }.into(),
+        FlashSpec {
+            heads: 8,
+            kv,
+            scale: 0.125,
+            scores: Scores::default(),
+            paged: false,
+            tuning: None,
+        }
+        .into(),
+        LatentFlashSpec {
+            heads: 4,
+            kv: latents,
+            rank: 128,
+            paged: false,
+            chosen: None,
+            tuning: None,
+        }
+        .into(),
         SmallGemmSpec::new(q4, 96, 2048, 8).into(),
         RopeKvSpec { form, half: false, tuning: None }.into(),
-        TilesSpec { cols: 256, prologue: Prologue::Norm, gather: false, panels: false, tuning: None }.into(),
+        TilesSpec {
+            cols: 256,
+            prologue: Prologue::Norm,
+            gather: false,
+            panels: false,
+            tuning: None,
+        }
+        .into(),
         MoeCountSpec::from(MOE).into(),
         MoeGroupSpec::from(MOE).into(),
         MoeSumSpec::from(MOE).into(),
-        NormSpec { cols: 300, kind: NormKind::Rms, weights: 1, residual: true, tuning: None }.into(),
+        NormSpec { cols: 300, kind: NormKind::Rms, weights: 1, residual: true, tuning: None }
+            .into(),
         SoftmaxSpec { cols: 64, tuning: None }.into(),
         RouteSpec {
             experts: 9,
@@ -113,7 +137,8 @@ fn a_case_made_another_variants_is_launched_as_that_variants_own() {
     for arch in ["sm_86", "sm_90", "gfx1100", "gfx942"] {
         let target = Target::parse(arch).unwrap();
         for spec in specs().into_iter().filter(|s| s.covered(&target)) {
-            let size = Size { tokens: if matches!(spec, Spec::Attend(_)) { 1 } else { 33 }, past: 70 };
+            let size =
+                Size { tokens: if matches!(spec, Spec::Attend(_)) { 1 } else { 33 }, past: 70 };
             let first = spec.case(&target, 60, size, &mut Random::new(1)).unwrap();
             let space = spec.space(&target);
             for tuning in space.iter().step_by(space.len().div_ceil(12)) {
@@ -122,10 +147,14 @@ fn a_case_made_another_variants_is_launched_as_that_variants_own() {
                 let mut varied = first.clone();
                 varied.vary(&variant, &target, 60, size).unwrap();
                 for working in ["part", "parts", "counters", "work", "said"] {
-                    assert!(bytes(&varied, working) >= bytes(&own, working), "{variant} {tuning} on {arch}");
+                    assert!(
+                        bytes(&varied, working) >= bytes(&own, working),
+                        "{variant} {tuning} on {arch}"
+                    );
                 }
                 // Working memory may be there that the variant has no use for.
-                let plain = |c: &Case| shape(c).replace("parts ", "Null ").replace("counters ", "Null ");
+                let plain =
+                    |c: &Case| shape(c).replace("parts ", "Null ").replace("counters ", "Null ");
                 assert_eq!(plain(&varied), plain(&own), "{variant} {tuning} on {arch}");
             }
         }
@@ -137,8 +166,11 @@ fn every_family_with_a_choice_is_among_those_whose_variants_are_tried_here() {
     let target = Target::parse("sm_90").unwrap();
     let here: BTreeSet<&str> = specs().iter().map(|s| s.family()).collect();
     let samples = matrix::representative(&target).unwrap();
-    let chosen: BTreeSet<&str> =
-        samples.iter().filter(|s| s.spec.tuning(&target).is_some()).map(|s| s.spec.family()).collect();
+    let chosen: BTreeSet<&str> = samples
+        .iter()
+        .filter(|s| s.spec.tuning(&target).is_some())
+        .map(|s| s.spec.family())
+        .collect();
     assert_eq!(here, chosen);
 }
 
@@ -158,7 +190,8 @@ fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
     let few = Arc::default();
     for matrix::Sample { spec, .. } in matrix::representative(&target).unwrap() {
         let size = Size { tokens: 3, past: 5 };
-        spec.case(&target, 60, size, &mut Random::new(1).few(&few)).unwrap_or_else(|e| panic!("{spec}: {e}"));
+        spec.case(&target, 60, size, &mut Random::new(1).few(&few))
+            .unwrap_or_else(|e| panic!("{spec}: {e}"));
         assert!(spec.work(size).bytes > 0, "{spec}");
     }
 }
@@ -171,7 +204,9 @@ fn cases_that_cost_little_are_the_same_in_whatever_order_they_are_made() {
         let q = Format::by_name(name).unwrap();
         let segments = vec![Segment { format: q, rows, bias: false }; 3];
         let spec: Spec = MatvecSpec { segments, ..MatvecSpec::new(q, rows, 512) }.into();
-        let case = spec.case(&target, 8, Size { tokens: 1, past: 0 }, &mut Random::new(7).few(few)).unwrap();
+        let case = spec
+            .case(&target, 8, Size { tokens: 1, past: 0 }, &mut Random::new(7).few(few))
+            .unwrap();
         let weights = |arg: &CaseArg| match arg {
             CaseArg::Buffer { name: "w", before, .. } => Some(before.to_vec()),
             _ => None,

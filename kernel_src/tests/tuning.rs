@@ -1,5 +1,5 @@
-//! Tuning as data: spaces that hold their defaults, texts that name one variant each, shipped lines that mean
-//! something.
+//! Tuning as data: spaces that hold their defaults, texts that name one variant each, shipped lines
+//! that mean something.
 
 use kjit_engine::Target;
 use kjit_engine::arch::ARCHS;
@@ -19,8 +19,11 @@ fn format(name: &str) -> &'static Format {
 fn specs() -> Vec<Spec> {
     let q4 = format("Q4_K");
     let segment = |rows| Segment { format: q4, rows, bias: false };
-    let gated =
-        MatvecSpec { segments: vec![segment(14336); 2], finish: Finish::Silu, ..MatvecSpec::new(q4, 14336, 4096) };
+    let gated = MatvecSpec {
+        segments: vec![segment(14336); 2],
+        finish: Finish::Silu,
+        ..MatvecSpec::new(q4, 14336, 4096)
+    };
     vec![
         gated.into(),
         MatvecSpec::new(format("Q8_0"), 576, 576).into(),
@@ -37,7 +40,11 @@ fn every_space_begins_with_its_default_and_each_text_in_it_names_one_variant() {
         for spec in specs() {
             let space = spec.space(&target);
             assert_eq!(space.first().copied(), spec.tuning(&target), "{spec} on {target}");
-            assert!(space.len() > 3 && space.len() < 200, "{spec} on {target} has {} variants", space.len());
+            assert!(
+                space.len() > 3 && space.len() < 200,
+                "{spec} on {target} has {} variants",
+                space.len()
+            );
             let texts: HashSet<String> = space.iter().map(ToString::to_string).collect();
             assert_eq!(texts.len(), space.len(), "{spec} on {target}");
             for tuning in space.iter().step_by(17) {
@@ -86,7 +93,8 @@ fn every_shipped_line_names_an_architecture_a_family_and_where_it_was_measured()
 
 #[test]
 fn a_line_with_a_field_too_few_or_too_many_is_named_by_its_number() {
-    let lines: Vec<_> = shipped::rows("# a comment\n\nsm_90\ta\tb\tc\nsm_90\ta\nsm_90\ta\tb\tc\td\n").collect();
+    let lines: Vec<_> =
+        shipped::rows("# a comment\n\nsm_90\ta\tb\tc\nsm_90\ta\nsm_90\ta\tb\tc\td\n").collect();
     assert!(lines[0].is_ok());
     assert_eq!(lines[1].clone().unwrap_err().line, 4);
     assert_eq!(lines[2].clone().unwrap_err().to_string().split(':').next(), Some("line 5"));
@@ -95,8 +103,16 @@ fn a_line_with_a_field_too_few_or_too_many_is_named_by_its_number() {
 #[test]
 fn every_vendor_has_a_family_to_start_from_and_says_where_it_comes_from() {
     for arch in ARCHS {
-        assert_eq!(matvec::STARTS.iter().filter(|f| f.vendor == arch.vendor && !f.roomy).count(), 2, "{}", arch.id);
+        assert_eq!(
+            matvec::STARTS.iter().filter(|f| f.vendor == arch.vendor && !f.roomy).count(),
+            2,
+            "{}",
+            arch.id
+        );
         assert!(gemm::STARTS.iter().any(|f| f.vendor == arch.vendor), "{}", arch.id);
     }
-    assert!(matvec::STARTS.iter().all(|f| !f.from.is_empty()) && gemm::STARTS.iter().all(|f| !f.from.is_empty()));
+    assert!(
+        matvec::STARTS.iter().all(|f| !f.from.is_empty())
+            && gemm::STARTS.iter().all(|f| !f.from.is_empty())
+    );
 }

@@ -1,5 +1,5 @@
-//! `generate MODEL [PROMPT [DEVICE]]`: an answer from a model, in the lines that the crate's README shows.
-//! Works without a GPU.
+//! `generate MODEL [PROMPT [DEVICE]]`: an answer from a model, in the lines that the crate's README
+//! shows. Works without a GPU.
 
 use kjit_model::{Message, Model, OpenOptions, SampleOptions};
 use std::io::Write;
@@ -13,7 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut model = Model::open(arg(1, "model.gguf"), &options)?;
     eprintln!("device: {}", model.device());
     let prompt = model.chat_prompt(&[Message::new("user", arg(2, "Name a colour."))])?;
-    let sequence = model.add(SampleOptions { temperature: 0.8, seed: 7, ..SampleOptions::default() })?;
+    let sequence =
+        model.add(SampleOptions { temperature: 0.8, seed: 7, ..SampleOptions::default() })?;
     let answer = model.generate(sequence, &prompt, Some(64), &mut |text| {
         let mut out = std::io::stdout();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -1,10 +1,11 @@
 //! Models that many people run, as data: what `kjit warm` compiles for where no model is named.
 //!
-//! A kernel is compiled for exactly a model's shapes, so "common kernels" are those of common models. Each
-//! row is a model file with its layers left out but for one of each kind: a file of Q4_K_M has layers of two
-//! mixes, Gemma 3 layers with a window and without. The types of tensors are those that llama.cpp's `Q4_K_M`
-//! gives them (rows that are no multiple of 256 fall back to Q5_0 and Q8_0). How many rows there are is
-//! bounded by time: all of them must compile in a minute on two cores.
+//! A kernel is compiled for exactly a model's shapes, so "common kernels" are those of common
+//! models. Each row is a model file with its layers left out but for one of each kind: a file of
+//! Q4_K_M has layers of two mixes, Gemma 3 layers with a window and without. The types of tensors
+//! are those that llama.cpp's `Q4_K_M` gives them (rows that are no multiple of 256 fall back to
+//! Q5_0 and Q8_0). How many rows there are is bounded by time: all of them must compile in a minute
+//! on two cores.
 
 use crate::arch;
 use crate::gguf::Gguf;
@@ -48,14 +49,22 @@ struct Family {
     head_norms: &'static [&'static str],
     /// Matrices of a layer with a bias.
     biases: &'static [&'static str],
-    /// Of a mixture: experts, and how many a token goes through; a row's `ffn` is one expert's then.
+    /// Of a mixture: experts, and how many a token goes through; a row's `ffn` is one expert's
+    /// then.
     experts: Option<[u32; 2]>,
 }
 
-const LLAMA: Family =
-    Family { arch: "llama", layers: 2, norms: &["attn_norm", "ffn_norm"], head_norms: &[], biases: &[], experts: None };
+const LLAMA: Family = Family {
+    arch: "llama",
+    layers: 2,
+    norms: &["attn_norm", "ffn_norm"],
+    head_norms: &[],
+    biases: &[],
+    experts: None,
+};
 const QWEN2: Family = Family { arch: "qwen2", biases: &["attn_q", "attn_k", "attn_v"], ..LLAMA };
-const QWEN3: Family = Family { arch: "qwen3", head_norms: &["attn_q_norm", "attn_k_norm"], ..LLAMA };
+const QWEN3: Family =
+    Family { arch: "qwen3", head_norms: &["attn_q_norm", "attn_k_norm"], ..LLAMA };
 const QWEN3_MOE: Family = Family { arch: "qwen3moe", experts: Some([128, 8]), ..QWEN3 };
 const GEMMA3: Family = Family {
     arch: "gemma3",
@@ -65,7 +74,13 @@ const GEMMA3: Family = Family {
     ..QWEN3
 };
 
-const fn row(name: &'static str, family: &'static Family, sizes: [u32; 6], tied: bool, types: Types) -> Common {
+const fn row(
+    name: &'static str,
+    family: &'static Family,
+    sizes: [u32; 6],
+    tied: bool,
+    types: Types,
+) -> Common {
     let [width, ffn, heads, kv_heads, head_dim, vocab] = sizes;
     Common { name, family, width, ffn, heads, kv_heads, head_dim, vocab, tied, types }
 }
@@ -80,9 +95,21 @@ pub const COMMON: &[Common] = &[
     row("Qwen3 8B Q4_K_M", &QWEN3, [4096, 12288, 32, 8, 128, 151_936], false, Types::Q4KM),
     row("Qwen3 4B Q4_K_M", &QWEN3, [2560, 9728, 32, 8, 128, 151_936], true, Types::Q4KM),
     row("Gemma 3 4B Q4_K_M", &GEMMA3, [2560, 10240, 8, 4, 256, 262_208], true, Types::Q4KM),
-    row("Llama 3.1 8B Q8_0", &LLAMA, [4096, 14336, 32, 8, 128, 128_256], false, Types::All("Q8_0", "Q8_0")),
+    row(
+        "Llama 3.1 8B Q8_0",
+        &LLAMA,
+        [4096, 14336, 32, 8, 128, 128_256],
+        false,
+        Types::All("Q8_0", "Q8_0"),
+    ),
     row("Qwen3 30B A3B Q4_K_M", &QWEN3_MOE, [2048, 768, 32, 4, 128, 151_936], false, Types::Q4KM),
-    row("SmolLM2 135M Q4_1", &LLAMA, [576, 1536, 9, 3, 64, 49_152], true, Types::All("Q4_1", "Q8_0")),
+    row(
+        "SmolLM2 135M Q4_1",
+        &LLAMA,
+        [576, 1536, 9, 3, 64, 49_152],
+        true,
+        Types::All("Q4_1", "Q8_0"),
+    ),
 ];
 
 impl Common {
@@ -140,9 +167,11 @@ impl Common {
             keys.number(&key(name), value);
         }
         if let Some([count, used]) = family.experts {
-            for (name, value) in
-                [("expert_count", count), ("expert_used_count", used), ("expert_feed_forward_length", self.ffn)]
-            {
+            for (name, value) in [
+                ("expert_count", count),
+                ("expert_used_count", used),
+                ("expert_feed_forward_length", self.ffn),
+            ] {
                 keys.number(&key(name), value);
             }
         }
@@ -150,13 +179,18 @@ impl Common {
         let (q, kv) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
         let mut at = 0;
         let mut add = |name: &str, ty: &str, dims: &[u32]| at = tensors.tensor(name, ty, dims, at);
-        add("token_embd.weight", self.type_of(0, "token_embd", self.width), &[self.width, self.vocab]);
+        add(
+            "token_embd.weight",
+            self.type_of(0, "token_embd", self.width),
+            &[self.width, self.vocab],
+        );
         add("output_norm.weight", "F32", &[self.width]);
         if !self.tied {
             add("output.weight", self.type_of(0, "output", self.width), &[self.width, self.vocab]);
         }
         let norms = family.norms.iter().map(|part| (part, self.width));
-        let norms: Vec<_> = norms.chain(family.head_norms.iter().map(|part| (part, self.head_dim))).collect();
+        let norms: Vec<_> =
+            norms.chain(family.head_norms.iter().map(|part| (part, self.head_dim))).collect();
         for l in 0..layers {
             for (part, len) in &norms {
                 add(&format!("blk.{l}.{part}.weight"), "F32", &[*len]);
@@ -247,7 +281,8 @@ impl List {
         dims.iter().for_each(|d| self.bytes.extend(u64::from(*d).to_le_bytes()));
         self.bytes.extend(format.ggml_id.to_le_bytes());
         self.bytes.extend(at.to_le_bytes());
-        let row = dims.first().map_or(0, |cols| format.row_bytes(*cols as usize).unwrap_or(0)) as u64;
+        let row =
+            dims.first().map_or(0, |cols| format.row_bytes(*cols as usize).unwrap_or(0)) as u64;
         let rows: u64 = dims.iter().skip(1).map(|d| u64::from(*d)).product();
         (at + row * rows).next_multiple_of(ALIGN)
     }

@@ -1,13 +1,14 @@
-//! A chat with history: renders the whole conversation at each turn, and feeds only what the sequence has not
-//! seen.
+//! A chat with history: renders the whole conversation at each turn, and feeds only what the
+//! sequence has not seen.
 
 use crate::chat::Message;
 use crate::session::{SequenceId, Session, SessionError};
 
-/// Takes the oldest turns out of a conversation that no longer fits: if what `length` says of it is above
-/// `full`, turns go until it is at most `keep`, or the newest message is all that is left. The first `fixed`
-/// messages (a system message) stay. `full` leaves room for an answer; `keep` is far below, or every turn
-/// from then on would be the one too many, and all that is kept would be fed again each time.
+/// Takes the oldest turns out of a conversation that no longer fits: if what `length` says of it is
+/// above `full`, turns go until it is at most `keep`, or the newest message is all that is left.
+/// The first `fixed` messages (a system message) stay. `full` leaves room for an answer; `keep` is
+/// far below, or every turn from then on would be the one too many, and all that is kept would be
+/// fed again each time.
 ///
 /// Gives the number of messages that went.
 ///
@@ -26,7 +27,8 @@ pub fn forget_oldest<E>(
     }
     while history.len() > fixed.saturating_add(1) && length(history)? > keep {
         // A question goes with its answer: templates want them by turns.
-        let turn = history.iter().skip(fixed + 1).position(|m| m.role == "user").map_or(1, |n| n + 1);
+        let turn =
+            history.iter().skip(fixed + 1).position(|m| m.role == "user").map_or(1, |n| n + 1);
         history.drain(fixed..(fixed + turn).min(history.len() - 1));
     }
     Ok(before - history.len())
@@ -39,9 +41,9 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Makes the sequence hold just the common beginning of what it has seen and `prompt`, as far as there is
-    /// a way back to it, and gives the rest, which is to be fed: at least one token, so that there are
-    /// logits.
+    /// Makes the sequence hold just the common beginning of what it has seen and `prompt`, as far
+    /// as there is a way back to it, and gives the rest, which is to be fed: at least one token, so
+    /// that there are logits.
     ///
     /// # Errors
     /// As [`Session::truncate`].
@@ -63,7 +65,12 @@ impl Seen {
     ///
     /// # Errors
     /// As [`Session::len`].
-    pub fn generated(&mut self, session: &Session, sequence: SequenceId, ids: &[u32]) -> Result<(), SessionError> {
+    pub fn generated(
+        &mut self,
+        session: &Session,
+        sequence: SequenceId,
+        ids: &[u32],
+    ) -> Result<(), SessionError> {
         self.tokens.extend_from_slice(ids);
         self.tokens.truncate(session.len(sequence)?);
         Ok(())
@@ -77,8 +84,9 @@ mod tests {
 
     fn turns(n: usize) -> Vec<Message> {
         let system = std::iter::once(Message::new("system", "s"));
-        let turns =
-            (0..n).flat_map(|i| [Message::new("user", i.to_string()), Message::new("assistant", i.to_string())]);
+        let turns = (0..n).flat_map(|i| {
+            [Message::new("user", i.to_string()), Message::new("assistant", i.to_string())]
+        });
         let mut all: Vec<Message> = system.chain(turns).collect();
         all.pop();
         all
@@ -90,7 +98,8 @@ mod tests {
     }
 
     #[test]
-    fn whole_turns_go_from_the_oldest_on_until_it_fits_and_the_system_message_and_the_newest_stay() {
+    fn whole_turns_go_from_the_oldest_on_until_it_fits_and_the_system_message_and_the_newest_stay()
+    {
         let mut history = turns(6);
         assert_eq!(forget_oldest(&mut history, 1, 120, 60, tens), Ok(0));
         assert_eq!(forget_oldest(&mut history, 1, 119, 60, tens), Ok(6));

@@ -4,8 +4,8 @@ use kjit_engine::Vendor;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is asked for: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`; a vendor's word alone is its first device. Or
-/// several, `cuda:0,cuda:1`.
+/// What is asked for: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`; a vendor's word alone is its
+/// first device. Or several, `cuda:0,cuda:1`.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
@@ -98,7 +98,8 @@ impl FromStr for DeviceChoice {
             let all = text.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>()?;
             return Devices::new(all).map(DeviceChoice::Several);
         }
-        let (word, number) = text.split_once(':').map_or((text, None), |(word, number)| (word, Some(number)));
+        let (word, number) =
+            text.split_once(':').map_or((text, None), |(word, number)| (word, Some(number)));
         let ordinal = match number {
             None => 0,
             Some(n) => n.parse().map_err(|_| DeviceError::Number(n.to_owned()))?,
@@ -109,7 +110,9 @@ impl FromStr for DeviceChoice {
             ("auto", _) if number.is_none() => Ok(DeviceChoice::Auto),
             ("cpu", _) if ordinal == 0 => Ok(DeviceChoice::Cpu),
             ("cpu", _) => Err(DeviceError::OneCpu),
-            ("metal" | "opencl" | "vulkan" | "sycl", _) => Err(DeviceError::NoDriver(word.to_owned())),
+            ("metal" | "opencl" | "vulkan" | "sycl", _) => {
+                Err(DeviceError::NoDriver(word.to_owned()))
+            }
             _ => Err(DeviceError::Unknown),
         }
     }
@@ -120,11 +123,15 @@ impl fmt::Display for DeviceChoice {
         match self {
             DeviceChoice::Auto => f.write_str("auto"),
             DeviceChoice::Cpu => f.write_str("cpu"),
-            DeviceChoice::Gpu { vendor, ordinal } => write!(f, "{}:{ordinal}", vendor.device_word()),
-            DeviceChoice::Several(Devices(all)) => all.iter().enumerate().try_for_each(|(i, device)| {
-                f.write_str(if i == 0 { "" } else { "," })?;
-                write!(f, "{device}")
-            }),
+            DeviceChoice::Gpu { vendor, ordinal } => {
+                write!(f, "{}:{ordinal}", vendor.device_word())
+            }
+            DeviceChoice::Several(Devices(all)) => {
+                all.iter().enumerate().try_for_each(|(i, device)| {
+                    f.write_str(if i == 0 { "" } else { "," })?;
+                    write!(f, "{device}")
+                })
+            }
         }
     }
 }
@@ -144,10 +151,11 @@ pub struct DeviceTaken {
     pub threads: Option<usize>,
     /// Why the CPU, where [`DeviceChoice::Auto`] took it.
     pub why: Option<String>,
-    /// What else there is to say of the choice: devices that were passed over, a chip that kjit has no row
-    /// for.
+    /// What else there is to say of the choice: devices that were passed over, a chip that kjit has
+    /// no row for.
     pub remarks: Vec<String>,
-    /// Where the layers are, if on several devices; the last of them is the one that the other fields tell of.
+    /// Where the layers are, if on several devices; the last of them is the one that the other
+    /// fields tell of.
     pub stages: Vec<StageTaken>,
 }
 
@@ -162,7 +170,8 @@ pub struct StageTaken {
     pub arch: String,
     /// The first layer, and how many.
     pub layers: (usize, usize),
-    /// Of these layers it has a share of heads and rows only (`--split tensor`): which, from 0 on, and of how many.
+    /// Of these layers it has a share of heads and rows only (`--split tensor`): which, from 0 on,
+    /// and of how many.
     pub share: Option<(usize, usize)>,
 }
 
@@ -188,7 +197,8 @@ impl DeviceTaken {
 }
 
 impl fmt::Display for DeviceTaken {
-    /// `cuda:0, NVIDIA H200 (sm_90)`, `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no GPU: …)`.
+    /// `cuda:0, NVIDIA H200 (sm_90)`, `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no
+    /// GPU: …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, stage) in self.stages.iter().enumerate() {
             write!(f, "{}{stage}", if i == 0 { "" } else { "; " })?;
@@ -211,11 +221,24 @@ mod tests {
     fn a_share_of_layers_is_not_called_the_layers() {
         let stage = |layers, share| {
             let of = |s: &str| s.to_owned();
-            StageTaken { label: of("cuda:1"), name: of("NVIDIA H200"), arch: of("sm_90"), layers, share }.to_string()
+            StageTaken {
+                label: of("cuda:1"),
+                name: of("NVIDIA H200"),
+                arch: of("sm_90"),
+                layers,
+                share,
+            }
+            .to_string()
         };
         assert_eq!(stage((16, 16), None), "layers 16 to 31 on cuda:1, NVIDIA H200 (sm_90)");
-        assert_eq!(stage((0, 32), Some((1, 2))), "share 2 of 2 of layers 0 to 31 on cuda:1, NVIDIA H200 (sm_90)");
-        assert_eq!(stage((0, 1), Some((0, 4))), "share 1 of 4 of layer 0 on cuda:1, NVIDIA H200 (sm_90)");
+        assert_eq!(
+            stage((0, 32), Some((1, 2))),
+            "share 2 of 2 of layers 0 to 31 on cuda:1, NVIDIA H200 (sm_90)"
+        );
+        assert_eq!(
+            stage((0, 1), Some((0, 4))),
+            "share 1 of 4 of layer 0 on cuda:1, NVIDIA H200 (sm_90)"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! From a prompt to text: feeds a sequence, watches for the end, and hands out text as it becomes certain.
+//! From a prompt to text: feeds a sequence, watches for the end, and hands out text as it becomes
+//! certain.
 
 use crate::lookup::{self, Drafts};
 use crate::session::{After, SequenceId, Session, SessionError, Want, Work};
@@ -65,9 +66,9 @@ pub struct Answer {
     pub drafts: Drafts,
 }
 
-/// Generates, choosing by the sequence's sampler. `on_text` gets each piece of text as soon as no stop text
-/// can begin in it; breaking there interrupts. `interrupted` is asked at every token, and between the pieces
-/// of a long prompt.
+/// Generates, choosing by the sequence's sampler. `on_text` gets each piece of text as soon as no
+/// stop text can begin in it; breaking there interrupts. `interrupted` is asked at every token, and
+/// between the pieces of a long prompt.
 ///
 /// # Errors
 /// Those of the session; what was generated until then has been handed to `on_text`.
@@ -125,7 +126,10 @@ pub fn generate(
     };
     let mut drafts = Drafts::default();
     match request.lookup {
-        true => drafts = lookup::decode(session, sequence, request.prompt.to_vec(), prompt.len(), &mut sink)?,
+        true => {
+            drafts =
+                lookup::decode(session, sequence, request.prompt.to_vec(), prompt.len(), &mut sink)?
+        }
         false => session.decode(&[(sequence, prompt)], &mut |_, id| sink(id))?,
     }
     let end = Instant::now();
@@ -136,7 +140,14 @@ pub fn generate(
         StopReason::Length | StopReason::ContextFull | StopReason::Interrupted => text.cut(on_text),
     }
     let first = first.unwrap_or(end);
-    Ok(Answer { ids, text: text.into_text(), reason, first_token: first - start, decode: end - first, drafts })
+    Ok(Answer {
+        ids,
+        text: text.into_text(),
+        reason,
+        first_token: first - start,
+        decode: end - first,
+        drafts,
+    })
 }
 
 /// Feeds a prompt but for its last piece, which is the result; `None` when interrupted between two.
@@ -149,7 +160,9 @@ fn feed_all_but_a_piece<'p>(
     // Said before anything is fed, as it would be of the whole.
     session.check(&Work { sequence, tokens: prompt, want: Want::Choose })?;
     let (mut rest, piece) = (prompt, session.piece().max(1));
-    while let Some((now, later)) = rest.split_at_checked(piece).filter(|(_, later)| !later.is_empty()) {
+    while let Some((now, later)) =
+        rest.split_at_checked(piece).filter(|(_, later)| !later.is_empty())
+    {
         session.feed(sequence, now, Want::Nothing)?;
         if interrupted() {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! GGUF in, tokens out: the file, its tokenizer and chat template, the graph of what it computes, and
-//! sessions that run that graph, on the CPU (also the oracle) and on GPUs.
+//! GGUF in, tokens out: the file, its tokenizer and chat template, the graph of what it computes,
+//! and sessions that run that graph, on the CPU (also the oracle) and on GPUs.
 //!
 //! ```
 //! use kjit_model::{Message, Model, OpenOptions, SampleOptions};
@@ -40,7 +40,13 @@
 #![deny(unsafe_code)]
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 
 pub mod arch;

@@ -1,7 +1,7 @@
-//! Drafts of the next tokens from what a text repeats: after the same few tokens, what came the last time may
-//! come again (prompt lookup decoding, Saxena 2023; Yang et al. 2023, arXiv 2304.04487). Drafted tokens are
-//! run together with the one at hand, and those are kept that would have been chosen anyway: the text is the
-//! same, but for near-ties.
+//! Drafts of the next tokens from what a text repeats: after the same few tokens, what came the
+//! last time may come again (prompt lookup decoding, Saxena 2023; Yang et al. 2023, arXiv
+//! 2304.04487). Drafted tokens are run together with the one at hand, and those are kept that would
+//! have been chosen anyway: the text is the same, but for near-ties.
 
 use crate::session::{After, Given, SequenceId, Session, SessionError, Want, Work};
 use std::collections::HashMap;
@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 
 /// Tokens that must agree, the most first: long agreements are right more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
-/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device hardly
-/// more than one.
+/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device
+/// hardly more than one.
 pub const MOST: usize = 7;
 
 /// The places of a text's short pieces.
 #[derive(Debug, Clone, Default)]
 pub struct Lookup {
-    /// By a piece's tokens, the unused ones zero, and their number: the position behind its last place.
+    /// By a piece's tokens, the unused ones zero, and their number: the position behind its last
+    /// place.
     places: HashMap<([u32; 4], u8), u32>,
     /// Tokens whose pieces are entered: those that end before the last token.
     entered: usize,
@@ -30,8 +31,8 @@ fn key(piece: &[u32]) -> ([u32; 4], u8) {
 }
 
 impl Lookup {
-    /// What may come after these tokens, up to so many; mostly nothing. `tokens` is the whole text: what it
-    /// was the last time, and more.
+    /// What may come after these tokens, up to so many; mostly nothing. `tokens` is the whole text:
+    /// what it was the last time, and more.
     pub fn draft(&mut self, tokens: &[u32], most: usize) -> Vec<u32> {
         // Pieces that end with the last token are looked for, not found.
         for end in self.entered + 1..tokens.len() {
@@ -46,7 +47,8 @@ impl Lookup {
         let found = LENGTHS.iter().filter_map(last).find_map(|piece| self.places.get(&key(piece)));
         let mut draft = vec![];
         if let Some(&at) = found {
-            // Where the place is so near that the text ends first, what is drafted goes on repeating itself.
+            // Where the place is so near that the text ends first, what is drafted goes on
+            // repeating itself.
             for from in at as usize..at as usize + most.min(MOST) {
                 let beyond = from.checked_sub(tokens.len()).and_then(|i| draft.get(i));
                 let next = tokens.get(from).or(beyond).copied();
@@ -60,32 +62,35 @@ impl Lookup {
 /// Whether drafts pay, by what steps took: a step with drafted tokens takes longer and gives more.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Pays {
-    /// Mean seconds of a step without drafts, of one with, and tokens that such a one gave beyond what it
-    /// gives without; zero: none was seen.
+    /// Mean seconds of a step without drafts, of one with, and tokens that such a one gave beyond
+    /// what it gives without; zero: none was seen.
     plain: f64,
     drafted: f64,
     gained: f64,
     /// Steps since the last one of the other kind.
     since: u32,
-    /// Steps until the other way is tried again, beyond [`AGAIN`]: after each try that shows nothing new twice as many.
+    /// Steps until the other way is tried again, beyond [`AGAIN`]: after each try that shows
+    /// nothing new twice as many.
     patience: u32,
     /// What drafts give is counted without running them, too.
     counted: bool,
-    /// Steps with drafts of the try at hand, where there is one: what the first costs (the way from a device that runs
-    /// ahead, what is recorded) is none of the others', so a few that were right are judged together.
+    /// Steps with drafts of the try at hand, where there is one: what the first costs (the way from
+    /// a device that runs ahead, what is recorded) is none of the others', so a few that were right
+    /// are judged together.
     trying: Option<u32>,
 }
 
 /// Steps without drafts that are watched before the first one with.
 const WATCHED: u32 = 3;
-/// After so many steps it is tried the other way: texts change, and so does the number of those that share a
-/// step.
+/// After so many steps it is tried the other way: texts change, and so does the number of those
+/// that share a step.
 const AGAIN: u32 = 48;
 /// Steps of a try, as long as drafts are right.
 const TRY: u32 = 4;
 /// The most of [`Pays::patience`].
 const PATIENCE: u32 = 15 * AGAIN;
-/// Tokens that a step with drafts must give beyond a plain one's to be worth a try, where that can be counted before.
+/// Tokens that a step with drafts must give beyond a plain one's to be worth a try, where that can
+/// be counted before.
 const WORTH: f64 = 1.0;
 
 impl Pays {
@@ -112,12 +117,14 @@ impl Pays {
 
     /// Counts a draft that was not run: so many of its tokens came after all.
     pub fn would(&mut self, right: usize) {
-        // One that was right by chance is no reason yet: to be tried, the first must have been right in most of it.
+        // One that was right by chance is no reason yet: to be tried, the first must have been
+        // right in most of it.
         let share = if std::mem::replace(&mut self.counted, true) { 8.0 } else { 4.0 };
         self.gained += (right as f64 - self.gained) / share;
     }
 
-    /// Enters a step: how long it took, and the drafted tokens that were right where there were any.
+    /// Enters a step: how long it took, and the drafted tokens that were right where there were
+    /// any.
     pub fn saw(&mut self, took: Duration, accepted: Option<usize>) {
         let mean = |old: f64, new: f64| if old == 0.0 { new } else { old + (new - old) / 8.0 };
         let took = took.as_secs_f64().max(1e-9);
@@ -131,7 +138,8 @@ impl Pays {
                 let share = tried.map_or(8.0, |tried| f64::from(tried + 1));
                 self.drafted += (took - self.drafted) / share;
                 self.gained += (right - self.gained) / share;
-                self.trying = tried.map(|tried| tried + 1).filter(|tried| *tried < TRY && right > WORTH);
+                self.trying =
+                    tried.map(|tried| tried + 1).filter(|tried| *tried < TRY && right > WORTH);
             }
         }
         self.since = self.since.saturating_add(1);
@@ -140,8 +148,11 @@ impl Pays {
             self.since = 0;
         }
         if tried && accepted.is_some() {
-            self.patience =
-                if self.trying.is_some() || self.pays(1) { 0 } else { (2 * self.patience + AGAIN).min(PATIENCE) };
+            self.patience = if self.trying.is_some() || self.pays(1) {
+                0
+            } else {
+                (2 * self.patience + AGAIN).min(PATIENCE)
+            };
         }
     }
 }
@@ -155,9 +166,9 @@ pub struct Drafts {
     pub accepted: usize,
 }
 
-/// As [`Session::decode`] of one sequence, with drafts where they pay. `text` is what is known of the whole
-/// text; it ends with `start`, the tokens that are fed first. A model with a recurrent state is decoded
-/// without drafts: what was wrong costs it more than what was right.
+/// As [`Session::decode`] of one sequence, with drafts where they pay. `text` is what is known of
+/// the whole text; it ends with `start`, the tokens that are fed first. A model with a recurrent
+/// state is decoded without drafts: what was wrong costs it more than what was right.
 ///
 /// # Errors
 /// As [`Session::decode`].
@@ -168,10 +179,12 @@ pub fn decode(
     start: usize,
     sink: &mut dyn FnMut(u32) -> After,
 ) -> Result<Drafts, SessionError> {
-    let (mut lookup, mut pays, mut drafts) = (Lookup::default(), Pays::default(), Drafts::default());
+    let (mut lookup, mut pays, mut drafts) =
+        (Lookup::default(), Pays::default(), Drafts::default());
     let (context, recurrent) = (session.context(), session.graph().is_recurrent());
     let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
-    // A GPU chooses token after token and runs ahead meanwhile: there a draft is run for what was counted before.
+    // A GPU chooses token after token and runs ahead meanwhile: there a draft is run for what was
+    // counted before.
     let runs_ahead = session.gpu().is_some_and(|gpu| gpu.before().is_none());
     let mut after_drafts = false;
     loop {
@@ -203,7 +216,9 @@ pub fn decode(
             let ids = match session.step(&[Work { sequence, tokens: &tokens, want }])?.pop() {
                 Some(Given::Tokens(ids)) => ids,
                 Some(Given::Token(id)) => vec![id],
-                Some(Given::Nothing | Given::Logits(_)) | None => return Err(SessionError::NoTokens),
+                Some(Given::Nothing | Given::Logits(_)) | None => {
+                    return Err(SessionError::NoTokens);
+                }
             };
             for (i, &id) in ids.iter().enumerate() {
                 text.push(id);
@@ -211,7 +226,9 @@ pub fn decode(
                 if ended {
                     // Tokens behind it are nobody's, nor is what was drawn for them.
                     session.truncate(sequence, len + fed + i)?;
-                    session.sampler(sequence)?.back_to_after(mark, ids.get(..=i).unwrap_or_default());
+                    session
+                        .sampler(sequence)?
+                        .back_to_after(mark, ids.get(..=i).unwrap_or_default());
                     break;
                 }
             }
@@ -230,7 +247,8 @@ pub fn decode(
     }
 }
 
-/// Tokens that come without drafts while a device runs ahead: what drafts would have given is counted.
+/// Tokens that come without drafts while a device runs ahead: what drafts would have given is
+/// counted.
 struct Stretch {
     /// When the last token came, and how many did.
     last: Instant,
@@ -244,12 +262,19 @@ struct Stretch {
 
 impl Stretch {
     /// Enters the last token of the text; whether drafts are to be run from here on.
-    fn token(&mut self, lookup: &mut Lookup, pays: &mut Pays, text: &[u32], context: usize) -> bool {
+    fn token(
+        &mut self,
+        lookup: &mut Lookup,
+        pays: &mut Pays,
+        text: &[u32],
+        context: usize,
+    ) -> bool {
         let now = Instant::now();
         let took = now - std::mem::replace(&mut self.last, now);
         self.came += 1;
         match self.came {
-            // The first token after drafts waits for a device that is not ahead: that is theirs, too.
+            // The first token after drafts waits for a device that is not ahead: that is theirs,
+            // too.
             1 if self.after_drafts => pays.saw(took, Some(0)),
             1 | 2 => {}
             _ => pays.saw(took, None),
@@ -283,7 +308,11 @@ mod tests {
         assert_eq!(Lookup::default().draft(&longer, 2), [5, 9], "1 2 3 4 is longer than 2 3 4");
         assert_eq!(Lookup::default().draft(&[5, 6, 7], 9), [0u32; 0]);
         assert_eq!(Lookup::default().draft(&[], 9), [0u32; 0]);
-        assert_eq!(Lookup::default().draft(&[1, 5, 6, 5, 6, 5, 6], 5), [5, 6, 5, 6, 5], "what goes round goes on");
+        assert_eq!(
+            Lookup::default().draft(&[1, 5, 6, 5, 6, 5, 6], 5),
+            [5, 6, 5, 6, 5],
+            "what goes round goes on"
+        );
         // Fed token by token as all at once, and never more than is there or asked for.
         let text: Vec<u32> = (0..400u32).map(|i| i * i * 7 % 11).collect();
         let mut lookup = Lookup::default();
@@ -302,18 +331,26 @@ mod tests {
             for _ in 0..490 {
                 let go = pays.go(1);
                 with += usize::from(go);
-                if go { pays.saw(drafted, Some(right)) } else { pays.saw(Duration::from_millis(10), None) }
+                if go {
+                    pays.saw(drafted, Some(right))
+                } else {
+                    pays.saw(Duration::from_millis(10), None)
+                }
             }
             with
         };
         let good = steps(Duration::from_millis(18), 4);
-        assert!((460..487).contains(&good), "{good} of 490 steps, which give 5 tokens in the time of 1.8");
+        assert!(
+            (460..487).contains(&good),
+            "{good} of 490 steps, which give 5 tokens in the time of 1.8"
+        );
         let bad = steps(Duration::from_millis(18), 0);
         assert!((3..9).contains(&bad), "{bad} of 490 steps, which give nothing");
     }
 
-    /// A device that runs ahead: 10 ms a token; a step with drafts 15, and 30 more to leave what is ahead and come back.
-    /// Texts of which a draft gives so many tokens; steps with drafts of 2000 tokens, and how long all took.
+    /// A device that runs ahead: 10 ms a token; a step with drafts 15, and 30 more to leave what is
+    /// ahead and come back. Texts of which a draft gives so many tokens; steps with drafts of 2000
+    /// tokens, and how long all took.
     fn ahead(right: usize) -> (usize, Duration) {
         let (mut pays, mut took, mut tokens, mut with) = (Pays::default(), Duration::ZERO, 0, 0);
         let (token, drafted, leave) = (10, 15, 30);
@@ -321,7 +358,9 @@ mod tests {
         while tokens < 2000 {
             let go = pays.go(1);
             let (step, gives) = match go {
-                true => (Duration::from_millis(drafted + if is_ahead { leave } else { 0 }), 1 + right),
+                true => {
+                    (Duration::from_millis(drafted + if is_ahead { leave } else { 0 }), 1 + right)
+                }
                 false => (Duration::from_millis(token), 1),
             };
             pays.saw(step, go.then_some(right));
@@ -330,7 +369,8 @@ mod tests {
                 pays.would(right);
                 dry = 0;
             }
-            (is_ahead, took, tokens, with) = (!go, took + step, tokens + gives, with + usize::from(go));
+            (is_ahead, took, tokens, with) =
+                (!go, took + step, tokens + gives, with + usize::from(go));
         }
         (with, took)
     }
@@ -339,10 +379,14 @@ mod tests {
     fn a_device_that_runs_ahead_is_left_only_for_what_was_counted_before() {
         let plain = Duration::from_secs(20);
         let (with, took) = ahead(0);
-        assert!(with == 0 && took == plain, "{with} steps in {took:?}: what gives nothing is not tried");
+        assert!(
+            with == 0 && took == plain,
+            "{with} steps in {took:?}: what gives nothing is not tried"
+        );
         let (with, took) = ahead(6);
         assert!(with > 200 && took < plain / 3, "{with} steps in {took:?}");
-        // What leaving costs is not held against a text that goes on copying itself: three tokens in the time of one and a half.
+        // What leaving costs is not held against a text that goes on copying itself: three tokens
+        // in the time of one and a half.
         let (with, took) = ahead(2);
         assert!(with > 400 && took < plain * 2 / 3, "{with} steps in {took:?}");
         // Two tokens in the time of one and a half are none for what it costs to come and go.

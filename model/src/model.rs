@@ -43,7 +43,8 @@ pub enum OpenError {
     },
     /// Not as many tokens as scores: an id without a text could be chosen, or a text has no score.
     #[error(
-        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: the two do not belong together; \
+        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: the two do \
+         not belong together; \
          convert the model again with its own tokenizer"
     )]
     Vocabulary {
@@ -54,8 +55,8 @@ pub enum OpenError {
         /// Scores that the model gives.
         scored: usize,
     },
-    /// The GPU that [`DeviceChoice::Auto`] found cannot be used. What would be done on the CPU was not asked
-    /// for.
+    /// The GPU that [`DeviceChoice::Auto`] found cannot be used. What would be done on the CPU was
+    /// not asked for.
     #[error("{label} cannot be used (--device cpu would run on the CPU): {source}")]
     Found {
         /// The device.
@@ -93,17 +94,18 @@ pub struct Model {
     took: Duration,
 }
 
-/// How long an end waits for compiles under way, so that the next start finds them: longer than any kernel
-/// took.
+/// How long an end waits for compiles under way, so that the next start finds them: longer than any
+/// kernel took.
 const LAST_COMPILES: Duration = Duration::from_secs(5);
 
 impl Model {
-    /// Opens a model file. Compiled kernels are kept where [`Config::new`] says; a program that opens models
-    /// on GPUs calls [`kjit_engine::child_main`] first, or has `kjit-cc` beside it.
+    /// Opens a model file. Compiled kernels are kept where [`Config::new`] says; a program that
+    /// opens models on GPUs calls [`kjit_engine::child_main`] first, or has `kjit-cc` beside it.
     ///
     /// # Errors
-    /// What is wrong with the file or the device. With [`DeviceChoice::Auto`] the CPU is taken where there is
-    /// no GPU, and [`DeviceTaken::why`] says so; a GPU that is there and cannot be used is an error.
+    /// What is wrong with the file or the device. With [`DeviceChoice::Auto`] the CPU is taken
+    /// where there is no GPU, and [`DeviceTaken::why`] says so; a GPU that is there and cannot be
+    /// used is an error.
     pub fn open(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Model, OpenError> {
         Model::open_with(path, options, Config::new())
     }
@@ -112,7 +114,11 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::open`].
-    pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions, config: Config) -> Result<Model, OpenError> {
+    pub fn open_with(
+        path: impl AsRef<Path>,
+        options: &OpenOptions,
+        config: Config,
+    ) -> Result<Model, OpenError> {
         let start = Instant::now();
         let path = path.as_ref();
         let (gguf, graph, tokenizer) = read(path, options.output)?;
@@ -166,8 +172,8 @@ impl Model {
         Ok(self.tokenizer.encode_chat(&self.template()?.render(messages, true)?))
     }
 
-    /// Generates after a prompt, up to so many tokens; `on_text` gets the text piece by piece, and may break.
-    /// What else an answer can be asked for has [`generate`].
+    /// Generates after a prompt, up to so many tokens; `on_text` gets the text piece by piece, and
+    /// may break. What else an answer can be asked for has [`generate`].
     ///
     /// # Errors
     /// As [`generate`].
@@ -190,8 +196,8 @@ impl Model {
         self.session.add(options)
     }
 
-    /// At the end of the work: kernels being compiled behind it are let into the cache, unless that takes
-    /// long.
+    /// At the end of the work: kernels being compiled behind it are let into the cache, unless that
+    /// takes long.
     ///
     /// # Errors
     /// A kernel that does not compile.
@@ -210,7 +216,8 @@ fn read(path: &Path, output: Output) -> Result<(Arc<Gguf>, Graph, Tokenizer), Op
         Output::Vector(pooling) => arch::build_vector(&gguf, pooling),
     };
     let graph = graph.map_err(|source| OpenError::Graph { path: path(), source })?;
-    let tokenizer = Tokenizer::from_gguf(&gguf).map_err(|source| OpenError::Tokenizer { path: path(), source })?;
+    let tokenizer = Tokenizer::from_gguf(&gguf)
+        .map_err(|source| OpenError::Tokenizer { path: path(), source })?;
     let (tokens, scored) = (tokenizer.n_vocab(), graph.n_vocab());
     if tokens != scored {
         return Err(OpenError::Vocabulary { path: path(), tokens, scored });
@@ -255,7 +262,9 @@ fn on_device(
     let mut remarks = vec![];
     let (label, why) = match options.device {
         DeviceChoice::Cpu => (None, None),
-        DeviceChoice::Gpu { .. } | DeviceChoice::Several(_) => (Some(options.device.to_string()), None),
+        DeviceChoice::Gpu { .. } | DeviceChoice::Several(_) => {
+            (Some(options.device.to_string()), None)
+        }
         DeviceChoice::Auto => {
             let here = engine.devices();
             match here.preferred() {
@@ -277,7 +286,8 @@ fn on_device(
         if options.stream || options.memory.is_some() {
             let said = why.map_or(String::new(), |why| format!(" ({why})"));
             let error = format!(
-                "--memory and --stream are for what does not fit a GPU; the CPU computes where the weights lie{said}"
+                "--memory and --stream are for what does not fit a GPU; the CPU computes where \
+                 the weights lie{said}"
             );
             return Err(OpenError::Cpu(SessionError::Device(error)));
         }
@@ -288,12 +298,22 @@ fn on_device(
         let (label, name) = ("cpu".to_owned(), Cpu::here().name);
         return Ok((
             session,
-            DeviceTaken { label, kind: "cpu", name, arch, threads: Some(threads), why, remarks, stages: vec![] },
+            DeviceTaken {
+                label,
+                kind: "cpu",
+                name,
+                arch,
+                threads: Some(threads),
+                why,
+                remarks,
+                stages: vec![],
+            },
             None,
         ));
     };
     let (mut opened, mut lost) = on_gpu(&engine, &label, gguf, &graph, options);
-    // What a kernel's proof did to the device is kept as its verdict: the next attempt goes without it.
+    // What a kernel's proof did to the device is kept as its verdict: the next attempt goes without
+    // it.
     for _ in 0..FAULTS {
         if lost {
             (opened, lost) = on_gpu(&engine, &label, gguf, &graph, options);
@@ -301,19 +321,26 @@ fn on_device(
     }
     let session = match opened {
         Ok(session) => session,
-        Err(source) if options.device == DeviceChoice::Auto => return Err(OpenError::Found { label, source }),
+        Err(source) if options.device == DeviceChoice::Auto => {
+            return Err(OpenError::Found { label, source });
+        }
         Err(source) => return Err(OpenError::Asked { label, source }),
     };
     let (kind, name, arch) = session.gpu().map_or(("", String::new(), String::new()), |gpu| {
         let info = gpu.device();
         (info.vendor.device_word(), info.name.clone(), info.arch_id.clone())
     });
-    if let Some((gpu, row)) = session.gpu().and_then(|gpu| Some((gpu, gpu.device().target.as_ref()?.stands_in()?))) {
+    if let Some((gpu, row)) =
+        session.gpu().and_then(|gpu| Some((gpu, gpu.device().target.as_ref()?.stands_in()?)))
+    {
         let id = gpu.device().target.as_ref().map_or("", Target::id);
-        remarks.push(format!("kjit has no row for {id}: compiled with what holds for all of {row}'s family"));
+        remarks.push(format!(
+            "kjit has no row for {id}: compiled with what holds for all of {row}'s family"
+        ));
     }
     remarks.extend(session.gpu().iter().flat_map(|gpu| gpu.remarks().iter().cloned()));
-    let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks, stages: vec![] };
+    let device =
+        DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks, stages: vec![] };
     Ok((session, device, Some(engine)))
 }
 
@@ -326,13 +353,29 @@ fn on_rank(
 ) -> Result<(Session, DeviceTaken, Option<Engine>), OpenError> {
     let (session, label, ranks) = open_rank(&engine, gguf, graph, options)?;
     let layers = (0, graph.states.len());
-    let (kind, name, arch, remarks) = session.gpu().map_or(("", String::new(), String::new(), vec![]), |gpu| {
-        let info = gpu.device();
-        (info.vendor.device_word(), info.name.clone(), info.arch_id.clone(), gpu.remarks().to_vec())
-    });
+    let (kind, name, arch, remarks) =
+        session.gpu().map_or(("", String::new(), String::new(), vec![]), |gpu| {
+            let info = gpu.device();
+            (
+                info.vendor.device_word(),
+                info.name.clone(),
+                info.arch_id.clone(),
+                gpu.remarks().to_vec(),
+            )
+        });
     let share = Some((ranks.rank, ranks.size));
-    let stage = StageTaken { label: label.clone(), name: name.clone(), arch: arch.clone(), layers, share };
-    let device = DeviceTaken { label, kind, name, arch, threads: None, why: None, remarks, stages: vec![stage] };
+    let stage =
+        StageTaken { label: label.clone(), name: name.clone(), arch: arch.clone(), layers, share };
+    let device = DeviceTaken {
+        label,
+        kind,
+        name,
+        arch,
+        threads: None,
+        why: None,
+        remarks,
+        stages: vec![stage],
+    };
     Ok((session, device, Some(engine)))
 }
 

@@ -22,7 +22,10 @@ pub enum PerplexityError {
     #[error(transparent)]
     Session(#[from] SessionError),
     /// Not even one window.
-    #[error("the text has {tokens} tokens, fewer than one window of {window}: give a longer text, or a smaller -c")]
+    #[error(
+        "the text has {tokens} tokens, fewer than one window of {window}: give a longer text, or \
+         a smaller -c"
+    )]
     TooShort {
         /// Tokens of the text.
         tokens: usize,
@@ -34,10 +37,10 @@ pub enum PerplexityError {
     Window(usize),
 }
 
-/// Tokenises `text` once, cuts it into windows (a last partial one is dropped), puts BOS first in each where
-/// the vocabulary adds it, and scores the predictions of the second half of each window, every window from
-/// the start of the sequence. After each window `progress` gets the windows done, the windows in all, and the
-/// perplexity so far.
+/// Tokenises `text` once, cuts it into windows (a last partial one is dropped), puts BOS first in
+/// each where the vocabulary adds it, and scores the predictions of the second half of each window,
+/// every window from the start of the sequence. After each window `progress` gets the windows done,
+/// the windows in all, and the perplexity so far.
 ///
 /// # Errors
 /// A text shorter than a window, and the session's.
@@ -50,7 +53,8 @@ pub fn perplexity(
     progress: &mut dyn FnMut(usize, usize, f64),
 ) -> Result<Perplexity, PerplexityError> {
     let ids = tokenizer.encode(text, EncodeOptions::RAW_PROMPT);
-    // Predictions of tokens window/2 + 1 .. window: by what stands before them, half a window at least.
+    // Predictions of tokens window/2 + 1 .. window: by what stands before them, half a window at
+    // least.
     let first = window / 2;
     if first + 1 >= window {
         return Err(PerplexityError::Window(window));
@@ -63,7 +67,9 @@ pub fn perplexity(
     let n_vocab = session.n_vocab();
     for (done, part) in ids.chunks_exact(window).enumerate() {
         let mut part = part.to_vec();
-        if let (true, Some(bos), Some(slot)) = (tokenizer.add_bos(), tokenizer.bos(), part.first_mut()) {
+        if let (true, Some(bos), Some(slot)) =
+            (tokenizer.add_bos(), tokenizer.bos(), part.first_mut())
+        {
             *slot = bos;
         }
         session.truncate(sequence, 0)?;

@@ -5,8 +5,8 @@ use kjit_kernels::noise::{Noise, inverse};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// What a sampler does with the logits, in this order: biases and the mask, penalties, then (unless greedy)
-/// top-k, temperature, top-p, min-p, and a draw.
+/// What a sampler does with the logits, in this order: biases and the mask, penalties, then (unless
+/// greedy) top-k, temperature, top-p, min-p, and a draw.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct SampleOptions {
@@ -18,8 +18,8 @@ pub struct SampleOptions {
     pub top_p: f32,
     /// Only tokens at least this times as likely as the most likely one; 0 for all.
     pub min_p: f32,
-    /// Logits of recent tokens are divided by this if positive, multiplied if negative (Keskar et al. 2019,
-    /// arXiv 1909.05858); 1 for none.
+    /// Logits of recent tokens are divided by this if positive, multiplied if negative (Keskar et
+    /// al. 2019, arXiv 1909.05858); 1 for none.
     pub repeat_penalty: f32,
     /// Subtracted once from logits of recent tokens.
     pub presence_penalty: f32,
@@ -62,8 +62,11 @@ impl TokenMask {
     pub fn of_bits(n_vocab: usize, bits: &[u32]) -> TokenMask {
         let (pairs, rest) = bits.as_chunks::<2>();
         let last = rest.first().map(|low| u64::from(*low));
-        let mut words: Vec<u64> =
-            pairs.iter().map(|[low, high]| u64::from(*low) | u64::from(*high) << 32).chain(last).collect();
+        let mut words: Vec<u64> = pairs
+            .iter()
+            .map(|[low, high]| u64::from(*low) | u64::from(*high) << 32)
+            .chain(last)
+            .collect();
         words.resize(n_vocab.div_ceil(64), 0);
         TokenMask { words }
     }
@@ -99,10 +102,11 @@ impl Default for SampleOptions {
     }
 }
 
-/// Chooses tokens. The same options, position, logits and history give the same tokens on every machine, whatever was
-/// drawn before: a draw adds noise of its own to each token's score ([`kjit_kernels::noise`]), made of the seed, the
-/// position and the token's id, and takes the greatest. So scores that differ in their last bits, as those of a
-/// cached prompt do, seldom give another token: of differences up to `d` at temperature 1, less than `d` of all draws.
+/// Chooses tokens. The same options, position, logits and history give the same tokens on every
+/// machine, whatever was drawn before: a draw adds noise of its own to each token's score
+/// ([`kjit_kernels::noise`]), made of the seed, the position and the token's id, and takes the
+/// greatest. So scores that differ in their last bits, as those of a cached prompt do, seldom give
+/// another token: of differences up to `d` at temperature 1, less than `d` of all draws.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
@@ -146,14 +150,15 @@ impl Sampler {
         self.mask = mask;
     }
 
-    /// Whether the choice follows from the logits as they are, by the options' temperature and cuts alone:
-    /// then a device can make it.
+    /// Whether the choice follows from the logits as they are, by the options' temperature and cuts
+    /// alone: then a device can make it.
     pub fn takes_logits_as_they_are(&self) -> bool {
         !self.options.penalises() && self.options.bias.is_empty() && self.mask.is_none()
     }
 
-    /// What it does to the logits before the choice, beside the mask, as a list with each token once, ids up to
-    /// `n_vocab`: for a device that does it. None where that may be more than `most` tokens: then the host does.
+    /// What it does to the logits before the choice, beside the mask, as a list with each token
+    /// once, ids up to `n_vocab`: for a device that does it. None where that may be more than
+    /// `most` tokens: then the host does.
     pub(crate) fn adjustments(&self, n_vocab: usize, most: usize) -> Option<Vec<Entry>> {
         let o = &self.options;
         let recent: &[u32] = if o.penalises() { &self.recent } else { &[] };
@@ -165,7 +170,11 @@ impl Sampler {
         recent.iter().for_each(|id| entries.entry(*id).or_default().1 += 1);
         let known = entries.into_iter().filter(|(id, _)| (*id as usize) < n_vocab);
         let entry = |(id, (bias, count)): (u32, (f32, u32))| {
-            let minus = if count > 0 { o.presence_penalty + o.frequency_penalty * count as f32 } else { 0.0 };
+            let minus = if count > 0 {
+                o.presence_penalty + o.frequency_penalty * count as f32
+            } else {
+                0.0
+            };
             Entry { id, bias, minus, repeated: count > 0 }
         };
         Some(known.map(entry).collect())
@@ -185,7 +194,8 @@ impl Sampler {
     /// Whether biases and the mask let a token through.
     pub(crate) fn may_choose(&self, token: u32) -> bool {
         let forbidden = |(id, bias): &(u32, f32)| *id == token && *bias == f32::NEG_INFINITY;
-        self.mask.as_ref().is_none_or(|mask| mask.allows(token)) && !self.options.bias.iter().any(forbidden)
+        self.mask.as_ref().is_none_or(|mask| mask.allows(token))
+            && !self.options.bias.iter().any(forbidden)
     }
 
     /// Where it is, to come back to.
@@ -198,7 +208,8 @@ impl Sampler {
         (self.recent, self.next) = (mark.recent, mark.next);
     }
 
-    /// Goes back, and takes in these tokens of those that were chosen since, the first ones: the others were not.
+    /// Goes back, and takes in these tokens of those that were chosen since, the first ones: the
+    /// others were not.
     pub(crate) fn back_to_after(&mut self, mark: Mark, chosen: &[u32]) {
         self.back_to(mark);
         chosen.iter().for_each(|&id| self.accept(id));
@@ -221,8 +232,8 @@ impl Sampler {
         logits.iter().any(|x| *x > f32::NEG_INFINITY)
     }
 
-    /// Enters a token into the history that penalties look at; [`Sampler::sample`] does this with what it
-    /// chooses.
+    /// Enters a token into the history that penalties look at; [`Sampler::sample`] does this with
+    /// what it chooses.
     pub fn accept(&mut self, token: u32) {
         if self.options.window == 0 {
             return;
@@ -243,9 +254,10 @@ impl Sampler {
         self.next = 0;
     }
 
-    /// Chooses a token and accepts it. `position` is the number of the sequence's tokens before it. `logits` has one for
-    /// each token of the vocabulary and is changed by biases, the mask and penalties. Among equals the lowest id wins;
-    /// NaN is never chosen. If no logit is a number, or no token is allowed, the result is 0.
+    /// Chooses a token and accepts it. `position` is the number of the sequence's tokens before it.
+    /// `logits` has one for each token of the vocabulary and is changed by biases, the mask and
+    /// penalties. Among equals the lowest id wins; NaN is never chosen. If no logit is a number, or
+    /// no token is allowed, the result is 0.
     pub fn sample(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.restrict(logits);
         self.choose(position, logits)
@@ -254,7 +266,11 @@ impl Sampler {
     /// The same of logits that [`Sampler::restrict`] has seen.
     pub(crate) fn choose(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
-        let token = if self.options.temperature > 0.0 { self.draw(position, logits) } else { greedy(logits) };
+        let token = if self.options.temperature > 0.0 {
+            self.draw(position, logits)
+        } else {
+            greedy(logits)
+        };
         self.accept(token);
         token
     }
@@ -283,11 +299,13 @@ impl Sampler {
         let o = &self.options;
         let c = &mut self.candidates;
         c.clear();
-        c.extend(logits.iter().enumerate().filter(|(_, x)| !x.is_nan()).map(|(i, &logit)| Candidate {
-            token: i as u32,
-            logit,
-            weight: 0.0,
-        }));
+        c.extend(
+            logits.iter().enumerate().filter(|(_, x)| !x.is_nan()).map(|(i, &logit)| Candidate {
+                token: i as u32,
+                logit,
+                weight: 0.0,
+            }),
+        );
         // −0 equals 0, as for the greedy choice and on a GPU; NaN is not among them.
         let likeliest_first = |a: &Candidate, b: &Candidate| {
             b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
@@ -305,14 +323,16 @@ impl Sampler {
             for c in c.iter_mut() {
                 c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
             }
-            // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it keeps, so
-            // the two commute but for its sum: top-p's share is of the whole, and is taken first.
+            // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it
+            // keeps, so the two commute but for its sum: top-p's share is of the whole, and is
+            // taken first.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
         }
         let noise = Noise { seed: o.seed, position: u32::try_from(position).unwrap_or(u32::MAX) };
-        let drawn = noise.draw(c.iter().map(|c| (c.token, c.logit - largest)), inverse(o.temperature));
+        let drawn =
+            noise.draw(c.iter().map(|c| (c.token, c.logit - largest)), inverse(o.temperature));
         drawn.unwrap_or_else(|| greedy(logits))
     }
 }
@@ -382,7 +402,10 @@ mod tests {
             let sum: f32 = logits.iter().map(|&x| weight(x)).sum();
             for (n, &x) in found.iter().zip(&logits) {
                 // Four standard deviations of 20000 draws are at most 0.015.
-                assert!((*n as f32 / 20_000.0 - weight(x) / sum).abs() < 0.015, "{temperature}: {found:?}");
+                assert!(
+                    (*n as f32 / 20_000.0 - weight(x) / sum).abs() < 0.015,
+                    "{temperature}: {found:?}"
+                );
             }
         }
     }
@@ -411,7 +434,8 @@ mod tests {
     /// Over seeds at one position, and over positions of one seed.
     #[test]
     fn draws_pass_a_chi_square_test_against_the_softmax_of_what_cuts_leave() {
-        let logits: Vec<f32> = (0..60u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 4e6).collect();
+        let logits: Vec<f32> =
+            (0..60u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 8) as f32 / 4e6).collect();
         type Cut = fn(&mut SampleOptions);
         let cuts: [Cut; 5] = [
             |_| {},
@@ -446,7 +470,11 @@ mod tests {
             let least = f64::from(options.min_p) * weight(logits[order[0]]);
             order.retain(|&i| weight(logits[i]) >= least);
             let sum: f64 = order.iter().map(|&i| weight(logits[i])).sum();
-            assert_eq!(order.iter().map(|&i| found[i]).sum::<usize>(), DRAWS, "nothing else is drawn");
+            assert_eq!(
+                order.iter().map(|&i| found[i]).sum::<usize>(),
+                DRAWS,
+                "nothing else is drawn"
+            );
             // Those that are seldom expected count as one.
             let (mut chi, mut cells, mut rest) = (0.0, 0, (0.0, 0.0));
             for &i in &order {
@@ -461,14 +489,19 @@ mod tests {
             if rest.0 > 0.0 {
                 (chi, cells) = (chi + (rest.1 - rest.0).powi(2) / rest.0, cells + 1);
             }
-            // Four standard deviations above the mean of chi-square with so many degrees of freedom.
+            // Four standard deviations above the mean of chi-square with so many degrees of
+            // freedom.
             let freedom = f64::from(cells - 1).max(1.0);
-            assert!(chi < freedom + 4.0 * (2.0 * freedom).sqrt(), "{chi} of {freedom}, by seed {by_seed}");
+            assert!(
+                chi < freedom + 4.0 * (2.0 * freedom).sqrt(),
+                "{chi} of {freedom}, by seed {by_seed}"
+            );
         }
     }
 
-    /// Scores of a cached prompt differ from those of a whole one by some 1e-3. To first order a draw changes with the
-    /// probability ½ Σ p(i) p(j) |d(i) − d(j)|, for d of deviation σ at most σ / √π.
+    /// Scores of a cached prompt differ from those of a whole one by some 1e-3. To first order a
+    /// draw changes with the probability ½ Σ p(i) p(j) |d(i) − d(j)|, for d of deviation σ at most
+    /// σ / √π.
     #[test]
     fn a_small_change_of_the_scores_seldom_changes_a_draw() {
         const DRAWS: usize = 30_000;
@@ -476,7 +509,9 @@ mod tests {
         let mut normal = || {
             let mut sum = 0.0;
             for _ in 0..12 {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
                 sum += (state >> 40) as f32 / (1 << 24) as f32;
             }
             sum - 6.0
@@ -489,7 +524,8 @@ mod tests {
             moved.iter_mut().for_each(|x| *x += 1e-3 * normal());
             differ += usize::from(s.sample(at, &mut logits.clone()) != s.sample(at, &mut moved));
         }
-        // 0.56e-3 of 30000 are 17. A place in a sum over the vocabulary crosses each of its borders.
+        // 0.56e-3 of 30000 are 17. A place in a sum over the vocabulary crosses each of its
+        // borders.
         assert!((1..30).contains(&differ), "{differ} of {DRAWS}");
     }
 
@@ -505,8 +541,10 @@ mod tests {
 
     #[test]
     fn biases_and_masks_forbid_and_favour_and_an_empty_choice_is_told() {
-        let mut s =
-            Sampler::new(SampleOptions { bias: vec![(2, f32::NEG_INFINITY), (0, 2.0)], ..SampleOptions::default() });
+        let mut s = Sampler::new(SampleOptions {
+            bias: vec![(2, f32::NEG_INFINITY), (0, 2.0)],
+            ..SampleOptions::default()
+        });
         assert_eq!(s.sample(0, &mut [0.5, 1.0, 9.0, 2.0]), 0);
         assert!(!s.takes_logits_as_they_are());
         s.set_mask(Some(TokenMask::new(4, [1, 2, 77])));
@@ -515,7 +553,8 @@ mod tests {
         // Drawn, too: nothing that is forbidden, however warm.
         let mut warm = sampler(|o| o.temperature = 100.0);
         warm.set_mask(Some(TokenMask::new(100, [63, 64])));
-        let drawn: std::collections::BTreeSet<u32> = (0..200).map(|at| warm.sample(at, &mut [1.0; 100])).collect();
+        let drawn: std::collections::BTreeSet<u32> =
+            (0..200).map(|at| warm.sample(at, &mut [1.0; 100])).collect();
         assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [63, 64]);
     }
 

@@ -1,12 +1,13 @@
-//! Lines that quote what a file, a request or another program said, at a length that a screen has room for.
+//! Lines that quote what a file, a request or another program said, at a length that a screen has
+//! room for.
 
 use std::borrow::Cow;
 
 /// The most characters of a line that says what is wrong.
 pub const LINE: usize = 500;
 
-/// The text with `most` characters at most: of a longer one the middle goes, since a line begins with what is wrong
-/// and ends with what to do.
+/// The text with `most` characters at most: of a longer one the middle goes, since a line begins
+/// with what is wrong and ends with what to do.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most || text.chars().count() <= most {
         return Cow::Borrowed(text);
@@ -15,7 +16,8 @@ pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     let end = room / 3;
     let at = |index: Option<(usize, char)>| index.map_or(text.len(), |(at, _)| at);
     let begin = text.get(..at(text.char_indices().nth(room - end))).unwrap_or_default();
-    let end = text.get(at(text.char_indices().rev().nth(end.saturating_sub(1)))..).unwrap_or_default();
+    let end =
+        text.get(at(text.char_indices().rev().nth(end.saturating_sub(1)))..).unwrap_or_default();
     Cow::Owned(format!("{begin}…{end}"))
 }
 
@@ -30,6 +32,9 @@ mod tests {
         assert_eq!(shortened("ääääääääää", 10), "ääääääääää");
         let long = format!("begin {} end", "ü\u{1f600}".repeat(100_000));
         let short = shortened(&long, LINE);
-        assert!(short.chars().count() == LINE && short.starts_with("begin ") && short.ends_with(" end"), "{short}");
+        assert!(
+            short.chars().count() == LINE && short.starts_with("begin ") && short.ends_with(" end"),
+            "{short}"
+        );
     }
 }

@@ -17,11 +17,16 @@ pub struct StopWatcher<'a> {
 impl<'a> StopWatcher<'a> {
     /// An answer that any of these texts ends.
     pub fn new(tokenizer: &'a Tokenizer, stop: &'a [String]) -> Self {
-        StopWatcher { detokenizer: Detokenizer::new(tokenizer, false), stop, text: String::new(), shown: 0 }
+        StopWatcher {
+            detokenizer: Detokenizer::new(tokenizer, false),
+            stop,
+            text: String::new(),
+            shown: 0,
+        }
     }
 
-    /// The same where these control tokens are text too: those that a [reply's form](crate::chat::Form) is
-    /// told by.
+    /// The same where these control tokens are text too: those that a [reply's
+    /// form](crate::chat::Form) is told by.
     pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
         let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
         let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);
@@ -29,13 +34,22 @@ impl<'a> StopWatcher<'a> {
     }
 
     /// The next token. What is certain goes to `on_text`; breaking there interrupts.
-    pub fn push(&mut self, id: u32, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) -> ControlFlow<StopReason> {
+    pub fn push(
+        &mut self,
+        id: u32,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<StopReason> {
         // An id without text (a vocabulary padded beyond its tokens) says nothing.
         let Ok(Some(piece)) = self.detokenizer.push(id) else { return ControlFlow::Continue(()) };
         // A stop text may have begun in earlier pieces, but not before what was shown.
         self.text.push_str(&piece);
         let unseen = self.text.get(self.shown..).unwrap_or_default();
-        let found = self.stop.iter().filter(|s| !s.is_empty()).filter_map(|s| unseen.find(s.as_str())).min();
+        let found = self
+            .stop
+            .iter()
+            .filter(|s| !s.is_empty())
+            .filter_map(|s| unseen.find(s.as_str()))
+            .min();
         if let Some(at) = found {
             self.text.truncate(self.shown + at);
             let _ = self.show(self.text.len(), on_text);
@@ -55,8 +69,8 @@ impl<'a> StopWatcher<'a> {
         let _ = self.show(self.text.len(), on_text);
     }
 
-    /// The end where the answer was cut: as [`StopWatcher::finish`], without a character whose last bytes did not
-    /// come.
+    /// The end where the answer was cut: as [`StopWatcher::finish`], without a character whose last
+    /// bytes did not come.
     pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         self.detokenizer.finish();
         let _ = self.show(self.text.len(), on_text);
@@ -67,7 +81,11 @@ impl<'a> StopWatcher<'a> {
         self.text
     }
 
-    fn show(&mut self, until: usize, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) -> ControlFlow<()> {
+    fn show(
+        &mut self,
+        until: usize,
+        on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         let piece = self.text.get(self.shown..until).unwrap_or_default();
         self.shown = until;
         if piece.is_empty() { ControlFlow::Continue(()) } else { on_text(piece) }

@@ -1,5 +1,5 @@
-//! General categories of characters: Unicode 15.1, as the vocabularies in GGUF files were made with. A newer
-//! table would split text in scripts added since in other places.
+//! General categories of characters: Unicode 15.1, as the vocabularies in GGUF files were made
+//! with. A newer table would split text in scripts added since in other places.
 
 mod runs;
 
@@ -92,7 +92,8 @@ impl Category {
 
     /// P: any punctuation.
     pub fn is_punctuation(self) -> bool {
-        (Category::ConnectorPunctuation as u8..=Category::OtherPunctuation as u8).contains(&(self as u8))
+        (Category::ConnectorPunctuation as u8..=Category::OtherPunctuation as u8)
+            .contains(&(self as u8))
     }
 
     /// S: any symbol.
@@ -102,7 +103,8 @@ impl Category {
 
     /// Z: any separator.
     pub fn is_separator(self) -> bool {
-        (Category::SpaceSeparator as u8..=Category::ParagraphSeparator as u8).contains(&(self as u8))
+        (Category::SpaceSeparator as u8..=Category::ParagraphSeparator as u8)
+            .contains(&(self as u8))
     }
 }
 
@@ -128,7 +130,9 @@ pub fn category(point: u32) -> Category {
         return Category::Unassigned;
     }
     let at = STARTS.partition_point(|(start, _)| *start <= point);
-    at.checked_sub(1).and_then(|at| STARTS.get(at)).map_or(Category::Unassigned, |(_, category)| *category)
+    at.checked_sub(1)
+        .and_then(|at| STARTS.get(at))
+        .map_or(Category::Unassigned, |(_, category)| *category)
 }
 
 #[cfg(test)]
@@ -143,7 +147,9 @@ mod tests {
             digest = (digest ^ place as u64).wrapping_mul(0x100_0000_01B3);
         }
         assert_eq!(digest, runs::DIGEST);
-        assert!(Category::ALL.iter().enumerate().all(|(place, category)| *category as usize == place));
+        assert!(
+            Category::ALL.iter().enumerate().all(|(place, category)| *category as usize == place)
+        );
         assert_eq!(category(0x2FFC), Category::OtherSymbol, "assigned in 15.1");
         assert_eq!(category(0x105C0), Category::Unassigned, "assigned in 16.0");
         assert_eq!(category(0x11_0000), Category::Unassigned);

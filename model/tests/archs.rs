@@ -1,4 +1,5 @@
-//! The host executor against llama.cpp on a tiny model of every architecture (tests/data/oracle/archs).
+//! The host executor against llama.cpp on a tiny model of every architecture
+//! (tests/data/oracle/archs).
 
 mod support;
 
@@ -12,12 +13,12 @@ use support::files::model_path;
 use support::one::One;
 use support::oracle::{ids, log_sum_exp, oracle};
 
-/// Models that are refused, by name: what is still to be done (nothing). Whoever does it takes the name off this list,
-/// or the test fails.
+/// Models that are refused, by name: what is still to be done (nothing). Whoever does it takes the
+/// name off this list, or the test fails.
 const REFUSED: &[&str] = &[];
 
-/// Of the truth's probabilities, KL(truth ‖ got). A sound pass in f32 lands at 1e-11; the smallest slip of a
-/// factor is far above this.
+/// Of the truth's probabilities, KL(truth ‖ got). A sound pass in f32 lands at 1e-11; the smallest
+/// slip of a factor is far above this.
 const LIMIT: f64 = 1e-6;
 
 /// A greedy step whose best two logits are nearer than this may go the other way.
@@ -40,12 +41,19 @@ fn cases(folder: &str) -> Vec<Case> {
         return found;
     }
     for entry in index["models"].as_array().unwrap() {
-        let [name, arch, file] = ["name", "arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
+        let [name, arch, file] =
+            ["name", "arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
         if !wanted(&name) {
             continue;
         }
-        let path = model_path(&format!("{folder}/{file}")).unwrap_or_else(|| panic!("{folder}/{file} was not made"));
-        found.push(Case { name, arch, entry: entry.clone(), file: Arc::new(Gguf::open(path).unwrap()) });
+        let path = model_path(&format!("{folder}/{file}"))
+            .unwrap_or_else(|| panic!("{folder}/{file} was not made"));
+        found.push(Case {
+            name,
+            arch,
+            entry: entry.clone(),
+            file: Arc::new(Gguf::open(path).unwrap()),
+        });
     }
     found
 }
@@ -53,12 +61,17 @@ fn cases(folder: &str) -> Vec<Case> {
 /// Calls `test` with every model, on two threads, and fails with all that it found wrong.
 fn each(folder: &str, test: impl Fn(&Case) -> Result<(), String> + Sync) {
     let cases = cases(folder);
-    let halves: Vec<Vec<&Case>> = (0..2).map(|i| cases.iter().skip(i).step_by(2).collect()).collect();
+    let halves: Vec<Vec<&Case>> =
+        (0..2).map(|i| cases.iter().skip(i).step_by(2).collect()).collect();
     let wrong: Vec<String> = std::thread::scope(|s| {
         let threads: Vec<_> = halves
             .iter()
             .map(|half| {
-                let run = || half.iter().filter_map(|c| test(c).err().map(|e| format!("{}: {e}", c.name))).collect();
+                let run = || {
+                    half.iter()
+                        .filter_map(|c| test(c).err().map(|e| format!("{}: {e}", c.name)))
+                        .collect()
+                };
                 s.spawn(run)
             })
             .collect();
@@ -110,7 +123,8 @@ fn feed(exec: &mut One, ids: &[u32], want: Want) -> Result<Vec<f32>, String> {
 
 /// The largest KL of the last positions' rows from the truth's.
 fn worst(case: &Case, rows: &[f32], vocab: usize) -> f64 {
-    let truth: Vec<Vec<f32>> = case.entry["logits"].as_array().unwrap().iter().map(floats).collect();
+    let truth: Vec<Vec<f32>> =
+        case.entry["logits"].as_array().unwrap().iter().map(floats).collect();
     let last = &rows[rows.len() - truth.len() * vocab..];
     last.chunks_exact(vocab).zip(&truth).map(|(got, want)| kl(want, got)).fold(0.0, f64::max)
 }
@@ -125,7 +139,8 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
         let built = graph(case);
         if REFUSED.contains(&case.name.as_str()) {
             let error = built.err().ok_or("it is not refused any more: take it off the list")?;
-            let named = error.contains(&format!("'{}'", case.arch)) || error.contains(&format!("'{}.", case.arch));
+            let named = error.contains(&format!("'{}'", case.arch))
+                || error.contains(&format!("'{}.", case.arch));
             return if named && !error.contains('\n') {
                 Ok(())
             } else {
@@ -133,12 +148,20 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
             };
         }
         if is_encoder(case) {
-            let got = executor(case, 512)?.host().embed(&ids(&case.entry["ids"])).map_err(|e| e.to_string())?;
+            let got = executor(case, 512)?
+                .host()
+                .embed(&ids(&case.entry["ids"]))
+                .map_err(|e| e.to_string())?;
             let want = floats(&case.entry["embedding"]);
             let off = support::near::off(&got, &want);
-            let refused =
-                executor(case, 512)?.feed(&[5], Want::Last).is_err_and(|e| e.to_string().contains(&case.arch));
-            return if off < 1e-5 && refused { Ok(()) } else { Err(format!("off by {off:.1e}, refused {refused}")) };
+            let refused = executor(case, 512)?
+                .feed(&[5], Want::Last)
+                .is_err_and(|e| e.to_string().contains(&case.arch));
+            return if off < 1e-5 && refused {
+                Ok(())
+            } else {
+                Err(format!("off by {off:.1e}, refused {refused}"))
+            };
         }
         let (prompt, vocab) = (ids(&case.entry["ids"]), built?.n_vocab());
         for batch in [512, 7, 1] {
@@ -152,7 +175,9 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
         let mut exec = executor(case, 512)?;
         let mut row = feed(&mut exec, &prompt, Want::Last)?;
         let margins = case.entry["margins"].as_array().unwrap();
-        for (step, (want, margin)) in ids(&case.entry["greedy"]).into_iter().zip(margins).enumerate() {
+        for (step, (want, margin)) in
+            ids(&case.entry["greedy"]).into_iter().zip(margins).enumerate()
+        {
             check_scores(&row).map_err(|e| e.to_string())?;
             let got = best(&row);
             if got != want && margin.as_f64().unwrap() as f32 > NEAR {
@@ -166,8 +191,16 @@ fn every_architecture_is_right_whole_in_pieces_and_token_by_token() {
 
 /// Rows that should be the same, of logits some units wide: f32 sums in another order.
 fn same(what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
-    let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, |m: f32, d| if d.is_nan() { d } else { m.max(d) });
-    if a.len() == b.len() && far < 2e-3 { Ok(()) } else { Err(format!("{what}: logits {far} apart")) }
+    let far = a
+        .iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |m: f32, d| if d.is_nan() { d } else { m.max(d) });
+    if a.len() == b.len() && far < 2e-3 {
+        Ok(())
+    } else {
+        Err(format!("{what}: logits {far} apart"))
+    }
 }
 
 #[test]
@@ -179,8 +212,8 @@ fn going_back_and_on_is_as_going_there_at_once() {
         let prompt = ids(&case.entry["ids"]);
         let mut exec = executor(case, 512)?;
         let there = feed(&mut exec, &prompt, Want::Last)?;
-        // Back over what was fed at once, and over what came in steps: before and behind a checkpoint, where
-        // there are such.
+        // Back over what was fed at once, and over what came in steps: before and behind a
+        // checkpoint, where there are such.
         for back in [23, 11, 1, 0] {
             exec.truncate(back);
             for &other in prompt.iter().rev().take(3) {
@@ -190,7 +223,11 @@ fn going_back_and_on_is_as_going_there_at_once() {
             if exec.tokens() != back {
                 return Err(format!("{} tokens are there, not {back}", exec.tokens()));
             }
-            same(&format!("back to {back}"), &there, &feed(&mut exec, &prompt[back..], Want::Last)?)?;
+            same(
+                &format!("back to {back}"),
+                &there,
+                &feed(&mut exec, &prompt[back..], Want::Last)?,
+            )?;
         }
         Ok(())
     });
@@ -215,10 +252,16 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
         if REFUSED.contains(&case.name.as_str()) {
             return Ok(());
         }
-        let vector = |pooling| kjit_model::arch::build_vector(&case.file, pooling).map_err(|e| e.to_string());
+        let vector = |pooling| {
+            kjit_model::arch::build_vector(&case.file, pooling).map_err(|e| e.to_string())
+        };
         let whole = graph(case)?;
         if is_encoder(case) {
-            return if vector(None)? == whole { Ok(()) } else { Err("an encoder is another as a vector".into()) };
+            return if vector(None)? == whole {
+                Ok(())
+            } else {
+                Err("an encoder is another as a vector".into())
+            };
         }
         let error = vector(None).err().ok_or("nobody said how to pool")?;
         if !error.contains(&format!("'{}'", case.arch)) {
@@ -227,8 +270,7 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
         let rows = vector(Some(Pooling::Mean))?;
         let name = &rows.value(rows.logits).name;
         let read = whole.find(name).ok_or("no such rows")?;
-        let is_head =
-            |op: &Op| matches!(op, Op::MatMul(m) if m.x == read && whole.value(m.out).width == whole.n_vocab());
+        let is_head = |op: &Op| matches!(op, Op::MatMul(m) if m.x == read && whole.value(m.out).width == whole.n_vocab());
         if !whole.ops.iter().any(is_head) {
             return Err(format!("no scores are made from '{name}'"));
         }
@@ -241,14 +283,23 @@ fn a_vector_of_a_model_that_scores_tokens_is_made_of_the_rows_that_its_scores_ar
         let last = seen.data[seen.data.len() - seen.width..].to_vec();
         let mean: Vec<f32> = (0..seen.width)
             .map(|i| {
-                seen.data.iter().skip(i).step_by(seen.width).map(|x| f64::from(*x)).sum::<f64>() / prompt.len() as f64
+                seen.data.iter().skip(i).step_by(seen.width).map(|x| f64::from(*x)).sum::<f64>()
+                    / prompt.len() as f64
             })
             .map(|x| x as f32)
             .collect();
         for (pooling, want) in [(Pooling::Last, last), (Pooling::Mean, mean)] {
-            let options = OpenOptions { context: Some(48), precise: true, threads: 1, ..OpenOptions::default() };
+            let options = OpenOptions {
+                context: Some(48),
+                precise: true,
+                threads: 1,
+                ..OpenOptions::default()
+            };
             let session = Session::on_cpu(Arc::clone(&case.file), vector(Some(pooling))?, &options);
-            let got = One::of(session.map_err(|e| e.to_string())?).host().embed(&prompt).map_err(|e| e.to_string())?;
+            let got = One::of(session.map_err(|e| e.to_string())?)
+                .host()
+                .embed(&prompt)
+                .map_err(|e| e.to_string())?;
             let off = support::near::off(&got, &want);
             if off.is_nan() || off > 1e-5 {
                 return Err(format!("{pooling:?} is off by {off:.1e}"));
@@ -287,7 +338,11 @@ fn drawn_models_are_right_whole_in_pieces_and_token_by_token() {
         if draw.vector {
             let got = drawn(draw, 512)?.host().embed(&draw.ids).map_err(|e| e.to_string())?;
             let off = support::near::off(&got, golden);
-            return if off < 1e-4 { Ok(()) } else { Err(format!("the vector is off by {off:.1e}")) };
+            return if off < 1e-4 {
+                Ok(())
+            } else {
+                Err(format!("the vector is off by {off:.1e}"))
+            };
         }
         for chunk in [512, 7, 1] {
             let mut exec = drawn(draw, chunk)?;

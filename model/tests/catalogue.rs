@@ -1,4 +1,5 @@
-//! The catalogue of common models: every row is a model, and real files find their kernels among its.
+//! The catalogue of common models: every row is a model, and real files find their kernels among
+//! its.
 
 mod support;
 
@@ -14,8 +15,9 @@ use support::shapes::LLAMA_8B;
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
 
-/// As `run` and `warm` have it where nothing else is asked, without the kernel of a whole token: it is of all kinds of
-/// steps that the one file has. Where it is neither there nor can be compiled a token is launches.
+/// As `run` and `warm` have it where nothing else is asked, without the kernel of a whole token: it
+/// is of all kinds of steps that the one file has. Where it is neither there nor can be compiled a
+/// token is launches.
 fn options() -> OpenOptions {
     OpenOptions {
         context: Some(8192),
@@ -42,7 +44,10 @@ fn assert_covered(what: &str, graph: &Graph) {
         let all = common(target);
         for job in jobs(graph, target) {
             let (name, constants) = (job.source.name(), &job.constants);
-            assert!(all.contains(&job), "{what} on {target}: {name} with {constants} is not in the common set");
+            assert!(
+                all.contains(&job),
+                "{what} on {target}: {name} with {constants} is not in the common set"
+            );
         }
     }
 }
@@ -55,7 +60,13 @@ fn every_row_is_a_model_with_kernels_for_prompts_too() {
         for target in TARGETS {
             let target = Target::parse(target).unwrap();
             let (options, tuned) = (options(), Kept::of(&engine));
-            let plan = plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &tuned });
+            let plan = plan(&Request {
+                graph: &graph,
+                target: &target,
+                options: &options,
+                keep: &[],
+                tuned: &tuned,
+            });
             let plan = plan.unwrap_or_else(|e| panic!("{} on {target}: {e}", row.name));
             assert_eq!(plan.no_prompts, None, "{} on {target}", row.name);
         }
@@ -73,8 +84,8 @@ fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
     assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
 }
 
-/// A machine without a compiler finds in a pack what its kernels' compiler was asked by, and so the same
-/// kernels.
+/// A machine without a compiler finds in a pack what its kernels' compiler was asked by, and so the
+/// same kernels.
 #[test]
 fn the_small_kernel_that_a_compiler_of_gfx908_is_asked_by_is_among_a_models() {
     let graph = COMMON[0].graph().unwrap();

@@ -1,5 +1,5 @@
-//! What a hostile template can do to the process that renders it: nothing. Every case ends in a typed error
-//! of one line, on a thread with little stack, within bounds of memory and time.
+//! What a hostile template can do to the process that renders it: nothing. Every case ends in a
+//! typed error of one line, on a thread with little stack, within bounds of memory and time.
 
 mod support;
 
@@ -11,14 +11,15 @@ use support::peak::{Counting, peak_of};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What rendering may allocate at once: what is counted, and twice that again while a text or a list grows.
+/// What rendering may allocate at once: what is counted, and twice that again while a text or a
+/// list grows.
 const MOST: usize = 3 * MAX_MEMORY;
 
 /// A quarter of what a thread has by default.
 const STACK: usize = 512 << 10;
 
-/// Renders a template on a small thread; the error, or what was written. Checks memory, time and the error's
-/// form.
+/// Renders a template on a small thread; the error, or what was written. Checks memory, time and
+/// the error's form.
 fn render(source: &str) -> Result<String, ChatError> {
     let source = source.to_owned();
     let run = move || {
@@ -45,7 +46,9 @@ fn render(source: &str) -> Result<String, ChatError> {
 fn too_much(source: &str) {
     let what: String = source.chars().take(80).collect();
     match render(source) {
-        Err(ChatError::Limit { line, problem, .. }) => assert!(line > 0 && !problem.is_empty(), "{what}"),
+        Err(ChatError::Limit { line, problem, .. }) => {
+            assert!(line > 0 && !problem.is_empty(), "{what}")
+        }
         other => panic!("{what}: {:.200}", format!("{other:?}")),
     }
 }
@@ -101,11 +104,19 @@ fn chains_of_any_length_take_no_stack() {
     assert_eq!(render(&chain("1", " < 2 > 1")).unwrap(), "True");
     assert_eq!(render(&chain("1", " is number")).unwrap(), "True");
     assert_eq!(
-        render(&chain("[]", " + [1]")).map_err(|e| e.to_string()).unwrap_err().matches("asks for too much").count(),
+        render(&chain("[]", " + [1]"))
+            .map_err(|e| e.to_string())
+            .unwrap_err()
+            .matches("asks for too much")
+            .count(),
         1
     );
     assert_eq!(render(&chain("1", " if 1")).unwrap(), "1");
-    assert_eq!(render(&format!("{{% if 0 %}}{}{{% else %}}x{{% endif %}}", "{% elif 0 %}".repeat(n))).unwrap(), "x");
+    assert_eq!(
+        render(&format!("{{% if 0 %}}{}{{% else %}}x{{% endif %}}", "{% elif 0 %}".repeat(n)))
+            .unwrap(),
+        "x"
+    );
     assert!(matches!(render(&chain("x", ".a")), Err(ChatError::Render { .. })));
     assert!(matches!(render(&chain("x", "[0]")), Err(ChatError::Render { .. })));
     assert!(matches!(render(&chain("x", "()")), Err(ChatError::Render { .. })));
@@ -117,17 +128,24 @@ fn chains_of_any_length_take_no_stack() {
 fn recursion_ends() {
     too_much("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}");
     too_much("{% macro m(x) %}{{ [[m(x)]] }}{% endmacro %}{{ m(1) }}");
-    too_much("{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}");
+    too_much(
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}",
+    );
     too_much(
         "{% macro m() %}{% if 1 %}{% for x in [1] %}{% set y %}{{ m() }}{% endset %}{% endfor %}{% endif %}{% endmacro %}{{ m() }}",
     );
-    too_much("{% macro m() %}{% if caller %}{% endif %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}");
+    too_much(
+        "{% macro m() %}{% if caller %}{% endif %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}",
+    );
     too_much(
         "{% macro m() %}{% call m() %}{{ m() }}{% endcall %}{{ caller() }}{% endmacro %}{% call m() %}x{% endcall %}",
     );
     too_much("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}");
-    let deep =
-        format!("{{% macro m() %}}{{{{ {}m(){} }}}}{{% endmacro %}}{{{{ m() }}}}", "[".repeat(50), "]".repeat(50));
+    let deep = format!(
+        "{{% macro m() %}}{{{{ {}m(){} }}}}{{% endmacro %}}{{{{ m() }}}}",
+        "[".repeat(50),
+        "]".repeat(50)
+    );
     too_much(&deep);
     let map = format!("{{{{ [[1]]|map({})|list }}}}", vec!["'map'"; 5_000].join(","));
     assert!(matches!(render(&map), Err(ChatError::Limit { .. } | ChatError::Render { .. })));
@@ -146,7 +164,8 @@ fn values_do_not_nest_without_end() {
         "[[1, ns.x]]|map('last')|list",
     ] {
         let source = format!(
-            "{{% set ns = namespace(x=[]) %}}{{% for i in range(50000) %}}{{% set ns.x = {grow} %}}{{% endfor %}}"
+            "{{% set ns = namespace(x=[]) %}}{{% for i in range(50000) %}}{{% set ns.x = {grow} \
+             %}}{{% endfor %}}"
         );
         too_much(&format!("{source}{{{{ ns.x|tojson }}}}"));
         too_much(&format!("{source}{{{{ ns.x == ns.x }}}}"));
@@ -172,10 +191,16 @@ fn values_do_not_nest_without_end() {
         }
     }
     assert_eq!(render(&format!("{doubled}{{{{ ns.x|length }}}}")).unwrap(), "2");
-    for cycle in ["ns.x = ns", "ns.x = [ns]", "ns.x = {'a': ns}", "ns.x = loop", "ns.x = ns.items"] {
-        let source = format!("{{% set ns = namespace() %}}{{% for i in [1] %}}{{% set {cycle} %}}{{% endfor %}}");
+    for cycle in ["ns.x = ns", "ns.x = [ns]", "ns.x = {'a': ns}", "ns.x = loop", "ns.x = ns.items"]
+    {
+        let source = format!(
+            "{{% set ns = namespace() %}}{{% for i in [1] %}}{{% set {cycle} %}}{{% endfor %}}"
+        );
         let result = render(&source);
-        assert!(matches!(result, Err(ChatError::Render { .. })) || cycle.ends_with("items"), "{cycle}: {result:?}");
+        assert!(
+            matches!(result, Err(ChatError::Render { .. })) || cycle.ends_with("items"),
+            "{cycle}: {result:?}"
+        );
     }
     assert!(render("{% set n = namespace() %}{% set m = namespace(a=n) %}").is_err());
     assert!(render("{% for i in [1, 2] %}{{ loop.changed(loop) }}{% endfor %}").is_err());
@@ -242,8 +267,14 @@ fn memory_ends_before_the_machines_does() {
     assert!(render("{{ [1]|batch(1000000000000, 0)|list }}").is_err());
     assert!(render("{{ [1]|slice(1000000000000, 0)|list }}").is_err());
     assert!(render("{{ 2 ** 1000000000000 }}").is_err());
-    assert_eq!(render("{{ 'x'|tojson(indent=1000000) }}").unwrap_or_else(|_| "refused".into()), "refused");
-    assert_eq!(render("{{ 1|round(1000000000000) }} {{ 1.0|round(1000000000000) }}").unwrap(), "1 1.0");
+    assert_eq!(
+        render("{{ 'x'|tojson(indent=1000000) }}").unwrap_or_else(|_| "refused".into()),
+        "refused"
+    );
+    assert_eq!(
+        render("{{ 1|round(1000000000000) }} {{ 1.0|round(1000000000000) }}").unwrap(),
+        "1 1.0"
+    );
     for method in ["center", "ljust", "rjust", "zfill"] {
         too_much(&format!("{{{{ 'a'.{method}(10 ** 12) }}}}"));
     }
@@ -261,28 +292,40 @@ fn memory_ends_before_the_machines_does() {
     too_much("{{ ('<' * 30000000)|e }}");
     too_much("{{ ('&' * 30000000)|urlencode }}");
     too_much("{{ [1]|slice(10 ** 9)|list }}");
-    too_much("{{ [1]|tojson(indent='a' * 1000000)|length }}{{ [[[[[1] * 50]]]]|tojson(indent='a' * 1000000) }}");
+    too_much(
+        "{{ [1]|tojson(indent='a' * 1000000)|length }}{{ [[[[[1] * 50]]]]|tojson(indent='a' * 1000000) }}",
+    );
     too_much("{{ range(100000)[::1]|list * 100 }}");
     // What is thrown away counts no longer.
     let reused = "{% for i in range(200) %}{% set x = 'a' * 1000000 %}{% endfor %}done";
     assert_eq!(render(reused).unwrap(), "done");
     // Captured text counts as written text does.
-    too_much("{% macro m(n) %}{% for i in range(100000) %}{{ 'a' * 10000 }}{% endfor %}{% endmacro %}{{ m()|length }}");
+    too_much(
+        "{% macro m(n) %}{% for i in range(100000) %}{{ 'a' * 10000 }}{% endfor %}{% endmacro %}{{ m()|length }}",
+    );
     too_much(
         "{% set x %}{% for i in range(100000) %}aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa{% for j in range(9) %}{{ 'a' * 1000 }}{% endfor %}{% endfor %}{% endset %}",
     );
     // Many loops over a long list at once hold it once.
-    let loops =
-        "{% set x = [1] * 1000000 %}{% macro m(n) %}{% for i in x %}{{ m(n) }}{% endfor %}{% endmacro %}{{ m(1) }}";
+    let loops = "{% set x = [1] * 1000000 %}{% macro m(n) %}{% for i in x %}{{ m(n) }}{% endfor %}{% endmacro %}{{ m(1) }}";
     too_much(loops);
 }
 
 #[test]
 fn time_ends() {
-    too_much("{% for a in range(100000) %}{% for b in range(100000) %}{% set c = a * b %}{% endfor %}{% endfor %}");
-    too_much("{% set x = 'ab' * 10000000 %}{% for a in range(100000) %}{{ 'abc' in x }}{% endfor %}");
-    too_much("{% set x = range(100000)|list %}{% for a in range(100000) %}{{ -1 in x }}{% endfor %}");
-    assert_eq!(render("{% set x = range(100000)|list %}{{ x|map('string')|unique|list|length }}").unwrap(), "100000");
+    too_much(
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% set c = a * b %}{% endfor %}{% endfor %}",
+    );
+    too_much(
+        "{% set x = 'ab' * 10000000 %}{% for a in range(100000) %}{{ 'abc' in x }}{% endfor %}",
+    );
+    too_much(
+        "{% set x = range(100000)|list %}{% for a in range(100000) %}{{ -1 in x }}{% endfor %}",
+    );
+    assert_eq!(
+        render("{% set x = range(100000)|list %}{{ x|map('string')|unique|list|length }}").unwrap(),
+        "100000"
+    );
     // What could take the square of a text's length takes its length.
     for odd in [
         "('&' * n)|striptags",
@@ -296,12 +339,18 @@ fn time_ends() {
     ] {
         render(&format!("{{% set n = 200000 %}}{{{{ {odd} }}}}")).unwrap();
     }
-    too_much("{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x|upper|lower|trim %}{% endfor %}");
-    too_much("{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x.strip(x) %}{% endfor %}");
+    too_much(
+        "{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x|upper|lower|trim %}{% endfor %}",
+    );
+    too_much(
+        "{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x.strip(x) %}{% endfor %}",
+    );
     too_much(
         "{% set x = 'a' * 1000000 %}{% for a in range(100000) %}{% set y = x[1] ~ x.count('b') ~ x.find('b') %}{% endfor %}",
     );
-    too_much("{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}");
+    too_much(
+        "{% macro f(n) %}{% if n > 0 %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(40) }}",
+    );
 }
 
 #[test]
@@ -325,12 +374,16 @@ fn odd_orders_and_numbers_are_no_panics() {
         assert!(render(odd).is_err(), "{odd}");
     }
     assert_eq!(
-        render("{{ 'abc'[-170141183460469231731687303715884105727:5] ~ [1, 2][9223372036854775807:] }}").unwrap(),
+        render(
+            "{{ 'abc'[-170141183460469231731687303715884105727:5] ~ [1, 2][9223372036854775807:] }}"
+        )
+        .unwrap(),
         "abc[]"
     );
     assert_eq!(render("{{ 'é😀x'[1] ~ 'é😀x'[::-1] ~ 'é😀x'|length }}").unwrap(), "😀x😀é3");
     assert_eq!(
-        render("{{ -7 // 2 }} {{ -7 % 2 }} {{ 7.5 // 2 }} {{ 1e16 }} {{ 0.00001 }} {{ 1e15 }}").unwrap(),
+        render("{{ -7 // 2 }} {{ -7 % 2 }} {{ 7.5 // 2 }} {{ 1e16 }} {{ 0.00001 }} {{ 1e15 }}")
+            .unwrap(),
         "-4 1 3.0 1e+16 1e-05 1000000000000000.0"
     );
 }
@@ -372,10 +425,16 @@ fn there_is_nothing_to_read_but_what_is_given() {
         "{{ 'a' + none }}",
     ] {
         let error = render(source).map(|text| panic!("{source}: {text}")).unwrap_err();
-        assert!(matches!(error, ChatError::Template { .. } | ChatError::Render { .. }), "{source}: {error}");
+        assert!(
+            matches!(error, ChatError::Template { .. } | ChatError::Render { .. }),
+            "{source}: {error}"
+        );
     }
     assert_eq!(
-        render("{{ x }}{{ x is defined }}{{ x|default('d') }}{{ not x }}{% for i in x %}{% endfor %}").unwrap(),
+        render(
+            "{{ x }}{{ x is defined }}{{ x|default('d') }}{{ not x }}{% for i in x %}{% endfor %}"
+        )
+        .unwrap(),
         "FalsedTrue"
     );
 }

@@ -20,7 +20,10 @@ fn smollm2_renders_conversations_as_the_reference_does() {
     for case in cases {
         let prompt = case["add_generation_prompt"].as_bool().unwrap();
         let expected = case["rendered"].as_str().unwrap();
-        assert_eq!(template.render_json(&case["messages"].to_string(), None, prompt).unwrap(), expected);
+        assert_eq!(
+            template.render_json(&case["messages"].to_string(), None, prompt).unwrap(),
+            expected
+        );
         let messages: Vec<Message> = serde_json::from_value(case["messages"].clone()).unwrap();
         assert_eq!(template.render(&messages, prompt).unwrap(), expected);
     }
@@ -66,7 +69,10 @@ fn a_file_without_a_template_or_turns_says_what_to_use() {
     let Some(path) = model_path("vocab/ggml-vocab-llama-spm.gguf") else { return };
     let file = Gguf::open(path).unwrap();
     let error = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap_err();
-    assert!(error.to_string().contains("--raw") && error.to_string().contains("--template"), "{error}");
+    assert!(
+        error.to_string().contains("--raw") && error.to_string().contains("--template"),
+        "{error}"
+    );
 }
 
 /// The templates in the vocabulary-only files are the longest and strangest at hand.
@@ -75,14 +81,20 @@ fn templates_of_other_models_render() {
     for name in ["command-r", "gemma-4", "phi-3", "qwen2", "qwen35"] {
         let Some(path) = model_path(&format!("vocab/ggml-vocab-{name}.gguf")) else { return };
         let file = Gguf::open(path).unwrap();
-        let template = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
+        let template =
+            ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
         let conversation = [
             Message::new("user", "first question"),
             Message::new("assistant", "first answer"),
             Message::new("user", "second question"),
         ];
         let prompt = template.render(conversation, true).unwrap();
-        let at = |text: &str| prompt.find(text).unwrap_or_else(|| panic!("{name}: {text:?} is not in {prompt:?}"));
-        assert!(at("first question") < at("first answer") && at("first answer") < at("second question"), "{prompt:?}");
+        let at = |text: &str| {
+            prompt.find(text).unwrap_or_else(|| panic!("{name}: {text:?} is not in {prompt:?}"))
+        };
+        assert!(
+            at("first question") < at("first answer") && at("first answer") < at("second question"),
+            "{prompt:?}"
+        );
     }
 }

@@ -15,7 +15,8 @@ fn template(name: &str, source: &str) -> ChatTemplate {
     ChatTemplate::new(name, source, Some("<s>".into()), Some("</s>".into())).unwrap()
 }
 
-/// The text of a JSON value, its keys in the order they have in the file (`serde_json::Value` sorts them).
+/// The text of a JSON value, its keys in the order they have in the file (`serde_json::Value` sorts
+/// them).
 fn raw(case: &Value) -> String {
     case["raw"].as_str().unwrap().to_owned()
 }
@@ -48,8 +49,13 @@ fn constructs_seen_in_the_wild_render_as_in_jinja2() {
 
 #[test]
 fn an_error_names_the_template_and_the_line() {
-    let error = ChatTemplate::new("tokenizer.chat_template", "a\n{% if %}\n", None, None).unwrap_err().to_string();
-    assert!(error.starts_with("tokenizer.chat_template, line 2: ") && !error.contains('\n'), "{error}");
+    let error = ChatTemplate::new("tokenizer.chat_template", "a\n{% if %}\n", None, None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("tokenizer.chat_template, line 2: ") && !error.contains('\n'),
+        "{error}"
+    );
     let failing = template("t", "x\n\n{{ messages.nothing.more }}");
     let error = failing.render([Message::new("user", "x")], true).unwrap_err().to_string();
     assert!(error.starts_with("t, line 3: ") && !error.contains('\n'), "{error}");
@@ -63,7 +69,8 @@ fn an_error_names_the_template_and_the_line() {
 fn a_template_that_never_ends_is_stopped() {
     let nested = "{% for a in range(100000) %}{% for b in range(100000) %}{% set c = a * b %}{% endfor %}{% endfor %}";
     let start = std::time::Instant::now();
-    let error = template("t", nested).render([Message::new("user", "x")], true).unwrap_err().to_string();
+    let error =
+        template("t", nested).render([Message::new("user", "x")], true).unwrap_err().to_string();
     assert!(error.contains("fuel"), "{error}");
     assert!(start.elapsed().as_secs() < 10, "{:?}", start.elapsed());
 }
@@ -71,7 +78,8 @@ fn a_template_that_never_ends_is_stopped() {
 #[test]
 fn a_template_that_writes_without_end_is_stopped() {
     let source = "{% set x = 'y' * 1000000 %}{% for a in range(100000) %}{{ x }}{% endfor %}";
-    let error = template("t", source).render([Message::new("user", "x")], true).unwrap_err().to_string();
+    let error =
+        template("t", source).render([Message::new("user", "x")], true).unwrap_err().to_string();
     assert!(error.contains("writes more than") || error.contains("cannot be written"), "{error}");
 }
 
@@ -102,7 +110,8 @@ fn a_caller_may_give_variables_of_the_template_but_not_the_conversation() {
     }
 }
 
-/// One line for each filter, test, method and construct of jinja2's sandbox, by `tests/data/chat/make_jinja.py`.
+/// One line for each filter, test, method and construct of jinja2's sandbox, by
+/// `tests/data/chat/make_jinja.py`.
 #[test]
 fn every_filter_test_and_method_does_what_jinja2_does() {
     /// Refused here: names of characters, of which there is no table.
@@ -118,7 +127,12 @@ fn every_filter_test_and_method_does_what_jinja2_does() {
             .and_then(|template| template.render_with("[]", None, Some(variables), true));
         match (result, case["rendered"].as_str()) {
             (Ok(ours), Some(theirs)) if ours == theirs => {}
-            (Err(ChatError::Template { .. } | ChatError::Render { .. } | ChatError::Limit { .. }), None) => {}
+            (
+                Err(
+                    ChatError::Template { .. } | ChatError::Render { .. } | ChatError::Limit { .. },
+                ),
+                None,
+            ) => {}
             (Err(ChatError::Refused { .. }), None) if source.contains("raise_exception") => {}
             (Ok(_), None) if TAKEN.contains(&source) => {}
             (Err(_), Some(_)) if REFUSED.iter().any(|part| source.contains(part)) => {}
@@ -151,7 +165,10 @@ fn the_table_of_constructs_leaves_no_name_out() {
             // These are by chance, or make bytes.
             let name = name.as_str().unwrap();
             let refused = ["random", "lipsum", "encode"].contains(&name);
-            assert!(tried(kind, name) || refused, "{kind}: {name} is not in tests/data/chat/jinja.txt");
+            assert!(
+                tried(kind, name) || refused,
+                "{kind}: {name} is not in tests/data/chat/jinja.txt"
+            );
         }
     }
 }

@@ -66,16 +66,21 @@ fn answers_keep_to_schemas_expressions_and_grammars() {
     });
     let g = &served.grammars;
     let json: Vec<Asked> = (0..8).map(|i| served.ask(i, g.json_schema(&schema).unwrap())).collect();
-    let dates: Vec<Asked> = (0..4).map(|i| served.ask(i, g.regex("20[0-9]{2}-(0[1-9]|1[0-2])").unwrap())).collect();
-    let sums: Vec<Asked> =
-        (0..4).map(|i| served.ask(i, g.lark("start: N (\"+\" N){1,3}\nN: /[1-9]/").unwrap())).collect();
+    let dates: Vec<Asked> =
+        (0..4).map(|i| served.ask(i, g.regex("20[0-9]{2}-(0[1-9]|1[0-2])").unwrap())).collect();
+    let sums: Vec<Asked> = (0..4)
+        .map(|i| served.ask(i, g.lark("start: N (\"+\" N){1,3}\nN: /[1-9]/").unwrap()))
+        .collect();
     for asked in json {
         let text = served.text(asked).expect("so little text ends before its tokens are used up");
         let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
         let object = value.as_object().unwrap();
         assert!(colours.contains(&object["colour"].as_str().unwrap()), "{text}");
         let sizes = object["sizes"].as_array().unwrap();
-        assert!(sizes.len() <= 3 && sizes.iter().all(|n| (1..=9).contains(&n.as_i64().unwrap())), "{text}");
+        assert!(
+            sizes.len() <= 3 && sizes.iter().all(|n| (1..=9).contains(&n.as_i64().unwrap())),
+            "{text}"
+        );
         assert!(object["inner"]["ok"].is_boolean() && object.len() == 3, "{text}");
     }
     for asked in dates {
@@ -86,7 +91,10 @@ fn answers_keep_to_schemas_expressions_and_grammars() {
     for asked in sums {
         let text = served.text(asked).unwrap();
         let terms: Vec<u32> = text.split('+').map(|n| n.parse().unwrap()).collect();
-        assert!((2..=4).contains(&terms.len()) && terms.iter().all(|n| (1..=9).contains(n)), "{text}");
+        assert!(
+            (2..=4).contains(&terms.len()) && terms.iter().all(|n| (1..=9).contains(n)),
+            "{text}"
+        );
     }
 }
 
@@ -110,7 +118,8 @@ fn what_cannot_be_kept_is_an_error_of_one_line() {
     }
 }
 
-/// The library goes down chains by recursion. A thousand rules overflowed a usual thread's stack, which ended the program.
+/// The library goes down chains by recursion. A thousand rules overflowed a usual thread's stack,
+/// which ended the program.
 #[test]
 fn long_chains_of_rules_and_references_end_no_program() {
     let Some(served) = served() else { return };
@@ -122,7 +131,8 @@ fn long_chains_of_rules_and_references_end_no_program() {
     // Rules have small letters, terminals capital ones.
     for first in [b'a', b'A'] {
         for n in [10, 8000] {
-            let chain: String = (0..n).map(|i| format!("{}:{}\n", name(i, first), name(i + 1, first))).collect();
+            let chain: String =
+                (0..n).map(|i| format!("{}:{}\n", name(i, first), name(i + 1, first))).collect();
             let grammar = format!("start: {}\n{chain}{}: \"x\"\n", name(0, first), name(n, first));
             match (n, g.lark(&grammar)) {
                 (10, Ok(mut made)) => {
@@ -141,7 +151,10 @@ fn long_chains_of_rules_and_references_end_no_program() {
     }
     let mut definitions = serde_json::Map::new();
     for i in 0..8000 {
-        definitions.insert(format!("d{i}"), json!({ "$ref": format!("#/$defs/d{}", i + 1), "minLength": 1 }));
+        definitions.insert(
+            format!("d{i}"),
+            json!({ "$ref": format!("#/$defs/d{}", i + 1), "minLength": 1 }),
+        );
     }
     definitions.insert("d8000".to_owned(), json!({ "type": "string" }));
     drop(g.json_schema(&json!({ "$ref": "#/$defs/d0", "$defs": definitions })));

@@ -1,6 +1,6 @@
-//! Whole answers by grammar: whoever chooses at random among what is allowed writes what [`ReplyParser`]
-//! reads as it was meant, in every form that models have, with marks that are tokens of their own and with
-//! marks that are text.
+//! Whole answers by grammar: whoever chooses at random among what is allowed writes what
+//! [`ReplyParser`] reads as it was meant, in every form that models have, with marks that are
+//! tokens of their own and with marks that are text.
 
 use kjit_model::chat::{Form, Part, ReplyParser, ToolCall};
 use kjit_model::constrain::{Content, Grammars, Reply};
@@ -19,7 +19,9 @@ fn tokenizer(marks: &[&str]) -> Tokenizer {
         }
     };
     let mut tokens: Vec<String> = (0u8..=255).map(letter).collect();
-    tokens.extend(["{\"", "\":", "\"}", "}}", "}Ċ", "true", "name", "Ġ\"", "\",Ġ\"", "</"].map(String::from));
+    tokens.extend(
+        ["{\"", "\":", "\"}", "}}", "}Ċ", "true", "name", "Ġ\"", "\",Ġ\"", "</"].map(String::from),
+    );
     let mut types = vec![1; tokens.len()];
     let end = tokens.len() as u32;
     tokens.push("<|im_end|>".to_owned());
@@ -43,7 +45,8 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 }
@@ -56,7 +59,8 @@ fn walk(tokenizer: &Tokenizer, reply: &Reply<'_>, begin: &str, dice: &mut Dice) 
     let mut begin = tokenizer.encode_chat(begin).into_iter();
     for _ in 0..600 {
         let mask = constraint.allowed().unwrap();
-        let allowed: Vec<u32> = (0..tokenizer.n_vocab() as u32).filter(|id| mask.allows(*id)).collect();
+        let allowed: Vec<u32> =
+            (0..tokenizer.n_vocab() as u32).filter(|id| mask.allows(*id)).collect();
         let end = allowed.iter().copied().find(|id| tokenizer.is_eog(*id));
         let id = match (begin.next(), end) {
             (Some(id), _) => {
@@ -71,7 +75,10 @@ fn walk(tokenizer: &Tokenizer, reply: &Reply<'_>, begin: &str, dice: &mut Dice) 
             (None, Some(end)) if dice.below(4) == 0 => end,
             // Letters, so that strings end.
             _ => {
-                let quotes = allowed.iter().copied().filter(|id| tokenizer.token_text(*id).unwrap().contains(&b'"'));
+                let quotes = allowed
+                    .iter()
+                    .copied()
+                    .filter(|id| tokenizer.token_text(*id).unwrap().contains(&b'"'));
                 let quotes: Vec<u32> = quotes.collect();
                 match quotes.as_slice() {
                     [_, ..] if dice.below(3) == 0 => quotes[dice.below(quotes.len())],
@@ -117,10 +124,21 @@ const FORMS: [(Form, &[&str]); 8] = [
     (Form::Mistral, &[]),
     (
         Form::Channels,
-        &["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|constrain|>", "<|return|>", "<|call|>"],
+        &[
+            "<|channel|>",
+            "<|message|>",
+            "<|start|>",
+            "<|end|>",
+            "<|constrain|>",
+            "<|return|>",
+            "<|call|>",
+        ],
     ),
     // What ends a message is text.
-    (Form::Channels, &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|return|>", "<|call|>"]),
+    (
+        Form::Channels,
+        &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>", "<|return|>", "<|call|>"],
+    ),
 ];
 
 fn place() -> Value {
@@ -134,7 +152,8 @@ fn is_place(call: &ToolCall) {
     let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
     assert_eq!(call.name, "weather");
     assert!(
-        ["Paris", "Ulm"].contains(&arguments["city"].as_str().unwrap()) && arguments["far"].is_boolean(),
+        ["Paris", "Ulm"].contains(&arguments["city"].as_str().unwrap())
+            && arguments["far"].is_boolean(),
         "{call:?}"
     );
     assert_eq!(arguments.as_object().unwrap().len(), 2, "{call:?}");
@@ -143,7 +162,9 @@ fn is_place(call: &ToolCall) {
 fn is_tool(call: &ToolCall) {
     match call.name.as_str() {
         "set-2" => {
-            assert!((1..=3).contains(&serde_json::from_str::<Value>(&call.arguments).unwrap()["n"].as_i64().unwrap()))
+            assert!((1..=3).contains(
+                &serde_json::from_str::<Value>(&call.arguments).unwrap()["n"].as_i64().unwrap()
+            ))
         }
         _ => is_place(call),
     }
@@ -158,13 +179,17 @@ fn a_call_that_is_forced_is_a_call_in_every_form() {
         let tokenizer = tokenizer(marks);
         for parallel in [false, true] {
             let tools = [("weather", &place), ("set-2", &other)];
-            let reply = Reply { form, prompt: "", content: Content::Nothing, tools: &tools, parallel };
+            let reply =
+                Reply { form, prompt: "", content: Content::Nothing, tools: &tools, parallel };
             let (mut whole, mut most) = (0, 0);
             for _ in 0..12 {
                 // A model that reasons may do so first.
                 let Some(text) = walk(&tokenizer, &reply, "", &mut dice) else { continue };
                 let (content, _, calls) = read(ReplyParser::either(form, ""), &text);
-                assert!(content.is_empty() && !calls.is_empty(), "{form:?}: {content:?} {calls:?} {text:?}");
+                assert!(
+                    content.is_empty() && !calls.is_empty(),
+                    "{form:?}: {content:?} {calls:?} {text:?}"
+                );
                 assert!(parallel || calls.len() == 1, "{form:?}: {text}");
                 calls.iter().for_each(is_tool);
                 (whole, most) = (whole + 1, most.max(calls.len()));
@@ -194,14 +219,19 @@ fn content_keeps_to_a_schema_behind_the_reasoning_that_the_prompt_began() {
                 },
             ),
         ] {
-            let reply = Reply { form, prompt, content: Content::Json(&schema), tools: &[], parallel: true };
+            let reply =
+                Reply { form, prompt, content: Content::Json(&schema), tools: &[], parallel: true };
             let mut whole = 0;
             for _ in 0..8 {
                 let Some(text) = walk(&tokenizer, &reply, begin, &mut dice) else { continue };
                 let (content, reasoning, _) = read(ReplyParser::json(form, prompt), &text);
-                let value: Value = serde_json::from_str(&content).unwrap_or_else(|e| panic!("{form:?} {e}: {text:?}"));
+                let value: Value = serde_json::from_str(&content)
+                    .unwrap_or_else(|e| panic!("{form:?} {e}: {text:?}"));
                 let items = value.as_array().unwrap();
-                assert!(items.len() <= 3 && items.iter().all(|i| i == 1 || i == marked || i.is_null()), "{text}");
+                assert!(
+                    items.len() <= 3 && items.iter().all(|i| i == 1 || i == marked || i.is_null()),
+                    "{text}"
+                );
                 assert!(begin.is_empty() || reasoning.contains("Hm [1"), "{form:?}: {text:?}");
                 whole += 1;
             }
@@ -217,7 +247,8 @@ fn what_begins_as_a_call_is_one_and_all_else_is_free() {
     for (form, marks) in FORMS {
         let tokenizer = tokenizer(marks);
         let tools = [("weather", &place)];
-        let reply = Reply { form, prompt: "", content: Content::Text, tools: &tools, parallel: true };
+        let reply =
+            Reply { form, prompt: "", content: Content::Text, tools: &tools, parallel: true };
         let (words, begin) = match form {
             Form::Hermes => ("1 < 2 </tool {", "Let me <tool see.\n<tool_call>"),
             Form::Llama3 => ("Tell {\"name\"", "{"),
@@ -245,9 +276,13 @@ fn what_begins_as_a_call_is_one_and_all_else_is_free() {
             let (content, _, calls) = read(ReplyParser::either(form, ""), &text);
             calls.iter().for_each(is_place);
             if calls.is_empty() {
-                assert!(serde_json::from_str::<Value>(&content).unwrap()["x"].is_i64(), "{form:?}: {text:?}");
+                assert!(
+                    serde_json::from_str::<Value>(&content).unwrap()["x"].is_i64(),
+                    "{form:?}: {text:?}"
+                );
             }
-            (said, called) = (said + usize::from(calls.is_empty()), called + usize::from(!calls.is_empty()));
+            (said, called) =
+                (said + usize::from(calls.is_empty()), called + usize::from(!calls.is_empty()));
         }
         assert!(said > 1 && called > 1, "{form:?} {marks:?}: {said} said, {called} called");
     }

@@ -52,7 +52,8 @@ fn written(folder: &Folder, files: usize) -> (tempfile::TempDir, Arc<Gguf>) {
 
 #[test]
 fn a_folder_computes_what_the_gguf_file_of_its_weights_does() {
-    // Heads of llama's kin turn in halves here and in neighbours there: the same sums in another order.
+    // Heads of llama's kin turn in halves here and in neighbours there: the same sums in another
+    // order.
     for (name, files, same) in [
         ("archs/llama.gguf", 1, false),
         ("archs/llama-bias.gguf", 3, false),
@@ -99,14 +100,22 @@ fn mistral_and_windows_are_what_their_configs_say() {
             vec![false, true],
         ),
         ("llama", json!({ "sliding_window": 6 }), vec![]),
-        ("qwen2", json!({ "sliding_window": 6, "use_sliding_window": false, "max_window_layers": 1 }), vec![]),
+        (
+            "qwen2",
+            json!({ "sliding_window": 6, "use_sliding_window": false, "max_window_layers": 1 }),
+            vec![],
+        ),
         (
             "qwen3",
             json!({ "sliding_window": 6, "use_sliding_window": true, "max_window_layers": 1 }),
             vec![false, true],
         ),
         ("qwen2", json!({ "use_sliding_window": true, "max_window_layers": 1 }), vec![false, true]),
-        ("qwen3", json!({ "use_sliding_window": true, "sliding_window": null, "max_window_layers": 1 }), vec![]),
+        (
+            "qwen3",
+            json!({ "use_sliding_window": true, "sliding_window": null, "max_window_layers": 1 }),
+            vec![],
+        ),
         ("gemma3_text", json!({ "sliding_window_pattern": 2 }), vec![true, false]),
     ] {
         let mut folder = Folder::small(model_type);
@@ -116,7 +125,11 @@ fn mistral_and_windows_are_what_their_configs_say() {
         let (_dir, file) = written(&folder, 1);
         let arch = file.architecture().unwrap();
         let key = format!("{arch}.attention.sliding_window_pattern");
-        assert_eq!(file.opt_bools(&key).unwrap().unwrap_or_default(), windowed, "{model_type}: {keys}");
+        assert_eq!(
+            file.opt_bools(&key).unwrap().unwrap_or_default(),
+            windowed,
+            "{model_type}: {keys}"
+        );
         let graph = kjit_model::arch::build(&file).unwrap();
         let text = graph.to_string();
         let windows = text.lines().filter(|line| line.contains("window")).count();
@@ -140,8 +153,7 @@ fn a_multimodal_gemma_3_reads_text_and_says_what_it_leaves_out() {
     let mut folder = Folder::small("gemma3_text");
     let (_dir, plain) = written(&folder, 1);
     let text = std::mem::take(&mut folder.config);
-    folder.config =
-        json!({ "model_type": "gemma3", "text_config": text, "vision_config": {}, "eos_token_id": [257, 5] });
+    folder.config = json!({ "model_type": "gemma3", "text_config": text, "vision_config": {}, "eos_token_id": [257, 5] });
     for (name, ..) in &mut folder.tensors {
         *name = format!("language_model.{name}");
     }
@@ -154,9 +166,10 @@ fn a_multimodal_gemma_3_reads_text_and_says_what_it_leaves_out() {
     let (_dir, file) = written(&folder, 2);
     assert_eq!(logits(&file, &prompt()), logits(&plain, &prompt()));
     let said = file.remarks().join("\n");
-    for words in
-        ["1 tensors of multi_modal_projector and 1 tensors of vision_tower are left out", "1 added tokens are left out"]
-    {
+    for words in [
+        "1 tensors of multi_modal_projector and 1 tensors of vision_tower are left out",
+        "1 added tokens are left out",
+    ] {
         assert!(said.contains(words), "{said}");
     }
     assert!(plain.remarks().is_empty());
@@ -205,7 +218,8 @@ fn same_ids(name: &str) {
     for key in ["hidden_size", "head_dim", "intermediate_size"] {
         folder.config[key] = json!(2);
     }
-    (folder.config["vocab_size"], folder.config["tie_word_embeddings"]) = (json!(tokens), json!(true));
+    (folder.config["vocab_size"], folder.config["tie_word_embeddings"]) =
+        (json!(tokens), json!(true));
     folder.config.as_object_mut().unwrap().remove("eos_token_id");
     folder.tensors.retain(|(name, ..)| !name.contains("layers.1.") && name != "lm_head.weight");
     for (name, _, shape, bytes) in &mut folder.tensors {
@@ -217,17 +231,28 @@ fn same_ids(name: &str) {
     let (_dir, opened) = written(&folder, 1);
     let [theirs, ours] = [&file, &*opened].map(|file| Tokenizer::from_gguf(file).unwrap());
     assert_eq!(ours.n_vocab(), theirs.n_vocab());
-    assert_eq!((ours.bos(), ours.eos(), ours.add_bos()), (theirs.bos(), theirs.eos(), theirs.add_bos()), "{name}");
+    assert_eq!(
+        (ours.bos(), ours.eos(), ours.add_bos()),
+        (theirs.bos(), theirs.eos(), theirs.add_bos()),
+        "{name}"
+    );
     let strings = oracle("tokenizer/strings.json");
     let unhex = |hex: &str| -> Vec<u8> {
-        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+        (0..hex.len() / 2)
+            .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
+            .collect()
     };
     let mut ids = 0;
     for string in strings["strings"].as_array().unwrap() {
         let text = unhex(string["hex"].as_str().unwrap());
         for how in [EncodeOptions::PLAIN, EncodeOptions::PROMPT] {
             let want = theirs.encode(&text, how);
-            assert_eq!(ours.encode(&text, how), want, "{name}: {:?}", String::from_utf8_lossy(&text));
+            assert_eq!(
+                ours.encode(&text, how),
+                want,
+                "{name}: {:?}",
+                String::from_utf8_lossy(&text)
+            );
             assert_eq!(ours.decode(&want).unwrap(), theirs.decode(&want).unwrap(), "{name}");
             ids += want.len();
         }
@@ -265,7 +290,8 @@ fn smollm2_answers_as_a_folder_as_it_does_as_a_file() {
     let dir = tempfile::tempdir().unwrap();
     as_folder(&Gguf::open(&path).unwrap()).write(dir.path(), 2);
     let answer = |path: &Path| {
-        let options = OpenOptions { device: DeviceChoice::Cpu, precise: true, ..OpenOptions::new(256) };
+        let options =
+            OpenOptions { device: DeviceChoice::Cpu, precise: true, ..OpenOptions::new(256) };
         let mut model = Model::open(path, &options).unwrap();
         let message = kjit_model::Message::new("user", "Explain photosynthesis in one sentence.");
         let prompt = model.chat_prompt(&[message]).unwrap();
@@ -273,7 +299,11 @@ fn smollm2_answers_as_a_folder_as_it_does_as_a_file() {
         model.generate(sequence, &prompt, Some(48), &mut |_| ControlFlow::Continue(())).unwrap()
     };
     let (want, got) = (answer(&path), answer(dir.path()));
-    assert!(want.text.contains("photosynthesis") || want.text.contains("Photosynthesis"), "{}", want.text);
+    assert!(
+        want.text.contains("photosynthesis") || want.text.contains("Photosynthesis"),
+        "{}",
+        want.text
+    );
     assert_eq!((got.text, got.ids), (want.text, want.ids));
 }
 
@@ -288,14 +318,18 @@ fn a_chat_template_is_found_where_a_folder_may_have_it() {
         let file = Gguf::open(dir.path()).unwrap();
         let tokenizer = Tokenizer::from_gguf(&file).unwrap();
         let template = ChatTemplate::from_gguf(&file, &tokenizer).unwrap();
-        (template.render(&[kjit_model::Message::new("user", "hi")], true).unwrap(), ChatTemplate::names(&file))
+        (
+            template.render(&[kjit_model::Message::new("user", "hi")], true).unwrap(),
+            ChatTemplate::names(&file),
+        )
     };
     let mut folder = Folder::small("qwen3");
     assert_eq!(render(&folder, None).0, "<s>hi</s>");
     assert_eq!(render(&folder, Some("own {{ bos_token }}")).0, "own <s>");
     // `null` is no token, whatever config.json and the algorithm have.
     let mut none = Folder::small("qwen3");
-    (none.others[0].1["bos_token"], none.others[0].1["add_bos_token"]) = (serde_json::Value::Null, json!(false));
+    (none.others[0].1["bos_token"], none.others[0].1["add_bos_token"]) =
+        (serde_json::Value::Null, json!(false));
     none.config["bos_token_id"] = json!(256);
     assert_eq!(render(&none, Some("own {{ bos_token }}")).0, "own ");
     folder.others[0].1["chat_template"] = json!([
@@ -326,7 +360,11 @@ fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
     let steps = ["Transformer", "Pooling", "Normalize"];
     sentence(path, &steps, None);
     assert!(refused(path).contains("/1_Pooling/config.json: is not there, though modules.json"));
-    for (flag, want) in [("mean_tokens", Pooling::Mean), ("cls_token", Pooling::First), ("lasttoken", Pooling::Last)] {
+    for (flag, want) in [
+        ("mean_tokens", Pooling::Mean),
+        ("cls_token", Pooling::First),
+        ("lasttoken", Pooling::Last),
+    ] {
         let mut flags = json!({ "word_embedding_dimension": 32, "include_prompt": true,
             "pooling_mode_mean_tokens": false, "pooling_mode_max_tokens": false });
         flags[format!("pooling_mode_{flag}")] = json!(true);
@@ -334,10 +372,22 @@ fn a_folder_of_an_embedding_model_says_how_vectors_are_made() {
         assert_eq!(pooling(), Some(want));
     }
     for (steps, mode, words) in [
-        (&steps[..], json!({ "pooling_mode_max_tokens": true }), "'pooling_mode_max_tokens' is 'true'"),
+        (
+            &steps[..],
+            json!({ "pooling_mode_max_tokens": true }),
+            "'pooling_mode_max_tokens' is 'true'",
+        ),
         (&steps, json!({ "pooling_mode": "weightedmean" }), "'pooling_mode' is 'weightedmean'"),
-        (&steps, json!({ "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true }), "one way to pool"),
-        (&steps, json!({ "pooling_mode_mean_tokens": false }), "'pooling_mode_mean_tokens' is missing"),
+        (
+            &steps,
+            json!({ "pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true }),
+            "one way to pool",
+        ),
+        (
+            &steps,
+            json!({ "pooling_mode_mean_tokens": false }),
+            "'pooling_mode_mean_tokens' is missing",
+        ),
         (&["Transformer", "Pooling", "Dense"], json!({ "pooling_mode": "mean" }), "models.Dense'"),
     ] {
         sentence(path, steps, Some(mode));
@@ -368,9 +418,12 @@ fn texts_end_with_the_token_that_the_post_processor_has() {
 }
 
 fn template(first: Option<&str>, last: Option<&str>) -> Value {
-    let token = |text: Option<&str>| text.map(|text| json!({ "SpecialToken": { "id": text, "type_id": 0 } }));
+    let token = |text: Option<&str>| {
+        text.map(|text| json!({ "SpecialToken": { "id": text, "type_id": 0 } }))
+    };
     let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
-    let single: Vec<Value> = [token(first), Some(text), token(last)].into_iter().flatten().collect();
+    let single: Vec<Value> =
+        [token(first), Some(text), token(last)].into_iter().flatten().collect();
     json!({ "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {} })
 }
 
@@ -382,22 +435,35 @@ fn added(folder: &mut Folder, token: Value) {
 fn added_tokens_swallow_the_white_space_that_their_flags_say() {
     for (lstrip, rstrip, want) in [(false, false, 5), (true, false, 4), (true, true, 3)] {
         let mut folder = Folder::small("qwen3");
-        added(&mut folder, json!({ "id": 260, "content": "<x>", "lstrip": lstrip, "rstrip": rstrip }));
+        added(
+            &mut folder,
+            json!({ "id": 260, "content": "<x>", "lstrip": lstrip, "rstrip": rstrip }),
+        );
         let (_dir, file) = written(&folder, 1);
         let ids = Tokenizer::from_gguf(&file).unwrap().encode(b"he <x> he", EncodeOptions::PLAIN);
         assert_eq!((ids.len(), ids[0], ids[ids.len() - 1]), (want, 258, 258), "{ids:?}");
-        assert_eq!(ids.iter().position(|id| *id == 260), Some(if lstrip { 1 } else { 2 }), "{ids:?}");
+        assert_eq!(
+            ids.iter().position(|id| *id == 260),
+            Some(if lstrip { 1 } else { 2 }),
+            "{ids:?}"
+        );
     }
 }
 
 /// A vocabulary of SentencePiece's kind: bytes, and what stands here from id 258 on.
 fn pieces(texts: &[&str], merges: &[[&str; 2]]) -> Folder {
     let mut folder = Folder::small("llama");
-    let mut vocab: serde_json::Map<String, Value> = (0..256).map(|b| (format!("<0x{b:02X}>"), json!(b))).collect();
-    texts.iter().zip(258..).for_each(|(text, id)| drop(vocab.insert((*text).to_owned(), json!(id))));
-    folder.tokenizer["normalizer"] = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" });
+    let mut vocab: serde_json::Map<String, Value> =
+        (0..256).map(|b| (format!("<0x{b:02X}>"), json!(b))).collect();
+    texts
+        .iter()
+        .zip(258..)
+        .for_each(|(text, id)| drop(vocab.insert((*text).to_owned(), json!(id))));
+    folder.tokenizer["normalizer"] =
+        json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" });
     folder.tokenizer["pre_tokenizer"] = Value::Null;
-    folder.tokenizer["model"] = json!({ "type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": merges });
+    folder.tokenizer["model"] =
+        json!({ "type": "BPE", "byte_fallback": true, "vocab": vocab, "merges": merges });
     folder
 }
 
@@ -408,7 +474,9 @@ fn only_merges_join_pieces() {
     let (_dir, file) = written(&folder, 1);
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     // "ca" is a token, and no merge makes it.
-    for (text, want) in [("abc", &[262][..]), ("cab", &[260, 261]), ("ca", &[260, 258]), ("bca", &[264, 258])] {
+    for (text, want) in
+        [("abc", &[262][..]), ("cab", &[260, 261]), ("ca", &[260, 258]), ("bca", &[264, 258])]
+    {
         assert_eq!(tokenizer.encode(text.as_bytes(), EncodeOptions::PLAIN), want, "{text}");
     }
     // Two merges of a token with another's between them.
@@ -422,7 +490,10 @@ fn only_merges_join_pieces() {
             true => drop(Gguf::open(dir.path()).unwrap()),
             false => {
                 let line = refused(dir.path());
-                assert!(line.contains("token 'abc' has the id 262: merge 3 makes it after others"), "{line}");
+                assert!(
+                    line.contains("token 'abc' has the id 262: merge 3 makes it after others"),
+                    "{line}"
+                );
             }
         }
     }
@@ -443,7 +514,11 @@ fn one_file_of_weights_goes_before_an_index_that_does_not_name_it() {
     let file = Gguf::open(dir.path()).unwrap();
     assert!(file.tensor("output_norm.weight").unwrap().data.iter().all(|b| *b == 0));
     assert_eq!(file.paths().count(), 2);
-    assert!(file.remarks()[0].starts_with("model.safetensors is the model: 3 files of"), "{:?}", file.remarks());
+    assert!(
+        file.remarks()[0].starts_with("model.safetensors is the model: 3 files of"),
+        "{:?}",
+        file.remarks()
+    );
     let index = json!({ "weight_map": { "model.norm.weight": "model.safetensors" } });
     std::fs::write(dir.path().join("model.safetensors.index.json"), index.to_string()).unwrap();
     assert!(Gguf::open(dir.path()).unwrap().remarks().is_empty());
@@ -480,24 +555,55 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     let q = "model.layers.1.self_attn.q_proj.weight";
     type Change = fn(&mut Folder);
     let cases: &[(Change, &[&str])] = &[
-        (|f| f.config["model_type"] = json!("phi3"), &["/config.json", "'phi3'", "llama, mistral, qwen2"]),
+        (
+            |f| f.config["model_type"] = json!("phi3"),
+            &["/config.json", "'phi3'", "llama, mistral, qwen2"],
+        ),
         (
             |f| drop(f.config.as_object_mut().unwrap().remove("model_type")),
             &["/config.json", "'model_type' is missing"],
         ),
-        (|f| f.config["quantization_config"] = json!({ "quant_method": "gptq" }), &["/config.json", "'gptq'"]),
+        (
+            |f| f.config["quantization_config"] = json!({ "quant_method": "gptq" }),
+            &["/config.json", "'gptq'"],
+        ),
         (|f| f.config["hidden_size"] = json!("many"), &["'hidden_size' is 'many'"]),
         (|f| f.config["num_attention_heads"] = json!(0), &["'num_attention_heads' is '0'"]),
-        (|f| f.config["num_hidden_layers"] = json!(4_000_000_000u32), &["'num_hidden_layers'", "10000"]),
-        (|f| f.config["vocab_size"] = json!(4_000_000_000u32), &["/tokenizer.json", "vocab_size 4000000000"]),
-        (|f| f.config["hidden_act"] = json!("relu"), &["'hidden_act' is 'relu'", "silu"]),
-        (|f| f.config["rope_scaling"] = json!({ "type": "dynamic", "factor": 2 }), &["'type' is 'dynamic'"]),
-        (|f| f.config["rope_scaling"] = json!({ "type": "linear" }), &["'factor' is missing"]),
-        (|f| f.config["intermediate_size"] = json!(47), &["/model.safetensors", "gate_proj", "[48, 32]", "[47, 32]"]),
-        (|f| f.config["num_hidden_layers"] = json!(3), &["'layers.2.input_layernorm.weight' is in none"]),
-        (|f| f.config["num_hidden_layers"] = json!(1), &["'model.layers.1.", "none that a qwen3 model has"]),
         (
-            |f| f.tensor("model.layers.0.self_attn.q_proj.weight", "F8_E4M3", &[64, 32], vec![0; 2048]),
+            |f| f.config["num_hidden_layers"] = json!(4_000_000_000u32),
+            &["'num_hidden_layers'", "10000"],
+        ),
+        (
+            |f| f.config["vocab_size"] = json!(4_000_000_000u32),
+            &["/tokenizer.json", "vocab_size 4000000000"],
+        ),
+        (|f| f.config["hidden_act"] = json!("relu"), &["'hidden_act' is 'relu'", "silu"]),
+        (
+            |f| f.config["rope_scaling"] = json!({ "type": "dynamic", "factor": 2 }),
+            &["'type' is 'dynamic'"],
+        ),
+        (|f| f.config["rope_scaling"] = json!({ "type": "linear" }), &["'factor' is missing"]),
+        (
+            |f| f.config["intermediate_size"] = json!(47),
+            &["/model.safetensors", "gate_proj", "[48, 32]", "[47, 32]"],
+        ),
+        (
+            |f| f.config["num_hidden_layers"] = json!(3),
+            &["'layers.2.input_layernorm.weight' is in none"],
+        ),
+        (
+            |f| f.config["num_hidden_layers"] = json!(1),
+            &["'model.layers.1.", "none that a qwen3 model has"],
+        ),
+        (
+            |f| {
+                f.tensor(
+                    "model.layers.0.self_attn.q_proj.weight",
+                    "F8_E4M3",
+                    &[64, 32],
+                    vec![0; 2048],
+                )
+            },
             &["q_proj.weight' is F8_E4M3"],
         ),
         (
@@ -508,8 +614,14 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
             |f| f.tensor("model.layers.0.self_attn.q_proj.weight", "F32", &[64, 32], vec![0; 2048]),
             &["/model.safetensors", "q_proj.weight' has 2048 bytes", "take 8192"],
         ),
-        (|f| f.tensor("model.layers.0.extra", "F32", &[1], vec![0; 4]), &["'model.layers.0.extra' is none"]),
-        (|f| f.tokenizer["model"]["type"] = json!("Unigram"), &["/tokenizer.json", "model is 'Unigram'"]),
+        (
+            |f| f.tensor("model.layers.0.extra", "F32", &[1], vec![0; 4]),
+            &["'model.layers.0.extra' is none"],
+        ),
+        (
+            |f| f.tokenizer["model"]["type"] = json!("Unigram"),
+            &["/tokenizer.json", "model is 'Unigram'"],
+        ),
         (
             |f| {
                 f.tokenizer["pre_tokenizer"] = json!({ "type": "Sequence", "pretokenizers": [
@@ -529,8 +641,14 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         (|f| f.tokenizer["model"]["vocab"]["high"] = json!(300), &["token 'high' has the id 300"]),
         (|f| f.tokenizer["model"]["vocab"]["twice"] = json!(259), &["has the id 259", "so has"]),
         (|f| f.tokenizer["model"]["merges"] = json!([["a"]]), &["/tokenizer.json: cannot be read"]),
-        (|f| f.others[0].1["eos_token"] = json!("<none>"), &["/tokenizer_config.json", "'eos_token' is '<none>'"]),
-        (|f| f.config["eos_token_id"] = json!([257, 300]), &["/config.json", "'eos_token_id'", "id 300 is outside"]),
+        (
+            |f| f.others[0].1["eos_token"] = json!("<none>"),
+            &["/tokenizer_config.json", "'eos_token' is '<none>'"],
+        ),
+        (
+            |f| f.config["eos_token_id"] = json!([257, 300]),
+            &["/config.json", "'eos_token_id'", "id 300 is outside"],
+        ),
         (
             |f| f.others.push(("generation_config.json", json!({ "eos_token_id": 300 }))),
             &["/generation_config.json", "'eos_token_id'", "id 300 is outside"],
@@ -539,7 +657,10 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
             |f| (f.config["eos_token_id"], f.others[0].1["eos_token"]) = (Value::Null, Value::Null),
             &["says nowhere which token ends an answer"],
         ),
-        (|f| f.others[0].1["bos_token"] = Value::Null, &["/tokenizer_config.json", "'add_bos_token' is 'true'"]),
+        (
+            |f| f.others[0].1["bos_token"] = Value::Null,
+            &["/tokenizer_config.json", "'add_bos_token' is 'true'"],
+        ),
         (
             |f| f.tokenizer["post_processor"] = template(None, Some("<none>")),
             &["/tokenizer.json", "a token of the post_processor is '<none>'"],
@@ -554,23 +675,36 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
         (
             |f| {
                 f.tokenizer["post_processor"] = template(Some("<s>"), Some("</s>"));
-                f.tokenizer["post_processor"]["single"][1] = json!({ "SpecialToken": { "id": "</s>", "type_id": 0 } });
+                f.tokenizer["post_processor"]["single"][1] =
+                    json!({ "SpecialToken": { "id": "</s>", "type_id": 0 } });
             },
             &["/tokenizer.json", "the post_processor is", "TemplateProcessing"],
         ),
-        (|f| added(f, json!({ "id": 260, "content": "<x>", "single_word": true })), &["'<x>'", "single_word"]),
+        (
+            |f| added(f, json!({ "id": 260, "content": "<x>", "single_word": true })),
+            &["'<x>'", "single_word"],
+        ),
         (|f| f.config["head_dim"] = json!(65537), &["'head_dim' is '65537'", "65536"]),
-        (|f| f.config["intermediate_size"] = json!(4_000_000_000u32), &["'intermediate_size'", "16777216"]),
+        (
+            |f| f.config["intermediate_size"] = json!(4_000_000_000u32),
+            &["'intermediate_size'", "16777216"],
+        ),
         (
             |f| f.config["rope_scaling"] = json!({ "rope_type": "yarn", "factor": 0.5 }),
             &["'factor' is '0.5'", "1 or more"],
         ),
         (
-            |f| f.config["rope_parameters"] = json!({ "rope_type": "default", "partial_rotary_factor": 0.5 }),
+            |f| {
+                f.config["rope_parameters"] =
+                    json!({ "rope_type": "default", "partial_rotary_factor": 0.5 })
+            },
             &["'partial_rotary_factor' is '0.5'"],
         ),
         (
-            |f| f.config["rope_parameters"] = json!({ "full_attention": { "rope_type": "default" } }),
+            |f| {
+                f.config["rope_parameters"] =
+                    json!({ "full_attention": { "rope_type": "default" } })
+            },
             &["'rope_parameters'", "turn alike"],
         ),
     ];
@@ -583,11 +717,13 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     }
     let cases: &[(Change, &str)] = &[
         (|f| f.config["sliding_window"] = Value::Null, "'sliding_window' is 'null'"),
-        (|f| f.config["rope_parameters"] = json!({ "full_attention": {} }), "'sliding_attention' is missing"),
+        (
+            |f| f.config["rope_parameters"] = json!({ "full_attention": {} }),
+            "'sliding_attention' is missing",
+        ),
         (
             |f| {
-                f.config["rope_parameters"] =
-                    json!({ "full_attention": {}, "sliding_attention": { "rope_type": "linear", "factor": 2.0 } });
+                f.config["rope_parameters"] = json!({ "full_attention": {}, "sliding_attention": { "rope_type": "linear", "factor": 2.0 } });
             },
             "'rope_type' is 'linear'",
         ),
@@ -603,7 +739,8 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     Folder::small("qwen3").write(dir.path(), 1);
     let weights = dir.path().join("model.safetensors");
     let mut bytes = std::fs::read(&weights).unwrap();
-    let (a, b) = (b"\"model.layers.1.mlp.up_proj.weight\"", b"\"model.layers.0.mlp.up_proj.weight\"");
+    let (a, b) =
+        (b"\"model.layers.1.mlp.up_proj.weight\"", b"\"model.layers.0.mlp.up_proj.weight\"");
     let at = bytes.windows(a.len()).position(|window| window == a).unwrap();
     bytes[at..at + b.len()].copy_from_slice(b);
     std::fs::write(&weights, &bytes).unwrap();
@@ -619,13 +756,21 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     Gguf::open(dir.path()).unwrap();
     let second = path("model-00002-of-00003.safetensors");
     let whole = std::fs::read(&second).unwrap();
-    for (len, words) in [(whole.len() - 1, "truncated"), (9, "its header has"), (3, "it has 3 bytes"), (0, "is empty")]
-    {
+    for (len, words) in [
+        (whole.len() - 1, "truncated"),
+        (9, "its header has"),
+        (3, "it has 3 bytes"),
+        (0, "is empty"),
+    ] {
         std::fs::write(&second, &whole[..len]).unwrap();
         let line = refused(dir.path());
-        assert!(line.contains(words) && line.contains("model-00002-of-00003.safetensors"), "{line}");
+        assert!(
+            line.contains(words) && line.contains("model-00002-of-00003.safetensors"),
+            "{line}"
+        );
     }
-    std::fs::write(&second, safetensors(&[(q.to_owned(), "F32", vec![1], vec![0; 4])], 8, 0)).unwrap();
+    std::fs::write(&second, safetensors(&[(q.to_owned(), "F32", vec![1], vec![0; 4])], 8, 0))
+        .unwrap();
     assert!(refused(dir.path()).contains("though model.safetensors.index.json says so"));
     std::fs::remove_file(&second).unwrap();
     assert!(refused(dir.path()).contains("model-00002-of-00003.safetensors: cannot open"));
@@ -634,7 +779,9 @@ fn a_bad_folder_is_refused_in_one_line_that_names_file_and_tensor() {
     assert!(refused(dir.path()).contains("'../b.safetensors'"));
     std::fs::remove_file(&index).unwrap();
     assert!(refused(dir.path()).contains("several .safetensors files"));
-    for (name, words) in [("tokenizer.json", "/tokenizer.json: is not there"), ("config.json", "is a directory")] {
+    for (name, words) in
+        [("tokenizer.json", "/tokenizer.json: is not there"), ("config.json", "is a directory")]
+    {
         std::fs::remove_file(path(name)).unwrap();
         assert!(refused(dir.path()).contains(words), "{}", refused(dir.path()));
     }
@@ -647,10 +794,15 @@ fn infinity_and_nan_are_read_where_nothing_uses_them_and_named_where_something_d
     folder.write(dir.path(), 1);
     let path = dir.path().join("config.json");
     let good = std::fs::read_to_string(&path).unwrap();
-    let with = |more: &str| std::fs::write(&path, good.replacen('{', &format!("{{{more}, "), 1)).unwrap();
-    with(r#""time_step_limit": [0.0, Infinity], "low": -Infinity, "none": {"x": NaN}, "text": "Infinity \"NaN""#);
+    let with =
+        |more: &str| std::fs::write(&path, good.replacen('{', &format!("{{{more}, "), 1)).unwrap();
+    with(
+        r#""time_step_limit": [0.0, Infinity], "low": -Infinity, "none": {"x": NaN}, "text": "Infinity \"NaN""#,
+    );
     Gguf::open(dir.path()).unwrap_or_else(|e| panic!("{e}"));
-    for (word, key) in [("Infinity", "rope_theta"), ("-Infinity", "hidden_size"), ("NaN", "hidden_act")] {
+    for (word, key) in
+        [("Infinity", "rope_theta"), ("-Infinity", "hidden_size"), ("NaN", "hidden_act")]
+    {
         let value: Value = serde_json::from_str(&good).unwrap();
         let mut map = value.as_object().unwrap().clone();
         map.insert(key.to_owned(), json!("HERE"));
@@ -680,7 +832,10 @@ fn files_of_a_folder_have_a_size_and_what_is_quoted_of_them_too() {
         let old = std::fs::read(path(name)).ok();
         std::fs::File::create(path(name)).and_then(|file| file.set_len(most + 1)).unwrap();
         let line = refused(dir.path());
-        assert!(line.contains(name) && line.contains(&format!("more than {most} are not read")), "{line}");
+        assert!(
+            line.contains(name) && line.contains(&format!("more than {most} are not read")),
+            "{line}"
+        );
         match old {
             Some(old) => std::fs::write(path(name), old).unwrap(),
             None => std::fs::remove_file(path(name)).unwrap(),
@@ -691,15 +846,24 @@ fn files_of_a_folder_have_a_size_and_what_is_quoted_of_them_too() {
     for (name, text) in [
         ("config.json", json!({ "model_type": long })),
         ("config.json", json!({ "model_type": "qwen3", "hidden_size": { "a": [long, long] } })),
-        ("config.json", json!({ "model_type": "qwen3", "quantization_config": { "quant_method": long } })),
+        (
+            "config.json",
+            json!({ "model_type": "qwen3", "quantization_config": { "quant_method": long } }),
+        ),
         ("tokenizer.json", json!({ "model": { "type": long } })),
-        ("tokenizer.json", json!({ "model": { "type": "BPE", "vocab": { long.clone(): 1_000_000 }, "merges": [] } })),
+        (
+            "tokenizer.json",
+            json!({ "model": { "type": "BPE", "vocab": { long.clone(): 1_000_000 }, "merges": [] } }),
+        ),
         (
             "tokenizer.json",
             json!({ "normalizer": { "type": long }, "model": { "type": "BPE", "vocab": {}, "merges": [] } }),
         ),
         ("tokenizer.json", json!({ "model": { "type": "BPE", "vocab": {}, "merges": [[long]] } })),
-        ("model.safetensors.index.json", json!({ "weight_map": { long.clone(): format!("../{long}") } })),
+        (
+            "model.safetensors.index.json",
+            json!({ "weight_map": { long.clone(): format!("../{long}") } }),
+        ),
     ] {
         let old = std::fs::read(path(name)).unwrap();
         std::fs::write(path(name), text.to_string()).unwrap();
@@ -716,9 +880,14 @@ fn tensors_of_old_writers_lie_anywhere() {
     let (dir, file) = written(&folder, 1);
     let want = logits(&file, &prompt());
     for behind in [1, 2, 4] {
-        std::fs::write(dir.path().join("model.safetensors"), safetensors(&folder.tensors, 8, behind)).unwrap();
+        std::fs::write(
+            dir.path().join("model.safetensors"),
+            safetensors(&folder.tensors, 8, behind),
+        )
+        .unwrap();
         let file = Arc::new(Gguf::open(dir.path()).unwrap());
-        let data = file.tensors().iter().map(|t| file.tensor(t.name()).unwrap().data.as_ptr().addr());
+        let data =
+            file.tensors().iter().map(|t| file.tensor(t.name()).unwrap().data.as_ptr().addr());
         assert!(data.into_iter().all(|at| at.is_multiple_of(8)));
         assert_eq!(logits(&file, &prompt()), want);
     }
@@ -743,7 +912,11 @@ fn no_changed_byte_of_a_folder_panics() {
             for _ in 0..1 + random(3) {
                 let at = random(end);
                 // A digit is what changes sizes and places.
-                bytes[at] = if bytes[at].is_ascii_digit() { b'0' + random(10) as u8 } else { random(256) as u8 };
+                bytes[at] = if bytes[at].is_ascii_digit() {
+                    b'0' + random(10) as u8
+                } else {
+                    random(256) as u8
+                };
             }
             if round % 4 == 0 {
                 bytes.truncate(random(bytes.len()));

@@ -1,5 +1,5 @@
-//! Broken files: each is refused with one line that names what is wrong and where, and no memory is taken
-//! beyond what the file warrants.
+//! Broken files: each is refused with one line that names what is wrong and where, and no memory is
+//! taken beyond what the file warrants.
 
 mod support;
 
@@ -13,8 +13,8 @@ use support::writer::{Ten, Val, Writer, nested, strings, text};
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Opening takes at most this much, besides the map: directory entries are about three times as large in
-/// memory as in the file, and a growing list holds its old and its new place at once.
+/// Opening takes at most this much, besides the map: directory entries are about three times as
+/// large in memory as in the file, and a growing list holds its old and its new place at once.
 fn allowance(file: usize) -> usize {
     16 * 1024 + 12 * file
 }
@@ -23,7 +23,11 @@ fn refusal(case: &str, bytes: &[u8]) -> String {
     let (result, peak) = peak_of(|| Gguf::from_bytes("model.gguf", bytes).err());
     let e = result.unwrap_or_else(|| panic!("{case}: was read as a good file"));
     one_line(&e);
-    assert!(peak <= allowance(bytes.len()), "{case}: {peak} bytes allocated for a file of {}", bytes.len());
+    assert!(
+        peak <= allowance(bytes.len()),
+        "{case}: {peak} bytes allocated for a file of {}",
+        bytes.len()
+    );
     e.to_string()
 }
 
@@ -58,13 +62,23 @@ fn the_sample_itself_is_good() {
 
 #[test]
 fn a_file_that_is_no_gguf_says_what_it_looks_like() {
-    let safetensors = [&40u64.to_le_bytes()[..], b"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_o\":1}}"].concat();
+    let safetensors =
+        [&40u64.to_le_bytes()[..], b"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_o\":1}}"]
+            .concat();
     refused(&[
         ("empty", vec![], &["empty (0 bytes)", "download"]),
-        ("text", b"Once upon a time\nthere was".to_vec(), &["not a GGUF file", "the text \"Once upon a time\""]),
+        (
+            "text",
+            b"Once upon a time\nthere was".to_vec(),
+            &["not a GGUF file", "the text \"Once upon a time\""],
+        ),
         ("short text", b"GG".to_vec(), &["not a GGUF file", "the text \"GG\""]),
         ("web page", b"\n<!DOCTYPE html><html>".to_vec(), &["web page", "download"]),
-        ("lfs pointer", b"version https://git-lfs.github.com/spec/v1\n".to_vec(), &["Git LFS pointer"]),
+        (
+            "lfs pointer",
+            b"version https://git-lfs.github.com/spec/v1\n".to_vec(),
+            &["Git LFS pointer"],
+        ),
         ("zip", b"PK\x03\x04\0\0\0\0".to_vec(), &["zip archive"]),
         ("gzip", b"\x1f\x8b\x08\0\0\0".to_vec(), &["compressed"]),
         ("old ggml", b"tjgg\x03\0\0\0".to_vec(), &["form before GGUF"]),
@@ -98,7 +112,9 @@ fn a_file_cut_anywhere_is_refused_and_the_cut_is_named() {
         }
         if n >= header {
             assert!(
-                line.contains("tensor 'f16'") || line.contains("tensor 'q4_0'") || line.contains("tensor 'norm'"),
+                line.contains("tensor 'f16'")
+                    || line.contains("tensor 'q4_0'")
+                    || line.contains("tensor 'norm'"),
                 "{line}"
             );
         }
@@ -124,10 +140,26 @@ fn absurd_counts_are_refused_before_anything_is_allocated() {
             ),
             ("string", with_key("s", raw_string), &["metadata key 's'", &count]),
             ("array of u8", with_key("a", Val::Array(0, n, vec![])), &["metadata key 'a'", &count]),
-            ("array of u64", with_key("a", Val::Array(10, n, vec![])), &["metadata key 'a'", &count]),
-            ("array of strings", with_key("a", Val::Array(8, n, vec![])), &["metadata key 'a'", &count]),
-            ("array of arrays", with_key("a", Val::Array(9, n, vec![])), &["metadata key 'a'", &count]),
-            ("string in array", with_key("a", Val::Array(8, 1, n.to_le_bytes().into())), &["string 0", "'a'"]),
+            (
+                "array of u64",
+                with_key("a", Val::Array(10, n, vec![])),
+                &["metadata key 'a'", &count],
+            ),
+            (
+                "array of strings",
+                with_key("a", Val::Array(8, n, vec![])),
+                &["metadata key 'a'", &count],
+            ),
+            (
+                "array of arrays",
+                with_key("a", Val::Array(9, n, vec![])),
+                &["metadata key 'a'", &count],
+            ),
+            (
+                "string in array",
+                with_key("a", Val::Array(8, 1, n.to_le_bytes().into())),
+                &["string 0", "'a'"],
+            ),
         ]);
         let mut w = Writer { n_keys: Some(1), ..Writer::new() }.bytes();
         w.truncate(24);
@@ -150,17 +182,41 @@ fn bad_metadata_names_the_key_and_the_byte() {
     bad_utf8.keys[0].0 = b"ab\xffcd".to_vec();
     let long = "k".repeat(70_000);
     refused(&[
-        ("type 13", with_key("k", Val::Raw(13, vec![0; 8])), &["metadata key 'k'", "value type 13", "byte"]),
+        (
+            "type 13",
+            with_key("k", Val::Raw(13, vec![0; 8])),
+            &["metadata key 'k'", "value type 13", "byte"],
+        ),
         ("type 2^32-1", with_key("k", Val::Raw(u32::MAX, vec![0; 8])), &["'k'", "4294967295"]),
-        ("element type 99", with_key("k", Val::Array(99, 1, vec![0; 8])), &["'k'", "value type 99"]),
+        (
+            "element type 99",
+            with_key("k", Val::Array(99, 1, vec![0; 8])),
+            &["'k'", "value type 99"],
+        ),
         ("bool 2", with_key("k", Val::Bool(2)), &["'k'", "is 2", "0 or 1"]),
         ("twice", twice, &["'a.u8'", "twice", "byte"]),
         ("empty key", with_key("", Val::U8(1)), &["metadata key number 19", "empty", "byte"]),
         ("long key", with_key(&long, Val::U8(1)), &["metadata key number 19", "70000"]),
-        ("key not UTF-8", bad_utf8.bytes(), &["metadata key number 0", "byte 24", "not UTF-8 from its byte 2"]),
-        ("arrays 5 deep", with_key("deep", nested(5)), &["'deep'", "nested more than 4 deep", "byte"]),
-        ("arrays 5000 deep", with_key("deep", nested(5000)), &["'deep'", "nested more than 4 deep"]),
-        ("a key of control characters", with_key(&"\x11".repeat(1000), Val::Bool(7)), &["u{11}…'", "is 7"]),
+        (
+            "key not UTF-8",
+            bad_utf8.bytes(),
+            &["metadata key number 0", "byte 24", "not UTF-8 from its byte 2"],
+        ),
+        (
+            "arrays 5 deep",
+            with_key("deep", nested(5)),
+            &["'deep'", "nested more than 4 deep", "byte"],
+        ),
+        (
+            "arrays 5000 deep",
+            with_key("deep", nested(5000)),
+            &["'deep'", "nested more than 4 deep"],
+        ),
+        (
+            "a key of control characters",
+            with_key(&"\x11".repeat(1000), Val::Bool(7)),
+            &["u{11}…'", "is 7"],
+        ),
         ("newlines in the key", with_key("a\nb\x1b[2J", Val::Bool(7)), &["'a\\nb\\u{1b}[2J'"]),
     ]);
     assert!(Gguf::from_bytes("x.gguf", &with_key("deep", nested(4))).is_ok());
@@ -170,7 +226,11 @@ fn bad_metadata_names_the_key_and_the_byte() {
 fn an_alignment_must_be_a_power_of_two_from_8_on() {
     let with = |v: Val| Writer::new().key("general.alignment", v).bytes();
     for v in [0u32, 1, 4, 7, 12, 24, 48, u32::MAX] {
-        refused(&[("alignment", with(Val::U32(v)), &["'general.alignment'", &format!("is {v}"), "power of two"])]);
+        refused(&[(
+            "alignment",
+            with(Val::U32(v)),
+            &["'general.alignment'", &format!("is {v}"), "power of two"],
+        )]);
     }
     refused(&[
         ("negative", with(Val::I32(-32)), &["'general.alignment'", "is -32"]),
@@ -185,7 +245,10 @@ fn an_alignment_must_be_a_power_of_two_from_8_on() {
         assert_eq!(gguf.alignment(), v);
         assert_eq!(gguf.tensor("b").unwrap().data.as_ptr().addr() % 8, 0);
         // Tensor a has 12 bytes; each byte of the data is its offset plus one.
-        assert_eq!(gguf.tensor("b").unwrap().data[0], (12u64.next_multiple_of(v) as u8).wrapping_add(1));
+        assert_eq!(
+            gguf.tensor("b").unwrap().data[0],
+            (12u64.next_multiple_of(v) as u8).wrapping_add(1)
+        );
     }
 }
 
@@ -197,7 +260,11 @@ fn bad_tensors_are_named_with_the_byte_of_their_entry() {
     refused(&[
         ("no dimensions", with_tensor(|t| t.n_dims = Some(0)), &["'odd'", "0 dimensions", "byte"]),
         ("five dimensions", with_tensor(|t| t.n_dims = Some(5)), &["'odd'", "5 dimensions"]),
-        ("2^32 dimensions", with_tensor(|t| t.n_dims = Some(u32::MAX)), &["'odd'", "4294967295 dimensions"]),
+        (
+            "2^32 dimensions",
+            with_tensor(|t| t.n_dims = Some(u32::MAX)),
+            &["'odd'", "4294967295 dimensions"],
+        ),
         ("row of zero", with_tensor(|t| t.dims = vec![0, 2]), &["'odd'", at, "[0, 2]", "zero"]),
         ("no rows", with_tensor(|t| t.dims = vec![32, 0]), &["'odd'", at, "[32, 0]", "zero"]),
         ("2^128 elements", with_tensor(|t| t.dims = vec![1 << 32; 4]), &["'odd'", at, "too large"]),
@@ -208,20 +275,30 @@ fn bad_tensors_are_named_with_the_byte_of_their_entry() {
             with_tensor(|t| (t.ty, t.dims) = (2, vec![48, 2])),
             &["'odd'", at, "rows of 48", "Q4_0 blocks of 32"],
         ),
-        ("misaligned", with_tensor(|t| t.offset += 1), &["'odd'", at, "multiple of the alignment 32"]),
+        (
+            "misaligned",
+            with_tensor(|t| t.offset += 1),
+            &["'odd'", at, "multiple of the alignment 32"],
+        ),
         ("behind the end", with_tensor(|t| t.offset += 32), &["'odd'", at, "end past", "download"]),
         ("far behind", with_tensor(|t| t.offset = u64::MAX - 31), &["'odd'", at, "end past"]),
         ("over another", with_tensor(|t| t.offset = 0), &["'norm' and 'odd' overlap", "byte"]),
         ("at the end of another", with_tensor(|t| t.offset -= 32), &["'f16' and 'odd' overlap"]),
         ("named twice", with_tensor(|t| t.name = b"norm".to_vec()), &["tensor 'norm'", "twice"]),
         ("no name", with_tensor(|t| t.name.clear()), &["tensor number 3", at, "empty"]),
-        ("name not UTF-8", with_tensor(|t| t.name = vec![b'a', 0x80]), &["tensor number 3", at, "not UTF-8"]),
+        (
+            "name not UTF-8",
+            with_tensor(|t| t.name = vec![b'a', 0x80]),
+            &["tensor number 3", at, "not UTF-8"],
+        ),
     ]);
 }
 
 #[test]
 fn an_unknown_tensor_type_spoils_the_tensor_but_not_the_vocabulary() {
-    for (id, wants) in [(77, ["id 77", "newer"]), (36, ["IQ4_NL_4_4", "removed"]), (4, ["Q4_2", "removed"])] {
+    for (id, wants) in
+        [(77, ["id 77", "newer"]), (36, ["IQ4_NL_4_4", "removed"]), (4, ["Q4_2", "removed"])]
+    {
         let gguf = Gguf::from_bytes("new.gguf", &with_tensor(|t| t.ty = id)).unwrap();
         assert_eq!(gguf.strings("tokenizer.ggml.tokens").unwrap().len(), 4);
         assert_eq!(gguf.tensor("norm").unwrap().data.len(), 33 * 4);
@@ -232,8 +309,10 @@ fn an_unknown_tensor_type_spoils_the_tensor_but_not_the_vocabulary() {
             assert!(line.contains("'odd'") && wants.iter().all(|w| line.contains(w)), "{line}");
         }
     }
-    // Known to ggml, of known size, but not to us: it is there, and whoever cannot decode it says so by name.
-    let gguf = Gguf::from_bytes("iq2.gguf", &with_tensor(|t| (t.ty, t.dims) = (16, vec![256, 3]))).unwrap();
+    // Known to ggml, of known size, but not to us: it is there, and whoever cannot decode it says
+    // so by name.
+    let gguf = Gguf::from_bytes("iq2.gguf", &with_tensor(|t| (t.ty, t.dims) = (16, vec![256, 3])))
+        .unwrap();
     assert_eq!(gguf.tensor("odd").unwrap().data.len(), 3 * 66);
     let line = gguf.require_types(|t| t != TypeId(16)).unwrap_err().to_string();
     assert!(line.contains("'odd'") && line.contains("IQ2_XXS"), "{line}");

@@ -1,5 +1,5 @@
-//! No bytes make the reader panic: bits flipped one by one, numbers replaced, random bytes. (The fuzz target
-//! in `fuzz/` goes on where these stop.)
+//! No bytes make the reader panic: bits flipped one by one, numbers replaced, random bytes. (The
+//! fuzz target in `fuzz/` goes on where these stop.)
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What a good file gives: typed values, per-layer numbers, split files, a large file opened in no time.
+//! What a good file gives: typed values, per-layer numbers, split files, a large file opened in no
+//! time.
 
 mod support;
 
@@ -46,11 +47,16 @@ fn values_come_back_as_they_were_written() {
     assert_eq!(g.opt_bools("a.bools").unwrap(), Some(vec![true, false]));
     assert_eq!(g.keys().next(), Some("general.architecture"));
     assert_eq!(g.keys().count(), 19);
-    for (name, dims, bytes) in [("norm", &[33][..], 132), ("q4_0", &[64, 3], 108), ("f16", &[5, 3, 2], 60)] {
+    for (name, dims, bytes) in
+        [("norm", &[33][..], 132), ("q4_0", &[64, 3], 108), ("f16", &[5, 3, 2], 60)]
+    {
         let t = g.tensor(name).unwrap();
         assert_eq!((t.name, t.dims, t.data.len()), (name, dims, bytes));
         let at = g.tensor_info(name).unwrap().data_offset() - g.summary().data_start;
-        assert!(t.data.iter().zip(at..).all(|(b, i)| *b == (i as u8).wrapping_add(1)), "{name} has its own bytes");
+        assert!(
+            t.data.iter().zip(at..).all(|(b, i)| *b == (i as u8).wrapping_add(1)),
+            "{name} has its own bytes"
+        );
     }
     exercise(&Writer::sample().bytes());
 }
@@ -58,7 +64,10 @@ fn values_come_back_as_they_were_written() {
 #[test]
 fn a_missing_key_is_named_and_an_optional_one_is_none() {
     let g = open(Writer::sample());
-    says(g.require_u32("llama.embedding_length"), &["model.gguf", "'llama.embedding_length' is missing"]);
+    says(
+        g.require_u32("llama.embedding_length"),
+        &["model.gguf", "'llama.embedding_length' is missing"],
+    );
     says(g.require_str("x"), &["'x' is missing"]);
     says(g.f32s("x"), &["'x' is missing"]);
     assert_eq!(g.opt_u32("x").unwrap(), None);
@@ -78,11 +87,23 @@ fn a_wrong_type_names_the_key_the_type_found_and_the_type_wanted() {
     says(g.require_u32("a.bool"), &["is a bool"]);
     says(g.require_f32("a.u8"), &["is a u8", "an f32 is wanted"]);
     says(g.require_bool("a.u8"), &["is a u8", "a bool is wanted"]);
-    says(g.require_str("tokenizer.ggml.tokens"), &["is an array of 4 string", "a string is wanted"]);
-    says(g.strings("tokenizer.ggml.scores"), &["is an array of 3 f32", "an array of strings is wanted"]);
+    says(
+        g.require_str("tokenizer.ggml.tokens"),
+        &["is an array of 4 string", "a string is wanted"],
+    );
+    says(
+        g.strings("tokenizer.ggml.scores"),
+        &["is an array of 3 f32", "an array of strings is wanted"],
+    );
     says(g.strings("a.u8"), &["is a u8", "an array of strings is wanted"]);
-    says(g.i32s("tokenizer.ggml.scores"), &["is an array of 3 f32", "an array of integers is wanted"]);
-    says(g.f32s("tokenizer.ggml.token_type"), &["is an array of 3 i32", "an array of f32 is wanted"]);
+    says(
+        g.i32s("tokenizer.ggml.scores"),
+        &["is an array of 3 f32", "an array of integers is wanted"],
+    );
+    says(
+        g.f32s("tokenizer.ggml.token_type"),
+        &["is an array of 3 i32", "an array of f32 is wanted"],
+    );
     says(g.opt_bools("tokenizer.ggml.token_type"), &["an array of bools is wanted"]);
     says(g.i32s("a.nested"), &["is an array of 1 array"]);
 }
@@ -95,7 +116,10 @@ fn a_value_that_does_not_fit_is_named_with_the_value() {
         .key("1e300", Val::F64(1e300))
         .key("bytes", Val::Str(b"ab\xff".to_vec()))
         .key("bad bool", Val::Array(7, 2, vec![1, 2]))
-        .key("large", Val::Array(10, 2, [1u64, 1 << 32].iter().flat_map(|v| v.to_le_bytes()).collect()));
+        .key(
+            "large",
+            Val::Array(10, 2, [1u64, 1 << 32].iter().flat_map(|v| v.to_le_bytes()).collect()),
+        );
     let g = open(more);
     says(g.require_u32("a.i8"), &["'a.i8'", "is -5", "0 to 4294967295"]);
     says(g.require_u32("a.u64"), &["is 1099511627776"]);
@@ -115,7 +139,12 @@ fn a_value_that_does_not_fit_is_named_with_the_value() {
 
 #[test]
 fn a_number_per_layer_is_one_for_all_or_one_for_each() {
-    let g = open(Writer::new().key("one", Val::U16(4)).key("each", i32s(&[8, 0, 8])).key("neg", i32s(&[8, -1, 8])));
+    let g = open(
+        Writer::new()
+            .key("one", Val::U16(4))
+            .key("each", i32s(&[8, 0, 8]))
+            .key("neg", i32s(&[8, -1, 8])),
+    );
     assert_eq!(g.per_layer_u32("one", 3).unwrap(), [4, 4, 4]);
     assert_eq!(g.per_layer_u32("each", 3).unwrap(), [8, 0, 8]);
     says(g.per_layer_u32("each", 4), &["'each'", "3 elements", "4 are wanted"]);
@@ -131,7 +160,9 @@ fn the_summary_shows_long_values_cut_and_on_one_line() {
         .key("scores", f32s(&many))
         .key("control", Val::Str(b"\x1b[31mred\xff".to_vec()));
     let s = open(w).summary();
-    let line = |key: &str| s.metadata.iter().find(|k| k.key == key).map(|k| format!("{} {}", k.ty, k.value)).unwrap();
+    let line = |key: &str| {
+        s.metadata.iter().find(|k| k.key == key).map(|k| format!("{} {}", k.ty, k.value)).unwrap()
+    };
     assert_eq!(line("scores"), "f32[1000] [0, 1, 2, 3, 4, 5, …]");
     assert_eq!(line("a.f32"), "f32 0.00001");
     assert_eq!(line("a.f64"), "f64 0.1");
@@ -139,15 +170,23 @@ fn the_summary_shows_long_values_cut_and_on_one_line() {
     assert!(line("template").ends_with("… (500 bytes)"), "{}", line("template"));
     let text = s.to_string();
     assert!(!text.contains('\x1b') && text.lines().all(|l| l.chars().count() < 250), "{text}");
-    assert!(text.contains("F16") && text.contains("5 x 3 x 2") && text.contains("total 3 tensors"), "{text}");
+    assert!(
+        text.contains("F16") && text.contains("5 x 3 x 2") && text.contains("total 3 tensors"),
+        "{text}"
+    );
     assert_eq!((s.elements, s.tensor_bytes), (33 + 192 + 30, 132 + 108 + 60));
 }
 
 /// Writes a model in three parts and returns their paths. `change` may spoil a part.
 fn split(dir: &Path, change: impl Fn(usize, Writer) -> Writer) -> Vec<PathBuf> {
-    let paths: Vec<PathBuf> = (1..=3).map(|i| dir.join(format!("m-{i:05}-of-00003.gguf"))).collect();
+    let paths: Vec<PathBuf> =
+        (1..=3).map(|i| dir.join(format!("m-{i:05}-of-00003.gguf"))).collect();
     for (i, path) in paths.iter().enumerate() {
-        let w = if i == 0 { Writer::sample() } else { Writer::new().tensor(&format!("part{i}"), &[8], 0) };
+        let w = if i == 0 {
+            Writer::sample()
+        } else {
+            Writer::new().tensor(&format!("part{i}"), &[8], 0)
+        };
         let w = w
             .key("split.no", Val::U16(i as u16))
             .key("split.count", Val::U16(3))
@@ -186,14 +225,26 @@ fn parts_that_do_not_fit_together_are_named() {
         let paths = split(dir.path(), change);
         says(Gguf::open(&paths[open]), wants);
     };
-    check(&|_, w| w, 1, &["m-00002-of-00003.gguf: is part 2 of 3: open the first one", "m-00001-of-00003.gguf"]);
-    check(&set(2, "split.no", Val::U16(1)), 0, &["m-00003-of-00003.gguf: is part 2 of 3 by its metadata, not 3 of 3"]);
+    check(
+        &|_, w| w,
+        1,
+        &["m-00002-of-00003.gguf: is part 2 of 3: open the first one", "m-00001-of-00003.gguf"],
+    );
+    check(
+        &set(2, "split.no", Val::U16(1)),
+        0,
+        &["m-00003-of-00003.gguf: is part 2 of 3 by its metadata, not 3 of 3"],
+    );
     check(&set(1, "split.count", Val::U16(4)), 0, &["m-00002-of-00003.gguf: is part 2 of 4"]);
     check(&set(0, "split.no", Val::U16(3)), 0, &["split.no 3 of split.count 3"]);
     check(&set(0, "split.count", Val::U16(2)), 0, &["must be named NAME-00001-of-00002.gguf"]);
     check(&set(0, "split.count", text("3")), 0, &["'split.count'", "a string"]);
     check(&set(0, "split.count", Val::I32(-3)), 0, &["'split.count'", "-3"]);
-    check(&set(0, "split.tensors.count", Val::I32(6)), 0, &["split.tensors.count 6", "hold 5 tensors"]);
+    check(
+        &set(0, "split.tensors.count", Val::I32(6)),
+        0,
+        &["split.tensors.count 6", "hold 5 tensors"],
+    );
     let no_keys = |i, w: Writer| if i == 1 { Writer { keys: vec![], ..w } } else { w };
     check(&no_keys, 0, &["m-00002-of-00003.gguf: has no split.no"]);
     let twice = |i, w: Writer| if i == 1 { w.but(|t| t.name = b"norm".to_vec()) } else { w };
@@ -226,9 +277,11 @@ fn resident() -> Option<u64> {
 
 #[test]
 fn a_file_of_16_gb_opens_below_0_3_s_and_300_mb() {
-    let tokens: Vec<Vec<u8>> = (0..262_144).map(|i| format!("token number {i}").into_bytes()).collect();
+    let tokens: Vec<Vec<u8>> =
+        (0..262_144).map(|i| format!("token number {i}").into_bytes()).collect();
     let tokens: Vec<&[u8]> = tokens.iter().map(Vec::as_slice).collect();
-    let merges: Vec<Vec<u8>> = (0..280_000).map(|i| format!("left{i} right{i}").into_bytes()).collect();
+    let merges: Vec<Vec<u8>> =
+        (0..280_000).map(|i| format!("left{i} right{i}").into_bytes()).collect();
     let merges: Vec<&[u8]> = merges.iter().map(Vec::as_slice).collect();
     let mut w = Writer::new()
         .key("general.architecture", text("llama"))
@@ -245,7 +298,8 @@ fn a_file_of_16_gb_opens_below_0_3_s_and_300_mb() {
     let header = w.header();
     let mut file = File::create(&path).unwrap();
     file.write_all(&header).unwrap();
-    file.set_len(header.len() as u64 + w.data).expect("a file system that has sparse files of 16 GB");
+    file.set_len(header.len() as u64 + w.data)
+        .expect("a file system that has sparse files of 16 GB");
     drop((file, header, w));
 
     let before = (own_memory(), resident());

@@ -34,7 +34,8 @@ fn smollm2_is_read_as_its_inventory_has_it() {
 
     let summary = g.summary();
     assert_eq!(summary.data_start, 1_785_664);
-    let mix: Vec<(String, usize)> = summary.mix.iter().map(|m| (m.ty.to_string(), m.tensors)).collect();
+    let mix: Vec<(String, usize)> =
+        summary.mix.iter().map(|m| (m.ty.to_string(), m.tensors)).collect();
     assert_eq!(mix, [("Q4_1".to_owned(), 210), ("Q8_0".into(), 1), ("F32".into(), 61)]);
     assert_eq!(summary.elements, 134_515_008);
 }

@@ -1,4 +1,5 @@
-//! The seeds of the fuzz target are files of the test writer: good ones, each with something the others lack.
+//! The seeds of the fuzz target are files of the test writer: good ones, each with something the
+//! others lack.
 
 mod support;
 
@@ -13,11 +14,17 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("sample", Writer::sample().bytes()),
         ("empty", Writer::new().bytes()),
-        ("version2", Writer { version: 2, ..Writer::new() }.key("general.architecture", text("x")).bytes()),
+        (
+            "version2",
+            Writer { version: 2, ..Writer::new() }.key("general.architecture", text("x")).bytes(),
+        ),
         ("aligned", aligned.tensor("a", &[3], 0).tensor("b", &[2, 2, 2, 2], 1).bytes()),
         ("nested", Writer::new().key("n", nested(4)).key("s", strings(&[b"", b"abc"])).bytes()),
         ("unknown_type", Writer::new().tensor("t", &[8], 0).but(|t| t.ty = 77).bytes()),
-        ("part", Writer::new().key("split.no", Val::U16(0)).key("split.count", Val::U16(1)).bytes()),
+        (
+            "part",
+            Writer::new().key("split.no", Val::U16(0)).key("split.count", Val::U16(1)).bytes(),
+        ),
     ]
 }
 
@@ -31,6 +38,10 @@ fn the_kept_seeds_are_what_the_writer_writes() {
             fs::write(&path, &bytes).unwrap();
         }
         let kept = fs::read(&path).unwrap_or_default();
-        assert!(kept == bytes, "{} differs: run this test with KJIT_WRITE_SEEDS=1 and commit", path.display());
+        assert!(
+            kept == bytes,
+            "{} differs: run this test with KJIT_WRITE_SEEDS=1 and commit",
+            path.display()
+        );
     }
 }

@@ -1,7 +1,9 @@
-//! Which architectures run on GPUs: what plans say of a tiny model of each is what docs/architectures.md says.
+//! Which architectures run on GPUs: what plans say of a tiny model of each is what
+//! docs/architectures.md says.
 //!
-//! `KJIT_WRITE_PLANS=FOLDER` writes the plan of each tiny model for each target, all of it: two such folders,
-//! made before and after a change, say whether it changed anything for models that ran before.
+//! `KJIT_WRITE_PLANS=FOLDER` writes the plan of each tiny model for each target, all of it: two
+//! such folders, made before and after a change, say whether it changed anything for models that
+//! ran before.
 
 mod support;
 
@@ -29,8 +31,13 @@ const TARGETS: [&str; 4] = ["sm_90a", "sm_80", "gfx1100", "gfx942"];
 fn refused(graph: &Graph, target: &str, paged: bool) -> Option<String> {
     let target = Target::parse(target).unwrap();
     let paged = paged.then_some(256);
-    let options =
-        OpenOptions { context: Some(64), sequences: 4, paged, prefill_chunk: Some(32), ..OpenOptions::default() };
+    let options = OpenOptions {
+        context: Some(64),
+        sequences: 4,
+        paged,
+        prefill_chunk: Some(32),
+        ..OpenOptions::default()
+    };
     let request = Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
     plan(&request).err().map(|e| e.to_string())
 }
@@ -53,8 +60,8 @@ fn word(gguf: &Gguf, name: &str) -> &'static str {
     GPU
 }
 
-/// Attending blocks write before others have read what they make queries, keys and values of: where that has no reader
-/// behind attention, its memory may be what they write to, so all blocks meet.
+/// Attending blocks write before others have read what they make queries, keys and values of: where
+/// that has no reader behind attention, its memory may be what they write to, so all blocks meet.
 #[test]
 fn heads_are_handed_over_where_what_they_are_made_of_stays() {
     for (name, handed) in [("llama", true), ("qwen3", true), ("orion", false)] {
@@ -62,11 +69,21 @@ fn heads_are_handed_over_where_what_they_are_made_of_stays() {
         let graph = kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap();
         let (target, persistent) = (Target::parse("sm_90a").unwrap(), Persistence::On);
         let options = OpenOptions { context: Some(64), persistent, ..OpenOptions::default() };
-        let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
+        let request = Request {
+            graph: &graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        };
         let plan = plan(&request).unwrap();
         let Some(one) = plan.persistent.first() else { panic!("{name}: {:?}", plan.no_persistent) };
-        let attends: Vec<_> = one.instructions.iter().filter(|i| i.name.ends_with(".attn")).collect();
-        assert!(!attends.is_empty() && attends.iter().all(|i| i.takes.is_some() == handed), "{name}: {attends:?}");
+        let attends: Vec<_> =
+            one.instructions.iter().filter(|i| i.name.ends_with(".attn")).collect();
+        assert!(
+            !attends.is_empty() && attends.iter().all(|i| i.takes.is_some() == handed),
+            "{name}: {attends:?}"
+        );
     }
 }
 
@@ -79,7 +96,8 @@ fn the_page_on_architectures_says_what_plans_say() {
     let mut found: BTreeMap<String, String> = BTreeMap::new();
     for entry in oracle("archs/archs.json")["models"].as_array().unwrap() {
         let [arch, file] = ["arch", "file"].map(|k| entry[k].as_str().unwrap().to_string());
-        let path = model_path(&format!("archs/{file}")).unwrap_or_else(|| panic!("archs/{file} was not made"));
+        let path = model_path(&format!("archs/{file}"))
+            .unwrap_or_else(|| panic!("archs/{file} was not made"));
         let word = word(&Gguf::open(path).unwrap(), &file);
         let before = found.entry(arch).or_insert_with(|| word.to_owned());
         if *before != word {
@@ -91,13 +109,17 @@ fn the_page_on_architectures_says_what_plans_say() {
     let told: BTreeMap<String, String> = text
         .lines()
         .filter_map(|l| l.strip_prefix("| `")?.strip_suffix(" |")?.split_once("` | "))
-        .map(|(arch, word)| (arch.to_owned(), word.split(" |").next().unwrap_or_default().to_owned()))
+        .map(|(arch, word)| {
+            (arch.to_owned(), word.split(" |").next().unwrap_or_default().to_owned())
+        })
         .collect();
-    let rows: Vec<String> = found.iter().map(|(arch, word)| format!("| `{arch}` | {word} |")).collect();
+    let rows: Vec<String> =
+        found.iter().map(|(arch, word)| format!("| `{arch}` | {word} |")).collect();
     assert!(told == found, "{PAGE} should have these rows:\n{}", rows.join("\n"));
 }
 
-/// All that a device is asked for, in text: what is compiled by its key, memory, launches with their arguments.
+/// All that a device is asked for, in text: what is compiled by its key, memory, launches with
+/// their arguments.
 fn told(graph: &Graph, target: &str, sequences: usize) -> String {
     let target = Target::parse(target).unwrap();
     let options = OpenOptions {
@@ -107,7 +129,13 @@ fn told(graph: &Graph, target: &str, sequences: usize) -> String {
         persistent: if sequences == 1 { Persistence::On } else { Persistence::Off },
         ..OpenOptions::default()
     };
-    let mut plan = match plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped }) {
+    let mut plan = match plan(&Request {
+        graph,
+        target: &target,
+        options: &options,
+        keep: &[],
+        tuned: &Shipped,
+    }) {
         Ok(plan) => plan,
         Err(why) => return format!("refused: {why}\n"),
     };
@@ -117,7 +145,11 @@ fn told(graph: &Graph, target: &str, sequences: usize) -> String {
         text += &format!("{} {} {spec} {:?}\n", key.hex(), job.entry, job.spec.tuning(&target));
     }
     for one in std::mem::take(&mut plan.persistent) {
-        text += &format!("persistent {} {:?}\n", one.job.source_key().unwrap().digest().hex(), one.instructions);
+        text += &format!(
+            "persistent {} {:?}\n",
+            one.job.source_key().unwrap().digest().hex(),
+            one.instructions
+        );
     }
     for program in plan.programs() {
         let launches: String = program.launches.iter().map(|l| format!("{l:?}\n")).collect();
@@ -136,12 +168,16 @@ fn plans_are_written_where_somebody_asks_for_them() {
     std::fs::create_dir_all(&folder).unwrap();
     for entry in std::fs::read_dir(models).unwrap() {
         let path = entry.unwrap().path();
-        let Some(name) = path.file_stem().filter(|_| path.extension().is_some_and(|e| e == "gguf")) else { continue };
+        let Some(name) = path.file_stem().filter(|_| path.extension().is_some_and(|e| e == "gguf"))
+        else {
+            continue;
+        };
         let Ok(graph) = kjit_model::arch::build(&Gguf::open(&path).unwrap()) else { continue };
         for target in TARGETS {
             for sequences in [1, 4] {
                 let file = format!("{}.{target}.{sequences}", name.to_string_lossy());
-                std::fs::write(Path::new(&folder).join(file), told(&graph, target, sequences)).unwrap();
+                std::fs::write(Path::new(&folder).join(file), told(&graph, target, sequences))
+                    .unwrap();
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Plans against compiled code, without a device: every launch binds what its kernel takes. Needs nvrtc, and
-//! says so where it is not.
+//! Plans against compiled code, without a device: every launch binds what its kernel takes. Needs
+//! nvrtc, and says so where it is not.
 
 mod support;
 
@@ -34,13 +34,24 @@ fn check(shape: &Shape, target: &str) {
         sequences: 64,
         ..OpenOptions::default()
     };
-    let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
+    let request =
+        Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
     let plan = plan(&request).unwrap();
     assert_eq!(plan.no_prompts, None);
     let jobs: Vec<_> = plan.jobs.iter().map(|j| j.job.clone()).collect();
-    let codes: Vec<_> = engine.compile_all(&jobs).into_iter().map(|c| c.unwrap_or_else(|e| panic!("{e}"))).collect();
-    let choices = plan.batches.iter().flat_map(|b| [&b.greedy, &b.draw]).chain([&plan.greedy, &plan.draw]).flatten();
-    let launches: Vec<&Launch> = plan.programs().into_iter().flat_map(|p| &p.launches).chain(choices).collect();
+    let codes: Vec<_> = engine
+        .compile_all(&jobs)
+        .into_iter()
+        .map(|c| c.unwrap_or_else(|e| panic!("{e}")))
+        .collect();
+    let choices = plan
+        .batches
+        .iter()
+        .flat_map(|b| [&b.greedy, &b.draw])
+        .chain([&plan.greedy, &plan.draw])
+        .flatten();
+    let launches: Vec<&Launch> =
+        plan.programs().into_iter().flat_map(|p| &p.launches).chain(choices).collect();
     for launch in launches {
         let (job, code) = (&plan.jobs[launch.job.0 as usize], &codes[launch.job.0 as usize]);
         let kernel = code.kernels().iter().find(|k| k.name == job.entry).unwrap();
@@ -48,7 +59,10 @@ fn check(shape: &Shape, target: &str) {
         let given: Vec<u32> = launch.args.iter().map(size).collect();
         assert_eq!(given, takes, "{}: arguments of {}", launch.name, job.entry);
         let arch = target.arch();
-        assert!(launch.block <= arch.max_threads && launch.shared + kernel.shared <= arch.shared_per_block);
+        assert!(
+            launch.block <= arch.max_threads
+                && launch.shared + kernel.shared <= arch.shared_per_block
+        );
     }
 }
 

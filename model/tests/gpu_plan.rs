@@ -29,7 +29,14 @@ fn options(context: usize) -> OpenOptions {
 
 fn planned(graph: &Graph, target: &str, context: usize) -> Plan {
     let target = Target::parse(target).unwrap();
-    plan(&Request { graph, target: &target, options: &options(context), keep: &[], tuned: &Shipped }).unwrap()
+    plan(&Request {
+        graph,
+        target: &target,
+        options: &options(context),
+        keep: &[],
+        tuned: &Shipped,
+    })
+    .unwrap()
 }
 
 /// What any program must be.
@@ -44,7 +51,8 @@ fn check(name: &str, plan: &Plan, program: &Program) {
     }
     // A buffer's life, as the launches tell.
     let life = |id: usize| {
-        let uses = |l: &Launch| l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id));
+        let uses =
+            |l: &Launch| l.args.iter().any(|a| matches!(a, Bind::Buffer(b) if b.0 as usize == id));
         let mut at = all.iter().enumerate().filter(|(_, l)| uses(l)).map(|(i, _)| i);
         let first = at.next()?;
         Some((first, at.next_back().unwrap_or(first)))
@@ -55,7 +63,8 @@ fn check(name: &str, plan: &Plan, program: &Program) {
         for (b, other) in program.buffers.iter().enumerate().take(a) {
             let Some(lb) = life(b) else { continue };
             let together = one.zeroed || other.zeroed || la.0 <= lb.1 && lb.0 <= la.1;
-            let apart = one.offset + one.bytes <= other.offset || other.offset + other.bytes <= one.offset;
+            let apart =
+                one.offset + one.bytes <= other.offset || other.offset + other.bytes <= one.offset;
             assert!(!together || apart, "{name}: {} and {} overlap", one.name, other.name);
         }
     }
@@ -63,7 +72,9 @@ fn check(name: &str, plan: &Plan, program: &Program) {
         assert!(plan.jobs.get(l.job.0 as usize).is_some(), "{name}: {} has no job", l.name);
         for a in &l.args {
             match a {
-                Bind::Matrix(w) => assert!(plan.matrices.iter().any(|(m, _)| m == w), "{name}: {}", l.name),
+                Bind::Matrix(w) => {
+                    assert!(plan.matrices.iter().any(|(m, _)| m == w), "{name}: {}", l.name)
+                }
                 Bind::Vector(w) => assert!(plan.vectors.contains(w), "{name}: {}", l.name),
                 _ => {}
             }
@@ -84,7 +95,10 @@ fn every_step_of_every_tiny_model_is_launched_and_memory_is_never_shared_by_what
                 check(&format!("{name} on {target}"), &plan, program);
             }
             for (i, step) in steps.iter().enumerate() {
-                assert!(plan.decode.launches.iter().any(|l| l.step == i), "{name} on {target}: no launch for {step:?}");
+                assert!(
+                    plan.decode.launches.iter().any(|l| l.step == i),
+                    "{name} on {target}: no launch for {step:?}"
+                );
             }
         }
     }
@@ -99,7 +113,13 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
             let (alone, target) = (planned(&graph, target, 256), Target::parse(target).unwrap());
             let planned_for = |sequences: usize| {
                 let options = OpenOptions { sequences, ..options(256) };
-                plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped })
+                plan(&Request {
+                    graph: &graph,
+                    target: &target,
+                    options: &options,
+                    keep: &[],
+                    tuned: &Shipped,
+                })
             };
             let all = planned_for(64).unwrap();
             let name = format!("{} on {target}", path.display());
@@ -108,18 +128,25 @@ fn sequences_side_by_side_have_programs_without_a_cliff_and_add_to_the_kernels_o
             }
             let sizes: Vec<usize> = all.batches.iter().map(|b| b.program.tokens as usize).collect();
             assert_eq!(sizes.first(), Some(&1), "{name}");
-            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`); then no program is
-            // half idle.
+            // Matrix units take eight rows in the time of two (kernel_src's `few_sizes`); then no
+            // program is half idle.
             for n in 2..=64 {
                 let size = sizes.iter().copied().find(|&s| s >= n).unwrap();
                 assert!(size <= (2 * n - 1).max(8), "{name}: {n} sequences in a program of {size}");
             }
-            assert!(alone.jobs.iter().all(|j| all.jobs.contains(j)), "{name}: warming for many leaves one out");
+            assert!(
+                alone.jobs.iter().all(|j| all.jobs.contains(j)),
+                "{name}: warming for many leaves one out"
+            );
             assert!(all.memory.kv >= 64 * (alone.memory.kv - 2048 * graph.states.len() as u64));
             // Fewer sequences ask for no kernel that more do not have.
             let few = planned_for(5).unwrap();
             assert!(few.jobs.iter().all(|j| all.jobs.contains(j)), "{name}");
-            assert!(few.batches.len() < all.batches.len() && few.batches.last().unwrap().program.tokens >= 5, "{name}");
+            assert!(
+                few.batches.len() < all.batches.len()
+                    && few.batches.last().unwrap().program.tokens >= 5,
+                "{name}"
+            );
             let error = planned_for(65).unwrap_err().to_string();
             assert!(error.contains("65") && error.contains("64"), "{error}");
         }
@@ -158,10 +185,17 @@ fn positions_are_chosen_for_all_tokens_together_and_for_some_where_the_context_i
             let of = |l: &&Launch| plan.jobs[l.job.0 as usize].spec.family() == family;
             program.launches.iter().filter(of).count() / layers
         };
-        assert_eq!(["keep", "key_scores", "top_keys", "latent"].map(|f| count(&plan.decode, f)), [1; 4], "{target}");
+        assert_eq!(
+            ["keep", "key_scores", "top_keys", "latent"].map(|f| count(&plan.decode, f)),
+            [1; 4],
+            "{target}"
+        );
         // A prompt keeps both rows before it attends.
-        let prompts: Vec<_> =
-            plan.prompts.iter().map(|p| (p.tokens, ["keep", "top_keys"].map(|f| count(p, f)))).collect();
+        let prompts: Vec<_> = plan
+            .prompts
+            .iter()
+            .map(|p| (p.tokens, ["keep", "top_keys"].map(|f| count(p, f))))
+            .collect();
         assert_eq!(prompts, [(64, [2, 1]), (512, [2, goes])], "{target}");
         plan.programs().into_iter().for_each(|program| check(target, &plan, program));
     }
@@ -177,7 +211,9 @@ fn weights_take_what_the_file_has_within_four_percent() {
         let ratio = plan.memory.weights as f64 / file;
         assert!((0.99..1.04).contains(&ratio), "{}: {ratio}", shape.arch);
         let per_token = graph.kv_elems_per_token() as u64 * 2;
-        assert!(plan.memory.kv >= per_token * 4096 && plan.memory.kv < per_token * 4096 + (1 << 20));
+        assert!(
+            plan.memory.kv >= per_token * 4096 && plan.memory.kv < per_token * 4096 + (1 << 20)
+        );
         assert!(plan.memory.rest < 1 << 30, "{}", plan.memory.rest);
     }
 }
@@ -196,7 +232,10 @@ fn the_same_request_gives_the_same_plan_and_layers_share_their_kernels() {
 fn a_plan_prints_its_kernels_and_launches() {
     let graph = kjit_model::arch::build(&SMOLLM2.open()).unwrap();
     let text = planned(&graph, "sm_90a", 4096).to_string();
-    assert!(text.contains("plan for sm_90a") && text.contains("blk.29.attn") && text.contains("logits"), "{text}");
+    assert!(
+        text.contains("plan for sm_90a") && text.contains("blk.29.attn") && text.contains("logits"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -220,8 +259,14 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
         let graph = kjit_model::arch::build(&shape.open()).unwrap();
         let (target, mut options) = (Target::parse(target).unwrap(), options(4096));
         change(&mut options);
-        let plan =
-            plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+        let plan = plan(&Request {
+            graph: &graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        })
+        .unwrap();
         // Nobody asked for it, so nobody is told why not.
         assert_eq!(plan.no_persistent, None);
         plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
@@ -238,15 +283,22 @@ fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
     }
 }
 
-/// For a few sequences a program of its own, of which nothing is compiled but what makes logits and chooses, and as many
-/// values handed over.
+/// For a few sequences a program of its own, of which nothing is compiled but what makes logits and
+/// chooses, and as many values handed over.
 #[test]
 fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
     let graph = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
     let target = Target::parse("sm_90a").unwrap();
     let planned = |persistent| {
         let options = OpenOptions { persistent, sequences: 8, ..options(4096) };
-        plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap()
+        plan(&Request {
+            graph: &graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        })
+        .unwrap()
     };
     let (plan, launches) = (planned(Persistence::On), planned(Persistence::Off));
     // The product that makes logits, with two columns.
@@ -254,7 +306,10 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
     let first = &plan.persistent[0];
     for one in &plan.persistent {
         let own = one.own.as_ref().unwrap();
-        assert_eq!((one.rows, own.program.tokens as usize, own.program.head_from), (one.rows, one.rows, 0));
+        assert_eq!(
+            (one.rows, own.program.tokens as usize, own.program.head_from),
+            (one.rows, one.rows, 0)
+        );
         assert_eq!(own.program.launches.len(), 1, "{:?}", own.program.launches);
         assert_eq!(one.instructions.len(), first.instructions.len());
         let meets = |one: &OneLaunch| one.instructions.iter().filter(|i| i.meets).count();
@@ -262,15 +317,16 @@ fn tokens_of_a_few_sequences_are_one_launch_with_a_column_for_each() {
     }
 }
 
-/// Of a device's share of a model the products whose rows are added up make the sums: a token has the steps and meetings of
-/// one device's, and a step more that puts logits together.
+/// Of a device's share of a model the products whose rows are added up make the sums: a token has
+/// the steps and meetings of one device's, and a step more that puts logits together.
 #[test]
 fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
     let whole = kjit_model::arch::build(&LLAMA_8B.open()).unwrap();
     let target = Target::parse("sm_90a").unwrap();
     let planned = |graph: &Graph, sequences| {
         let options = OpenOptions { persistent: Persistence::On, sequences, ..options(4096) };
-        plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap()
+        plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped })
+            .unwrap()
     };
     let layers = whole.states.len();
     for (ranks, sequences) in [(2, 1), (4, 1), (2, 2)] {
@@ -289,10 +345,18 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
             assert_eq!(plan.persistent.len(), sequences);
         }
     }
-    // By itself where that was measured to be faster: of shares of two, from two sequences on where a layer is small.
+    // By itself where that was measured to be faster: of shares of two, from two sequences on where
+    // a layer is small.
     let auto = |graph: &Graph, sequences| {
         let options = OpenOptions { sequences, ..options(4096) };
-        let plan = plan(&Request { graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+        let plan = plan(&Request {
+            graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        })
+        .unwrap();
         plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
     };
     let large = kjit_model::arch::build(&Shape { types: |_| "Q8_0", ..LLAMA_8B }.open()).unwrap();
@@ -305,27 +369,49 @@ fn a_share_of_several_devices_is_one_launch_whose_products_make_the_sums() {
     assert!(gathered.persistent.is_empty() && gathered.no_persistent.unwrap().contains("library"));
 }
 
-/// Of a mixture each block chooses its experts for itself: all is handed over, and nobody meets but behind the embedding
-/// and at the end.
+/// Of a mixture each block chooses its experts for itself: all is handed over, and nobody meets but
+/// behind the embedding and at the end.
 #[test]
 fn a_mixture_is_one_launch_without_meetings() {
     let graph = kjit_model::arch::build(&QWEN3_MOE.open()).unwrap();
     let target = Target::parse("sm_90a").unwrap();
     let options = OpenOptions { persistent: Persistence::On, ..options(4096) };
-    let plan =
-        plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped }).unwrap();
+    let plan = plan(&Request {
+        graph: &graph,
+        target: &target,
+        options: &options,
+        keep: &[],
+        tuned: &Shipped,
+    })
+    .unwrap();
     let one = &plan.persistent[0];
-    let meets: Vec<&str> = one.instructions.iter().filter(|i| i.meets).map(|i| i.name.as_str()).collect();
+    let meets: Vec<&str> =
+        one.instructions.iter().filter(|i| i.meets).map(|i| i.name.as_str()).collect();
     assert_eq!(meets.len(), 2, "{meets:?}");
-    // The experts' input is what the scores are made of, as packets; the choice's makers give scores one by one.
-    let choices =
-        one.instructions.iter().enumerate().filter(|(_, i)| i.hands.is_none() && i.values.is_none() && !i.meets);
+    // The experts' input is what the scores are made of, as packets; the choice's makers give
+    // scores one by one.
+    let choices = one
+        .instructions
+        .iter()
+        .enumerate()
+        .filter(|(_, i)| i.hands.is_none() && i.values.is_none() && !i.meets);
     let choices: Vec<usize> = choices.map(|(n, _)| n).collect();
     assert_eq!(choices.len(), graph.states.len());
     for n in choices {
-        let [input, scores, choice, up, down] = [0, 1, 2, 3, 4].map(|at| &one.instructions[n + at - 2]);
+        let [input, scores, choice, up, down] =
+            [0, 1, 2, 3, 4].map(|at| &one.instructions[n + at - 2]);
         assert_eq!((scores.takes, choice.takes), (input.values, scores.values), "{}", choice.name);
-        assert_eq!((up.takes, down.takes), (input.hands.map(|h| h.0), up.hands.map(|h| h.0)), "{}", choice.name);
-        assert!(scores.takes.is_some() && choice.takes.is_some() && up.takes.is_some() && down.takes.is_some());
+        assert_eq!(
+            (up.takes, down.takes),
+            (input.hands.map(|h| h.0), up.hands.map(|h| h.0)),
+            "{}",
+            choice.name
+        );
+        assert!(
+            scores.takes.is_some()
+                && choice.takes.is_some()
+                && up.takes.is_some()
+                && down.takes.is_some()
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is stored held
-//! against the host executor's.
+//! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is
+//! stored held against the host executor's.
 
 mod support;
 
@@ -32,7 +32,8 @@ fn decode(model: &str, arch: &str, kv: KvType) {
     let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("plan-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     let program = machine.plan.decode.clone();
     // 8 bits for each key and value: 1/254 of a group's largest, in the scores and in the sums.
@@ -55,7 +56,10 @@ fn decode(model: &str, arch: &str, kv: KvType) {
                 assert_eq!(got, want, "{model} on {arch}: {name} at {position}");
             } else {
                 let off = off(&got, want);
-                assert!(off < tolerance, "{model} on {arch}: {name} at {position} is off by {off:.2e}");
+                assert!(
+                    off < tolerance,
+                    "{model} on {arch}: {name} at {position} is off by {off:.2e}"
+                );
             }
             compared += 1;
         }
@@ -65,7 +69,10 @@ fn decode(model: &str, arch: &str, kv: KvType) {
         let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0 as u32;
         next = machine.token(position + 1);
         let margin = logits[best as usize] - logits[next as usize];
-        assert!(margin < 1e-2, "{model} on {arch}: token {next} instead of {best}, {margin} less likely");
+        assert!(
+            margin < 1e-2,
+            "{model} on {arch}: token {next} instead of {best}, {margin} less likely"
+        );
     }
 }
 
@@ -86,11 +93,13 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
     let mut host = One::cpu(&gguf, &graph, &truth);
     let names: Vec<String> = graph.values.iter().map(|v| v.name.clone()).collect();
     names.iter().for_each(|n| assert!(host.host().tap(n)));
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("prompt-{model}-{arch}-{kv:?}"));
+    let folder =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("prompt-{model}-{arch}-{kv:?}"));
     let mut machine = Machine::new(&gguf, &graph, arch, &options, &folder, &compiler);
     assert_eq!(machine.plan.no_prompts, None);
     let program = machine.plan.prompts[0].clone();
-    // Halves all the way: 2⁻¹¹ on weights, activations, probabilities; of eight-bit keys and values 1/254.
+    // Halves all the way: 2⁻¹¹ on weights, activations, probabilities; of eight-bit keys and values
+    // 1/254.
     let tolerance = if kv == KvType::Q8_0 { 2e-2 } else { 4e-3 };
     let ids: Vec<u32> = (0..23).map(|i| 7 * i + 3).collect();
     host.feed(&ids, Want::All).unwrap();
@@ -102,23 +111,35 @@ fn prompt(model: &str, arch: &str, kv: KvType) {
         let mut compared = 0;
         for (i, name) in names.iter().enumerate() {
             let v = graph.value(ValueId(i as u32));
-            let Some(got) = machine.value(&program, ValueId(i as u32), chunk.len()) else { continue };
+            let Some(got) = machine.value(&program, ValueId(i as u32), chunk.len()) else {
+                continue;
+            };
             if program.kept.iter().any(|k| k.value.0 as usize == i && k.tiled) && v.slots > 1 {
                 continue; // in the order of the groups
             }
             let each = v.slots * v.width;
-            let want = &host.host().tapped(name).unwrap().data[position * each..][..chunk.len() * each];
+            let want =
+                &host.host().tapped(name).unwrap().data[position * each..][..chunk.len() * each];
             if v.dtype == Dtype::Index {
                 // Experts as likely as each other may change places.
-                let set = |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
+                let set =
+                    |row: &[u32]| row.iter().copied().collect::<std::collections::BTreeSet<u32>>();
                 let got: Vec<u32> = got.iter().map(|x| x.to_bits()).collect();
                 let want: Vec<u32> = want.iter().map(|x| *x as u32).collect();
                 for (t, (got, want)) in got.chunks(each).zip(want.chunks(each)).enumerate() {
-                    assert_eq!(set(got), set(want), "{model} on {arch}: {name} at {}", position + t);
+                    assert_eq!(
+                        set(got),
+                        set(want),
+                        "{model} on {arch}: {name} at {}",
+                        position + t
+                    );
                 }
             } else {
                 let off = off(&got, want);
-                assert!(off < tolerance, "{model} on {arch}: {name} at {position} is off by {off:.2e}");
+                assert!(
+                    off < tolerance,
+                    "{model} on {arch}: {name} at {position} is off by {off:.2e}"
+                );
             }
             compared += 1;
         }

@@ -39,14 +39,19 @@ fn engine(folder: &tempfile::TempDir) -> Engine {
 fn others(plan: &Plan, target: &Target) -> Vec<(Spec, Tuning)> {
     let specs = plan.jobs.iter().map(|j| j.spec.with(None));
     specs
-        .filter_map(|s| s.space(target).last().copied().filter(|t| Some(*t) != s.tuning(target)).map(|t| (s, t)))
+        .filter_map(|s| {
+            s.space(target).last().copied().filter(|t| Some(*t) != s.tuning(target)).map(|t| (s, t))
+        })
         .collect()
 }
 
 #[test]
 fn a_kept_choice_is_in_every_later_plan_whoever_opens_the_cache() {
-    for (shape, arch) in [(&SMOLLM2, "sm_90"), (&SMOLLM2, "gfx1100"), (&QWEN3_MOE, "sm_90"), (&QWEN3_MOE, "gfx942")] {
-        let (folder, target, graph) = (tempfile::tempdir().unwrap(), Target::parse(arch).unwrap(), graph(shape));
+    for (shape, arch) in
+        [(&SMOLLM2, "sm_90"), (&SMOLLM2, "gfx1100"), (&QWEN3_MOE, "sm_90"), (&QWEN3_MOE, "gfx942")]
+    {
+        let (folder, target, graph) =
+            (tempfile::tempdir().unwrap(), Target::parse(arch).unwrap(), graph(shape));
         let plain = planned(&graph, &target, &Shipped);
         let wanted = others(&plain, &target);
         assert!(wanted.len() > 4, "{arch}: {} specs have a choice", wanted.len());
@@ -75,8 +80,14 @@ fn a_choice_for_one_architecture_changes_no_other() {
     for (spec, tuning) in others(&planned(&graph, &here, &Shipped), &here) {
         Kept::of(&engine).keep(&spec, &here, tuning, "a test").unwrap();
     }
-    assert_ne!(planned(&graph, &here, &Shipped).jobs, planned(&graph, &here, &Kept::of(&engine)).jobs);
-    assert_eq!(planned(&graph, &there, &Shipped).jobs, planned(&graph, &there, &Kept::of(&engine)).jobs);
+    assert_ne!(
+        planned(&graph, &here, &Shipped).jobs,
+        planned(&graph, &here, &Kept::of(&engine)).jobs
+    );
+    assert_eq!(
+        planned(&graph, &there, &Shipped).jobs,
+        planned(&graph, &there, &Kept::of(&engine)).jobs
+    );
 }
 
 #[test]
@@ -95,7 +106,8 @@ fn a_record_that_names_no_variant_changes_nothing_and_is_warned_of_once() {
         bad(""),
         bad(&good.replace("block: ", "block: 1")),
         bad(&format!("{good}, more: 1")),
-        bad("wave: 32, block: 4294967295, team: 1, rows: 1, batch: 1, blocks_per_unit: 1, alone: false"),
+        bad("wave: 32, block: 4294967295, team: 1, rows: 1, batch: 1, blocks_per_unit: 1, \
+             alone: false"),
         good.into_bytes(),
         vec![b'['; 100_000],
     ];
@@ -106,7 +118,12 @@ fn a_record_that_names_no_variant_changes_nothing_and_is_warned_of_once() {
         let subject = TuningSubject { target: &target, source: &kernel.source, what: &what };
         engine.keep_tuning_choice(&subject, &record).unwrap();
         for _ in 0..2 {
-            assert_eq!(planned(&graph, &target, &Kept::of(&engine)), plain, "{:?}", String::from_utf8_lossy(&record));
+            assert_eq!(
+                planned(&graph, &target, &Kept::of(&engine)),
+                plain,
+                "{:?}",
+                String::from_utf8_lossy(&record)
+            );
         }
         let warnings = engine.cache().warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");

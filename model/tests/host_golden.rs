@@ -1,5 +1,5 @@
-//! The host executor against a second implementation (f64 NumPy, tests/data/golden) on small random models of
-//! every architecture.
+//! The host executor against a second implementation (f64 NumPy, tests/data/golden) on small random
+//! models of every architecture.
 
 mod support;
 
@@ -23,7 +23,11 @@ fn goldens() -> Vec<(String, Value, Arc<Gguf>)> {
         }
         let golden: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
         let Some(model) = model_path(golden["file"].as_str().unwrap()) else { continue };
-        found.push((golden["model"].as_str().unwrap().to_string(), golden, Arc::new(Gguf::open(model).unwrap())));
+        found.push((
+            golden["model"].as_str().unwrap().to_string(),
+            golden,
+            Arc::new(Gguf::open(model).unwrap()),
+        ));
     }
     found
 }
@@ -56,8 +60,8 @@ fn worst(exec: &mut One, golden: &Value) -> f64 {
 #[test]
 fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
     for (name, golden, file) in goldens() {
-        // In one piece, and in pieces that cut windows and tiles: the second kind's rows see a cache, not
-        // their neighbours.
+        // In one piece, and in pieces that cut windows and tiles: the second kind's rows see a
+        // cache, not their neighbours.
         for batch in [512, 7, 1] {
             let far = worst(&mut executor(&file, KvType::F32, true, batch), &golden);
             assert!(far < 1e-8, "{name}, batch {batch}: KL {far:e}");
@@ -67,13 +71,13 @@ fn every_architecture_and_type_is_within_1e_8_of_the_truth_if_precise() {
 
 #[test]
 fn by_default_every_architecture_and_type_is_within_1e_5_of_the_truth() {
-    // Keys and values in f16 are off by 2^-11, decoding rounds to 1.5e-5: some 1e-7 in KL; 8-bit activations
-    // would be at 1e-3.
+    // Keys and values in f16 are off by 2^-11, decoding rounds to 1.5e-5: some 1e-7 in KL; 8-bit
+    // activations would be at 1e-3.
     for (name, golden, file) in goldens() {
         for batch in [512, 1] {
             let far = worst(&mut executor(&file, KvType::F16, false, batch), &golden);
-            // Where two experts score nearly alike, the smallest rounding lets the other one win: seen in
-            // `tiny-moe`, at KL 0.012.
+            // Where two experts score nearly alike, the smallest rounding lets the other one win:
+            // seen in `tiny-moe`, at KL 0.012.
             let bound = if name.starts_with("tiny-moe") { 0.05 } else { 1e-5 };
             assert!(far < bound, "{name}, batch {batch}: KL {far:e}");
         }
@@ -147,7 +151,10 @@ fn tapped_values_are_the_truths() {
         let mapped: Vec<_> = taps
             .iter()
             .map(|(key, want)| {
-                let (_, ours) = TAPS.iter().find(|(k, _)| k == key).unwrap_or_else(|| panic!("{name}: what is {key}?"));
+                let (_, ours) = TAPS
+                    .iter()
+                    .find(|(k, _)| k == key)
+                    .unwrap_or_else(|| panic!("{name}: what is {key}?"));
                 assert!(exec.host().tap(ours), "{name}: no {ours}");
                 (*ours, want.as_array().unwrap())
             })
@@ -170,10 +177,12 @@ fn tapped_values_are_the_truths() {
 fn going_back_and_on_gives_the_same_logits_as_going_there_at_once() {
     for (name, golden, file) in goldens().into_iter().filter(|(name, ..)| name.ends_with("q8_0")) {
         let prompts = golden["prompts"]["list"].as_array().unwrap();
-        let prompt = ids(&prompts.iter().max_by_key(|p| p["ids"].as_array().unwrap().len()).unwrap()["ids"]);
+        let prompt =
+            ids(&prompts.iter().max_by_key(|p| p["ids"].as_array().unwrap().len()).unwrap()["ids"]);
         let mut exec = executor(&file, KvType::F32, true, 512);
         let at_once = exec.feed(&prompt, Want::Last).unwrap();
-        // Other tokens over the second half, then back: a window's storage must not have forgotten the first.
+        // Other tokens over the second half, then back: a window's storage must not have forgotten
+        // the first.
         let half = prompt.len() / 2;
         exec.truncate(half);
         exec.feed(&vec![1; prompt.len() - half], Want::Nothing).unwrap();
@@ -193,8 +202,11 @@ fn each_operation_run_by_itself_gives_what_it_gives_in_the_graph() {
         let graph = exec.session.graph().clone();
         graph.values.iter().for_each(|v| assert!(exec.host().tap(&v.name)));
         exec.feed(&prompt, Want::All).unwrap();
-        let seen: Vec<Vec<f32>> =
-            graph.values.iter().map(|v| exec.host().tapped(&v.name).unwrap().data.clone()).collect();
+        let seen: Vec<Vec<f32>> = graph
+            .values
+            .iter()
+            .map(|v| exec.host().tapped(&v.name).unwrap().data.clone())
+            .collect();
         for (i, op) in graph.ops.iter().enumerate() {
             let inputs: Vec<&[f32]> = op.reads().iter().map(|v| &seen[v.0 as usize][..]).collect();
             let results = exec.host().run_op(0, i, 0, &prompt, &inputs).unwrap();

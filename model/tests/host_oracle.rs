@@ -63,7 +63,8 @@ fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
     let file = Arc::new(Gguf::open(path).unwrap());
     let model = oracle("models/smollm2.json");
     let native = model["native_vs_truth"].as_array().unwrap();
-    let theirs = native.iter().map(|n| n["kl"].as_f64().unwrap()).sum::<f64>() / native.len() as f64;
+    let theirs =
+        native.iter().map(|n| n["kl"].as_f64().unwrap()).sum::<f64>() / native.len() as f64;
     for isa in Isa::available() {
         let mut exec = executor(&file, false, isa);
         let (prompts, _) = divergence(&mut exec, &model);
@@ -78,9 +79,16 @@ fn by_default_smollm2_is_nearer_to_the_truth_than_llama_cpp_is() {
             last = exec.feed(&[id], Want::Last).unwrap();
         }
         let decoding = kl(truth, &last);
-        eprintln!("{}: mean KL of prompts {prompts:e}, of decoding {decoding:e}; llama.cpp {theirs:e}", isa.name());
+        eprintln!(
+            "{}: mean KL of prompts {prompts:e}, of decoding {decoding:e}; llama.cpp {theirs:e}",
+            isa.name()
+        );
         // A thousandth of theirs: 16 bits instead of 8.
-        assert!(prompts < 1e-3 * theirs && decoding < 1e-3 * theirs, "{}: {prompts:e} {decoding:e}", isa.name());
+        assert!(
+            prompts < 1e-3 * theirs && decoding < 1e-3 * theirs,
+            "{}: {prompts:e} {decoding:e}",
+            isa.name()
+        );
     }
 }
 
@@ -104,24 +112,33 @@ fn greedy_continuations_are_the_exact_ones() {
 fn the_perplexity_of_a_text_is_the_f32_references() {
     const TEXT: &str = "/usr/share/common-licenses/GPL-3";
     let Some(path) = model_path(SMOLLM2) else { return };
-    let Ok(text) = std::fs::read(TEXT) else { return eprintln!("SKIPPED: {TEXT} is not there (Debian has it)") };
+    let Ok(text) = std::fs::read(TEXT) else {
+        return eprintln!("SKIPPED: {TEXT} is not there (Debian has it)");
+    };
     let file = Arc::new(Gguf::open(path).unwrap());
     let tokenizer = Tokenizer::from_gguf(&file).unwrap();
     let reference = oracle("perplexity.json");
     for precise in [true, false] {
         let mut exec = executor(&file, precise, Isa::best());
         let mut running = vec![];
-        // A quarter of the text: three windows of its fourteen, which take some ten seconds on two busy
-        // cores.
+        // A quarter of the text: three windows of its fourteen, which take some ten seconds on two
+        // busy cores.
         let part = &text[..text.len() * 15 / 56];
-        perplexity(&mut exec.session, exec.id, &tokenizer, part, 512, &mut |_, _, so_far| running.push(so_far))
-            .unwrap();
+        perplexity(&mut exec.session, exec.id, &tokenizer, part, 512, &mut |_, _, so_far| {
+            running.push(so_far)
+        })
+        .unwrap();
         assert!(running.len() >= 3, "{running:?}");
-        for (i, (got, want)) in
-            running.iter().zip(reference["runs"]["smollm2-exact"]["running"].as_array().unwrap()).enumerate()
+        for (i, (got, want)) in running
+            .iter()
+            .zip(reference["runs"]["smollm2-exact"]["running"].as_array().unwrap())
+            .enumerate()
         {
             let want = want.as_f64().unwrap();
-            assert!((got / want - 1.0).abs() < 3e-4, "precise {precise}, window {i}: {got}, not {want}");
+            assert!(
+                (got / want - 1.0).abs() < 3e-4,
+                "precise {precise}, window {i}: {got}, not {want}"
+            );
         }
     }
 }
@@ -166,11 +183,20 @@ fn wrong_input_is_refused_and_changes_nothing() {
         ..OpenOptions::default()
     };
     let mut exec = One::cpu(&file, &graph, &options);
-    assert!(matches!(exec.feed(&[1, 49152], Want::Last), Err(SessionError::Token { id: 49152, n_vocab: 49152 })));
-    assert!(matches!(exec.feed(&[1; 5], Want::Last), Err(SessionError::Context { tokens: 5, context: 4 })));
+    assert!(matches!(
+        exec.feed(&[1, 49152], Want::Last),
+        Err(SessionError::Token { id: 49152, n_vocab: 49152 })
+    ));
+    assert!(matches!(
+        exec.feed(&[1; 5], Want::Last),
+        Err(SessionError::Context { tokens: 5, context: 4 })
+    ));
     assert_eq!(exec.tokens(), 0);
     assert!(exec.feed(&[1; 4], Want::Nothing).unwrap().is_empty());
-    assert!(matches!(exec.feed(&[1], Want::Last), Err(SessionError::Context { tokens: 5, context: 4 })));
+    assert!(matches!(
+        exec.feed(&[1], Want::Last),
+        Err(SessionError::Context { tokens: 5, context: 4 })
+    ));
     assert_eq!(exec.tokens(), 4);
 }
 

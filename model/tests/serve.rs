@@ -6,7 +6,8 @@ use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
 use kjit_model::serve::{
-    Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions, State, Status, Stop,
+    Constraint, Event, Failure, Owner, Reason, Refused, Request, Scheduler, SchedulerOptions,
+    State, Status, Stop,
 };
 use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want, Work};
 use std::ops::ControlFlow;
@@ -52,17 +53,24 @@ fn sixty_four_at_once_are_each_what_it_is_alone() {
     let Some(one) = scheduler(1, 64, SchedulerOptions::default()) else { return };
     let options = SchedulerOptions { token_budget: Some(40), ..SchedulerOptions::default() };
     let many = scheduler(16, 64, options).unwrap();
-    let asked: Vec<Asked> = (0..64).map(|i| ask(&many, &prompt(i, 1 + i * 5 % 31), 3 + i % 9, |_| {})).collect();
+    let asked: Vec<Asked> =
+        (0..64).map(|i| ask(&many, &prompt(i, 1 + i * 5 % 31), 3 + i % 9, |_| {})).collect();
     let together = all(asked);
     for (i, got) in together.into_iter().enumerate() {
         let alone = ask(&one, &prompt(i, 1 + i * 5 % 31), 3 + i % 9, |_| {}).got();
         assert_eq!(got.ids, alone.ids, "request {i}");
         assert_eq!(got.reason(), Reason::Length);
         assert_eq!(got.ids.len(), 3 + i % 9);
-        assert!(matches!(got.events[0], Event::Started { prompt_tokens, .. } if prompt_tokens == 1 + i * 5 % 31));
+        assert!(
+            matches!(got.events[0], Event::Started { prompt_tokens, .. } if prompt_tokens == 1 + i * 5 % 31)
+        );
     }
     let status = many.status();
-    assert_eq!((status.taken, status.done, status.running, status.waiting), (64, 64, 0, 0), "{status:?}");
+    assert_eq!(
+        (status.taken, status.done, status.running, status.waiting),
+        (64, 64, 0, 0),
+        "{status:?}"
+    );
     assert_eq!(status.generated_tokens, (0..64).map(|i| 3 + i % 9).sum::<u64>());
     assert!(many.stop(Duration::from_secs(5)));
     let refused = many.submit(Request::new(vec![1], Box::new(|_| ControlFlow::Continue(()))));
@@ -80,7 +88,8 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
         assert_eq!((&got.ids, want.cached()), (&want.ids, 0));
         got
     };
-    // A conversation: the next turn goes on where the last answer ended, all of which but its last token was fed.
+    // A conversation: the next turn goes on where the last answer ended, all of which but its last
+    // token was fed.
     let mut talk = prompt(1, 40);
     let first = answer(&talk);
     assert_eq!(first.cached(), 0);
@@ -89,7 +98,8 @@ fn the_next_turn_and_a_common_beginning_cost_only_what_is_new_and_change_nothing
     talk.extend(prompt(2, 7));
     let second = answer(&talk);
     assert_eq!(second.cached(), whole);
-    // The same question once more, answered otherwise or again: its beginning stays what it was for others.
+    // The same question once more, answered otherwise or again: its beginning stays what it was for
+    // others.
     assert_eq!(answer(&prompt(1, 40)).cached(), 39);
     let mut other = prompt(1, 40);
     other.extend(prompt(3, 11));
@@ -120,7 +130,11 @@ fn many_who_begin_alike_wait_for_the_first_and_take_its_beginning() {
         assert_eq!(shared.ids, alone.ids, "request {i}");
     }
     let status = scheduler.status();
-    assert!(status.prompt_tokens <= 300 + 20 * 21, "{} tokens of prompts were computed", status.prompt_tokens);
+    assert!(
+        status.prompt_tokens <= 300 + 20 * 21,
+        "{} tokens of prompts were computed",
+        status.prompt_tokens
+    );
     assert_eq!(status.prompt_tokens + status.cached_tokens, 20 * 320);
 }
 
@@ -129,12 +143,14 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
     // Keys and values alone, and a scan beside attention: its states are found at borders.
     for name in [TINY, "../archs/falcon-h1.gguf"] {
         let Some(session) = session(name, 6, 400) else { return };
-        let text: Vec<u32> = prompt(5, 300).into_iter().map(|id| id % session.n_vocab() as u32).collect();
+        let text: Vec<u32> =
+            prompt(5, 300).into_iter().map(|id| id % session.n_vocab() as u32).collect();
         let options = SchedulerOptions { token_budget: Some(16), ..SchedulerOptions::default() };
         let scheduler = Scheduler::start(session, options).unwrap();
         let ask = |owner: u8| ask(&scheduler, &text, 2, |r| r.owner = Owner([owner; 32]));
         // At once: another's prompt is on its way, and one's own is.
-        let cached: Vec<usize> = all(vec![ask(1), ask(2), ask(1)]).iter().map(Got::cached).collect();
+        let cached: Vec<usize> =
+            all(vec![ask(1), ask(2), ask(1)]).iter().map(Got::cached).collect();
         assert!(cached[..2] == [0, 0] && cached[2] >= 256, "{name}: {cached:?}");
         // It is there, and not for others, whoever asks for it in between.
         let cached = [3, 1, 4, 2, 1].map(|owner| ask(owner).got().cached());
@@ -149,10 +165,20 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
     let Some(path) = support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let options = returning::options(OpenOptions { threads: 2, precise: true, paged: None, ..OpenOptions::default() });
+    let options = returning::options(OpenOptions {
+        threads: 2,
+        precise: true,
+        paged: None,
+        ..OpenOptions::default()
+    });
     let mut host = One::cpu(&gguf, &graph, &OpenOptions { paged: None, ..options.clone() });
     let session = Session::on_cpu(gguf, graph, &OpenOptions { sequences: 4, ..options }).unwrap();
-    returning::the_hosts(&Scheduler::start(session, SchedulerOptions::default()).unwrap(), &mut host, 1e-3, false);
+    returning::the_hosts(
+        &Scheduler::start(session, SchedulerOptions::default()).unwrap(),
+        &mut host,
+        1e-3,
+        false,
+    );
 }
 
 #[test]
@@ -191,7 +217,8 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
 #[test]
 fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
     const CHILD: &str = "KJIT_TEST_LITTLE_MEMORY";
-    const NAME: &str = "who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
+    const NAME: &str =
+        "who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         // What is given back is everybody's: one arena.
@@ -220,7 +247,11 @@ fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_som
     let failed = long();
     let state = scheduler.status().state;
     drop(taken);
-    assert!(matches!(&failed.end, Err(Failure::Memory(why)) if why.contains("bytes")), "{:?}", failed.end);
+    assert!(
+        matches!(&failed.end, Err(Failure::Memory(why)) if why.contains("bytes")),
+        "{:?}",
+        failed.end
+    );
     assert_eq!(state, State::Short);
     // Nobody asks: it is tried.
     until(&scheduler, |s| s.state == State::Ready);
@@ -232,7 +263,8 @@ fn a_long_prompt_is_not_passed_over_for_ever_where_room_is_short() {
     let Some(plain) = scheduler(1, 120, SchedulerOptions::default()) else { return };
     let held = SchedulerOptions { held_tokens: Some(150), ..SchedulerOptions::default() };
     let scheduler = self::scheduler(6, 120, held).unwrap();
-    let small = |i: usize| ask(&scheduler, &prompt(i, 10), 30, |r| r.client = Some("many".to_owned()));
+    let small =
+        |i: usize| ask(&scheduler, &prompt(i, 10), 30, |r| r.client = Some("many".to_owned()));
     let mut many: Vec<Asked> = (0..3).map(small).collect();
     until(&scheduler, |s| s.running == 3);
     let long = ask(&scheduler, &prompt(99, 100), 5, |r| r.client = Some("one".to_owned()));
@@ -257,15 +289,22 @@ fn always(token: u32) -> SampleOptions {
 #[test]
 fn drafted_tokens_change_nothing() {
     let Some(scheduler) = scheduler(4, 300, SchedulerOptions::default()) else { return };
-    // A random model does not go on with what repeats itself, so drafts are wrong; but with the same token again and again it must.
+    // A random model does not go on with what repeats itself, so drafts are wrong; but with the
+    // same token again and again it must.
     let text = |i: usize| prompt(i, 12).repeat(4);
-    let warm = SampleOptions { temperature: 0.7, seed: 3, repeat_penalty: 1.1, ..SampleOptions::default() };
+    let warm = SampleOptions {
+        temperature: 0.7,
+        seed: 3,
+        repeat_penalty: 1.1,
+        ..SampleOptions::default()
+    };
     let mut drafted = 0;
     for sampling in [SampleOptions::default(), warm, always(7)] {
         let go = |lookup| {
             let ask = |i| {
                 ask(&scheduler, &text(i), 60 + i, |r| {
-                    (r.lookup, r.sampling, r.logprobs) = (lookup, sampling.clone(), (i == 2).then_some(3));
+                    (r.lookup, r.sampling, r.logprobs) =
+                        (lookup, sampling.clone(), (i == 2).then_some(3));
                 })
             };
             all((0..6).map(ask).collect())
@@ -278,7 +317,10 @@ fn drafted_tokens_change_nothing() {
         }
     }
     let status = scheduler.status();
-    assert!(drafted > 0 && status.accepted_tokens > 0 && status.accepted_tokens < status.drafted_tokens, "{status:?}");
+    assert!(
+        drafted > 0 && status.accepted_tokens > 0 && status.accepted_tokens < status.drafted_tokens,
+        "{status:?}"
+    );
 }
 
 /// What `run --lookup on` does.
@@ -301,21 +343,28 @@ fn one_sequence_decoded_with_drafts_has_the_tokens_that_it_has_without() {
         let id = session.add(sampling).unwrap();
         let fed = session.feed(id, &text[..20], Want::Nothing).unwrap();
         assert!(fed.is_empty());
-        let found = lookup::decode(&mut session, id, text.clone(), 28, &mut |id| until(&mut with, 150, id)).unwrap();
-        assert_eq!((&with, session.len(id).unwrap()), (&plain, 48 + 149), "the last token is not fed");
+        let found =
+            lookup::decode(&mut session, id, text.clone(), 28, &mut |id| until(&mut with, 150, id))
+                .unwrap();
+        assert_eq!(
+            (&with, session.len(id).unwrap()),
+            (&plain, 48 + 149),
+            "the last token is not fed"
+        );
         drafts.drafted += found.drafted;
         drafts.accepted += found.accepted;
         // Until the context is full.
         let rest = [&text[..], &with].concat();
-        lookup::decode(&mut session, id, rest, 1, &mut |id| until(&mut with, usize::MAX, id)).unwrap();
+        lookup::decode(&mut session, id, rest, 1, &mut |id| until(&mut with, usize::MAX, id))
+            .unwrap();
         assert_eq!(with.len(), 300 - 48 + 1);
         session.remove(id).unwrap();
     }
     assert!(drafts.accepted > 0 && drafts.accepted < drafts.drafted, "{drafts:?}");
 }
 
-/// The next turn of a conversation: what was drawn for drafts behind the end is not in its history. Behind 24 sevens
-/// another token is likelier.
+/// The next turn of a conversation: what was drawn for drafts behind the end is not in its history.
+/// Behind 24 sevens another token is likelier.
 #[test]
 fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
     let Some(mut session) = session(TINY, 1, 120) else { return };
@@ -333,7 +382,9 @@ fn an_answer_that_ends_among_its_drafts_has_drawn_no_more_than_it_has_tokens() {
             match with {
                 false => session.decode(&[(id, &text)], &mut |_, id| until(id)).unwrap(),
                 true => {
-                    let found = lookup::decode(&mut session, id, text.clone(), text.len(), &mut until).unwrap();
+                    let found =
+                        lookup::decode(&mut session, id, text.clone(), text.len(), &mut until)
+                            .unwrap();
                     within += usize::from(found.accepted > 0);
                 }
             }
@@ -391,11 +442,15 @@ fn what_cannot_be_taken_is_refused_with_its_reason() {
         let _ = gate.recv_timeout(Duration::from_secs(20));
         ControlFlow::Continue(())
     });
-    let first = scheduler.submit(Request { max_tokens: Some(1), ..Request::new(vec![1, 2], sink) }).unwrap();
+    let first = scheduler
+        .submit(Request { max_tokens: Some(1), ..Request::new(vec![1, 2], sink) })
+        .unwrap();
     until(&scheduler, |s| s.waiting == 0);
     let waiting: Vec<Asked> = (0..2).map(|i| ask(&scheduler, &prompt(i, 4), 2, |_| {})).collect();
     let full = refused(vec![1], None);
-    assert!(matches!(full, Refused::QueueFull { waiting: 2, retry_after } if retry_after >= Duration::from_secs(1)));
+    assert!(
+        matches!(full, Refused::QueueFull { waiting: 2, retry_after } if retry_after >= Duration::from_secs(1))
+    );
     drop(go);
     for got in all(waiting) {
         assert_eq!(got.reason(), Reason::Length);
@@ -415,13 +470,21 @@ fn options_and_usage_are_kept_as_json() {
         ..OpenOptions::new(100)
     };
     assert_eq!(options, want);
-    assert_eq!(serde_json::from_str::<OpenOptions>(&serde_json::to_string(&options).unwrap()).unwrap(), want);
+    assert_eq!(
+        serde_json::from_str::<OpenOptions>(&serde_json::to_string(&options).unwrap()).unwrap(),
+        want
+    );
     assert!(serde_json::from_str::<OpenOptions>(r#"{"device": "nonsense"}"#).is_err());
-    let sampling: SampleOptions = serde_json::from_str(r#"{"temperature": 0.5, "bias": [[3, 1.5]]}"#).unwrap();
-    assert_eq!(sampling, SampleOptions { temperature: 0.5, bias: vec![(3, 1.5)], ..SampleOptions::default() });
+    let sampling: SampleOptions =
+        serde_json::from_str(r#"{"temperature": 0.5, "bias": [[3, 1.5]]}"#).unwrap();
+    assert_eq!(
+        sampling,
+        SampleOptions { temperature: 0.5, bias: vec![(3, 1.5)], ..SampleOptions::default() }
+    );
     let usage = kjit_model::serve::Usage { prompt_tokens: 3, ..Default::default() };
     assert_eq!(
-        serde_json::from_str::<kjit_model::serve::Usage>(&serde_json::to_string(&usage).unwrap()).unwrap(),
+        serde_json::from_str::<kjit_model::serve::Usage>(&serde_json::to_string(&usage).unwrap())
+            .unwrap(),
         usage
     );
 }
@@ -529,7 +592,8 @@ fn clients_take_turns() {
             let order = Arc::clone(&order);
             asked.push(ask(&scheduler, &prompt(i, 30), 4, |r| {
                 r.client = Some(client.to_owned());
-                let mut sink = std::mem::replace(&mut r.sink, Box::new(|_| ControlFlow::Continue(())));
+                let mut sink =
+                    std::mem::replace(&mut r.sink, Box::new(|_| ControlFlow::Continue(())));
                 r.sink = Box::new(move |event| {
                     if matches!(event, Event::Started { .. }) {
                         order.lock().unwrap().push(client);
@@ -562,8 +626,11 @@ fn log_probabilities_are_the_models_and_the_likeliest_is_the_greedy_choice() {
     }
     // Of the model's own scores, whatever is drawn: a bias moves the choice, not the figures.
     let bias = SampleOptions { bias: vec![(7, 1e4)], ..SampleOptions::default() };
-    let biased = ask(&scheduler, &prompt(5, 9), 1, |r| (r.logprobs, r.sampling) = (Some(1), bias)).got();
-    let Event::Token { id: 7, logprobs: Some(logprobs) } = &biased.events[1] else { panic!("{biased:?}") };
+    let biased =
+        ask(&scheduler, &prompt(5, 9), 1, |r| (r.logprobs, r.sampling) = (Some(1), bias)).got();
+    let Event::Token { id: 7, logprobs: Some(logprobs) } = &biased.events[1] else {
+        panic!("{biased:?}")
+    };
     assert!(logprobs.chosen < logprobs.top[0].logprob && logprobs.top[0].id == plain.ids[0]);
 }
 
@@ -592,11 +659,13 @@ impl Constraint for Thirds {
 #[test]
 fn a_constraint_is_kept_ends_the_answer_and_fails_its_request_alone() {
     let Some(scheduler) = scheduler(4, 64, SchedulerOptions::default()) else { return };
-    let thirds = |fails| Some(Box::new(Thirds { n_vocab: 250, left: 5, fails }) as Box<dyn Constraint>);
+    let thirds =
+        |fails| Some(Box::new(Thirds { n_vocab: 250, left: 5, fails }) as Box<dyn Constraint>);
     let free = ask(&scheduler, &prompt(1, 9), 8, |_| {});
     let kept = ask(&scheduler, &prompt(1, 9), 8, |r| r.constraint = thirds(false));
     let warm = SampleOptions { temperature: 2.0, seed: 5, ..SampleOptions::default() };
-    let drawn = ask(&scheduler, &prompt(1, 9), 8, |r| (r.constraint, r.sampling) = (thirds(false), warm));
+    let drawn =
+        ask(&scheduler, &prompt(1, 9), 8, |r| (r.constraint, r.sampling) = (thirds(false), warm));
     let fails = ask(&scheduler, &prompt(1, 9), 8, |r| r.constraint = thirds(true)).got();
     assert_eq!(fails.end, Err(Failure::Constraint("on purpose".to_owned())));
     assert_eq!(fails.ids.len(), 2);
@@ -649,11 +718,16 @@ fn resident() -> u64 {
 
 #[test]
 fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
-    let options = SchedulerOptions { held_tokens: Some(250), token_budget: Some(24), ..SchedulerOptions::default() };
+    let options = SchedulerOptions {
+        held_tokens: Some(250),
+        token_budget: Some(24),
+        ..SchedulerOptions::default()
+    };
     let Some(scheduler) = scheduler(6, 96, options) else { return };
     let mut random = 1u64;
     let mut next = |n: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random =
+            random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % n
     };
     let mut before = 0;
@@ -662,13 +736,19 @@ fn five_hundred_requests_of_all_kinds_end_once_each_and_leave_nothing_behind() {
         for _ in 0..50 {
             let shared = prompt(next(3) as usize, [0, 20, 40][next(3) as usize]);
             let text = [shared, prompt(next(1000) as usize, 1 + next(20) as usize)].concat();
-            let warm = SampleOptions { temperature: next(2) as f32, seed: next(9), ..SampleOptions::default() };
+            let warm = SampleOptions {
+                temperature: next(2) as f32,
+                seed: next(9),
+                ..SampleOptions::default()
+            };
             let (kind, client) = (next(8), format!("client {}", next(4)));
             let mut one = ask(&scheduler, &text, 1 + next(12) as usize, |r| {
                 (r.sampling, r.client, r.lookup) = (warm, Some(client), kind == 0);
                 r.logprobs = (kind == 1).then_some(5);
-                r.constraint = (kind == 2 || kind == 3)
-                    .then(|| Box::new(Thirds { n_vocab: 250, left: 5, fails: kind == 3 }) as Box<dyn Constraint>);
+                r.constraint = (kind == 2 || kind == 3).then(|| {
+                    Box::new(Thirds { n_vocab: 250, left: 5, fails: kind == 3 })
+                        as Box<dyn Constraint>
+                });
             });
             match next(8) {
                 0 => drop(one.answer.take()),

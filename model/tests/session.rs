@@ -1,4 +1,5 @@
-//! Sessions of several sequences on the CPU: each sequence's logits and tokens are those that it has alone.
+//! Sessions of several sequences on the CPU: each sequence's logits and tokens are those that it
+//! has alone.
 
 mod support;
 
@@ -26,10 +27,11 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
         let name = path.display();
         for precise in [true, false] {
             let mut alone = One::cpu(&gguf, &graph, &options(precise, 1));
-            let mut session = Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options(precise, 9)).unwrap();
-            // Few rows and many go through different kernels: precisely, sums in another order; by default,
-            // rows of fewer than eight tokens are rounded to 16 bits on the way, and an expert with a
-            // near-tie may be another one.
+            let mut session =
+                Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options(precise, 9)).unwrap();
+            // Few rows and many go through different kernels: precisely, sums in another order; by
+            // default, rows of fewer than eight tokens are rounded to 16 bits on the way, and an
+            // expert with a near-tie may be another one.
             let routes = graph.ops.iter().any(|op| format!("{op:?}").starts_with("Route"));
             let most = if precise {
                 1e-4
@@ -53,17 +55,26 @@ fn sequences_side_by_side_on_the_cpu_are_each_what_it_is_alone() {
                 let first = side_by_side::draws(&mut session, [7, 8], 7);
                 assert_eq!(first, side_by_side::draws(&mut session, [7, 8], 7), "{name}");
                 let other = side_by_side::draws(&mut session, [9, 8], 7);
-                assert!(first[0] != other[0] && first[1..] == other[1..], "{name}: {first:?} {other:?}");
+                assert!(
+                    first[0] != other[0] && first[1..] == other[1..],
+                    "{name}: {first:?} {other:?}"
+                );
             }
         }
     }
 }
 
 /// Opens a model so that scores are the same bits however tokens come, with these threads.
-fn reproducible(path: &Path, isa: Isa, (threads, chunk): (usize, usize), with: &OpenOptions) -> Session {
+fn reproducible(
+    path: &Path,
+    isa: Isa,
+    (threads, chunk): (usize, usize),
+    with: &OpenOptions,
+) -> Session {
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let options = OpenOptions { threads, prefill_chunk: Some(chunk), reproducible: true, ..with.clone() };
+    let options =
+        OpenOptions { threads, prefill_chunk: Some(chunk), reproducible: true, ..with.clone() };
     Session::on_cpu_with(gguf, graph, &options, isa).unwrap()
 }
 
@@ -79,7 +90,10 @@ fn reproducible_scores_on_the_cpu_are_the_same_bits_however_the_tokens_come() {
             let mut session = reproducible(&path, isa, (2, 512), &options);
             let text = Text::new(&mut session, tokens);
             text.in_pieces(&mut session, &[tokens, 7]);
-            [2, 9, 33, 64].into_iter().filter(|n| *n <= most).for_each(|n| text.side_by_side(&mut session, n));
+            [2, 9, 33, 64]
+                .into_iter()
+                .filter(|n| *n <= most)
+                .for_each(|n| text.side_by_side(&mut session, n));
             text.forked(&mut session, &[1, tokens / 2]);
             let greedy = Text::greedy(&mut session, 20, 40);
             greedy.drafted(&mut session, 20, &[1, 8]);
@@ -134,13 +148,21 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let Ok(graph) = kjit_model::arch::build(&gguf) else { continue };
         for kv in [KvType::F16, KvType::Q8_0] {
-            let options =
-                OpenOptions { threads: 2, precise: kv == KvType::F16, kv, sequences: 2, ..OpenOptions::new(80) };
+            let options = OpenOptions {
+                threads: 2,
+                precise: kv == KvType::F16,
+                kv,
+                sequences: 2,
+                ..OpenOptions::new(80)
+            };
             let mut session = Session::on_cpu(Arc::clone(&gguf), graph.clone(), &options).unwrap();
             let a = session.add(SampleOptions::default()).unwrap();
             session.feed(a, &tokens[..60], Want::Nothing).unwrap();
             let b = session.fork(a, 45, SampleOptions::default()).unwrap();
-            assert!(matches!(session.fork(a, 1, SampleOptions::default()), Err(SessionError::Full { .. })));
+            assert!(matches!(
+                session.fork(a, 1, SampleOptions::default()),
+                Err(SessionError::Full { .. })
+            ));
             let at = session.len(b).unwrap();
             assert!(at == 45 || graph.is_recurrent() && at < 45, "{}: {at}", path.display());
             let forked = session.feed(b, &tokens[at..70], Want::Last).unwrap();
@@ -150,7 +172,8 @@ fn a_fork_has_the_others_beginning_and_a_life_of_its_own() {
             let c = session.add(SampleOptions::default()).unwrap();
             session.feed(c, &tokens[..at], Want::Nothing).unwrap();
             let fresh = session.feed(c, &tokens[at..70], Want::Last).unwrap();
-            // Fed in other pieces, rows are summed in another order; without --precise they are rounded otherwise.
+            // Fed in other pieces, rows are summed in another order; without --precise they are
+            // rounded otherwise.
             let most = if kv == KvType::F16 { 1e-4 } else { 5e-2 };
             assert!(off(&forked, &fresh) < most, "{}: {}", path.display(), off(&forked, &fresh));
             assert!(off(&other, &fresh) < most, "{}: {}", path.display(), off(&other, &fresh));
@@ -163,7 +186,8 @@ fn a_fork_of_a_recurrent_state_runs_again_only_what_lies_behind_a_copy_that_was_
     let Some(path) = support::files::model_path("archs/mamba.gguf") else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let (first, tokens) = (graph.ops[0].writes()[0], (0..400).map(|i| (i * i * 7 + 11) % 200).collect::<Vec<u32>>());
+    let (first, tokens) =
+        (graph.ops[0].writes()[0], (0..400).map(|i| (i * i * 7 + 11) % 200).collect::<Vec<u32>>());
     let name = graph.value(first).name.clone();
     let options = OpenOptions { threads: 2, precise: true, sequences: 2, ..OpenOptions::new(410) };
     let mut session = Session::on_cpu(gguf, graph, &options).unwrap();
@@ -194,12 +218,14 @@ fn a_sequence_of_another_session_is_no_sequence_of_this_one() {
     let Some(path) = tiny_models().into_iter().next() else { return };
     let gguf = Arc::new(Gguf::open(&path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
-    let (one, other) = (One::cpu(&gguf, &graph, &options(false, 1)), One::cpu(&gguf, &graph, &options(false, 1)));
+    let (one, other) =
+        (One::cpu(&gguf, &graph, &options(false, 1)), One::cpu(&gguf, &graph, &options(false, 1)));
     assert!(matches!(one.session.len(other.id), Err(SessionError::NoSequence)));
 }
 
-/// Scores of a text that is computed at once differ from those of one that is computed token by token, as a cached
-/// beginning's do, in their last digits. A draw must not make other tokens of that: below 1 in 1000 is another.
+/// Scores of a text that is computed at once differ from those of one that is computed token by
+/// token, as a cached beginning's do, in their last digits. A draw must not make other tokens of
+/// that: below 1 in 1000 is another.
 #[test]
 fn a_seed_draws_the_same_of_a_text_that_is_computed_whole_and_in_pieces() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
@@ -216,8 +242,12 @@ fn a_seed_draws_the_same_of_a_text_that_is_computed_whole_and_in_pieces() {
         let other = session.feed(pieces, &[*token], Want::Last).unwrap();
         moved += usize::from(row != &other[..]);
         for seed in 0..200 {
-            let mut sampler = Sampler::new(SampleOptions { temperature: 1.0, seed, ..SampleOptions::default() });
-            let (one, two) = (sampler.sample(i + 1, &mut row.to_vec()), sampler.sample(i + 1, &mut other.clone()));
+            let mut sampler =
+                Sampler::new(SampleOptions { temperature: 1.0, seed, ..SampleOptions::default() });
+            let (one, two) = (
+                sampler.sample(i + 1, &mut row.to_vec()),
+                sampler.sample(i + 1, &mut other.clone()),
+            );
             differ += usize::from(one != two);
             draws += 1;
         }

@@ -1,4 +1,5 @@
-//! A model's layers on several stages: on the CPU, where they compute bit for bit what one stage computes.
+//! A model's layers on several stages: on the CPU, where they compute bit for bit what one stage
+//! computes.
 
 mod support;
 
@@ -24,7 +25,10 @@ fn sessions(name: &str, options: &OpenOptions) -> Option<[Session; 2]> {
     let engine = Engine::new(Config::new());
     let one = Session::on_cpu(Arc::clone(&gguf), graph.clone(), options).unwrap();
     let many = Session::on_stages(&engine, &stages, &gguf, graph, options).unwrap();
-    assert_eq!((one.n_vocab(), one.context(), one.kv()), (many.n_vocab(), many.context(), many.kv()));
+    assert_eq!(
+        (one.n_vocab(), one.context(), one.kv()),
+        (many.n_vocab(), many.context(), many.kv())
+    );
     Some([one, many])
 }
 
@@ -83,7 +87,9 @@ fn stages_are_all_of_the_models_layers() {
         let opened = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options(1));
         match opened {
             Ok(_) => assert!(right, "{wrong:?}"),
-            Err(SessionError::Device(why)) => assert!(!right && why.contains("layers on the devices"), "{why}"),
+            Err(SessionError::Device(why)) => {
+                assert!(!right && why.contains("layers on the devices"), "{why}")
+            }
             Err(other) => panic!("{other}"),
         }
     }

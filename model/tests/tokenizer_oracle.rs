@@ -1,4 +1,5 @@
-//! Ids and text of every reference vocabulary, against llama.cpp's (see tests/data/oracle/README.md).
+//! Ids and text of every reference vocabulary, against llama.cpp's (see
+//! tests/data/oracle/README.md).
 
 mod support;
 
@@ -10,7 +11,8 @@ use serde_json::Value;
 use support::files::model_path;
 
 fn oracle(name: &str) -> Value {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle/tokenizer").join(name);
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle/tokenizer").join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
@@ -33,15 +35,17 @@ fn check(name: &str, file: &str) {
     assert_eq!(tokenizer.add_eos(), expected["add_eos"].as_bool().unwrap());
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (id("bos"), id("eos")));
     assert_eq!(tokenizer.eog_ids(), ids(&expected["eog_ids"]));
-    // Where several tokens may be the end of turn, the reference takes whichever its hash table has first.
+    // Where several tokens may be the end of turn, the reference takes whichever its hash table has
+    // first.
     assert_eq!(tokenizer.eot().is_some(), id("eot").is_some());
     assert!(tokenizer.eot().is_none_or(|eot| tokenizer.is_eog(eot)));
 
     let strings = oracle("strings.json");
     let cases = expected["cases"].as_array().unwrap();
-    // The vocabulary-only files come without the two renderings of `special`; where they are given, BOS alone
-    // is a difference.
-    let has_special_texts = cases.iter().any(|case| case.get("detok_special_rendered_hex").is_some());
+    // The vocabulary-only files come without the two renderings of `special`; where they are given,
+    // BOS alone is a difference.
+    let has_special_texts =
+        cases.iter().any(|case| case.get("detok_special_rendered_hex").is_some());
     assert_eq!(cases.len(), strings["strings"].as_array().unwrap().len());
     for (case, string) in cases.iter().zip(strings["strings"].as_array().unwrap()) {
         assert_eq!(case["id"], string["id"]);
@@ -51,14 +55,23 @@ fn check(name: &str, file: &str) {
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PLAIN), plain, "plain, {what}");
         assert_eq!(tokenizer.encode(&text, EncodeOptions::PROMPT), special, "special, {what}");
 
-        // No text that fits is refused, by its bytes or by what was counted; one token less is too few.
+        // No text that fits is refused, by its bytes or by what was counted; one token less is too
+        // few.
         for (options, ids) in [(EncodeOptions::PLAIN, &plain), (EncodeOptions::PROMPT, &special)] {
-            let within =
-                |most| tokenizer.encode_within(&text, options, &Limit { most: Some(most), ..Limit::default() });
+            let within = |most| {
+                tokenizer.encode_within(
+                    &text,
+                    options,
+                    &Limit { most: Some(most), ..Limit::default() },
+                )
+            };
             assert_eq!(within(ids.len()).as_ref(), Ok(ids), "within, {what}");
             if let Some(fewer) = ids.len().checked_sub(1) {
                 let least = within(fewer);
-                assert!(matches!(least, Err(Stopped::TooMany { least }) if least > fewer), "{least:?}, {what}");
+                assert!(
+                    matches!(least, Err(Stopped::TooMany { least }) if least > fewer),
+                    "{least:?}, {what}"
+                );
             }
         }
 
@@ -70,9 +83,17 @@ fn check(name: &str, file: &str) {
         }
         let stripped = DecodeOptions { remove_special: true, unparse_special: false };
         let decoded = tokenizer.decode_with(&special, stripped).unwrap();
-        assert_eq!(decoded, same_unless("detok_special_stripped_hex"), "detok_special_stripped, {what}");
+        assert_eq!(
+            decoded,
+            same_unless("detok_special_stripped_hex"),
+            "detok_special_stripped, {what}"
+        );
         let decoded = tokenizer.decode(&special).unwrap();
-        assert_eq!(decoded, same_unless("detok_special_rendered_hex"), "detok_special_rendered, {what}");
+        assert_eq!(
+            decoded,
+            same_unless("detok_special_rendered_hex"),
+            "detok_special_rendered, {what}"
+        );
     }
 }
 
@@ -116,12 +137,13 @@ fn bert_bge_has_the_reference_ids() {
     check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
 }
 
-/// Vocabularies of the other models, made for the purpose (tests/data/oracle/tokenizer/make_llama.py), and a
-/// real one of T5's kind.
+/// Vocabularies of the other models, made for the purpose
+/// (tests/data/oracle/tokenizer/make_llama.py), and a real one of T5's kind.
 #[test]
 fn unigram_rwkv_and_plamo_vocabularies_have_the_reference_ids() {
     let oracle = oracle("models.json");
-    let texts: Vec<Vec<u8>> = oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();
+    let texts: Vec<Vec<u8>> =
+        oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();
     let check = |name: &str, tokenizer: &Tokenizer, expected: &Value| {
         let list = |key: &str| expected[key].as_array().unwrap().clone();
         let mut wrong = Vec::new();
@@ -143,20 +165,32 @@ fn unigram_rwkv_and_plamo_vocabularies_have_the_reference_ids() {
                 wrong.push(format!("special, {what:?}: {ours:?}, not {special}"));
             }
         }
-        assert!(wrong.is_empty(), "{name}: {} differ\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+        assert!(
+            wrong.is_empty(),
+            "{name}: {} differ\n{}",
+            wrong.len(),
+            wrong[..wrong.len().min(20)].join("\n")
+        );
     };
     for model in oracle["models"].as_array().unwrap() {
-        let texts: Vec<&str> = model["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+        let texts: Vec<&str> =
+            model["tokens"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
         let numbers = |key: &str| model[key].as_array().cloned();
         let vocabulary = Vocabulary {
             model: model["name"].as_str().unwrap(),
             tokens: texts.iter().map(|t| t.as_bytes()).collect(),
-            types: numbers("types").map(|all| all.iter().map(|n| n.as_i64().unwrap() as i32).collect()),
-            scores: numbers("scores").map(|all| all.iter().map(|x| x.as_f64().unwrap() as f32).collect()),
+            types: numbers("types")
+                .map(|all| all.iter().map(|n| n.as_i64().unwrap() as i32).collect()),
+            scores: numbers("scores")
+                .map(|all| all.iter().map(|x| x.as_f64().unwrap() as f32).collect()),
             ..Default::default()
         };
         check(vocabulary.model, &Tokenizer::new(&vocabulary).unwrap(), model);
     }
     let Some(path) = model_path("vocab/ggml-vocab-nomic-bert-moe.gguf") else { return };
-    check("nomic-bert-moe", &Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap(), &oracle["nomic_bert_moe"]);
+    check(
+        "nomic-bert-moe",
+        &Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap(),
+        &oracle["nomic_bert_moe"],
+    );
 }

@@ -1,5 +1,5 @@
-//! No text costs more than its length warrants. The bounds are some ten times what a two-core machine takes,
-//! and far below what a quadratic step would cost (a megabyte: minutes).
+//! No text costs more than its length warrants. The bounds are some ten times what a two-core
+//! machine takes, and far below what a quadratic step would cost (a megabyte: minutes).
 
 mod support;
 
@@ -28,8 +28,8 @@ fn each(check: impl Fn(&str, &Tokenizer)) {
     }
 }
 
-/// Processor time of this thread, so that what else runs on the machine counts little; without Linux's /proc,
-/// wall time.
+/// Processor time of this thread, so that what else runs on the machine counts little; without
+/// Linux's /proc, wall time.
 fn now() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
@@ -47,7 +47,11 @@ fn timed(what: &str, tokenizer: &Tokenizer, text: &[u8], limit: Duration) -> Vec
         if times.iter().any(|took| *took < limit) {
             return ids;
         }
-        assert!(times.len() < 3, "{what}: {} bytes took {times:?}, more than {limit:?}", text.len());
+        assert!(
+            times.len() < 3,
+            "{what}: {} bytes took {times:?}, more than {limit:?}",
+            text.len()
+        );
     }
 }
 
@@ -61,7 +65,11 @@ fn prose(bytes: usize) -> Vec<u8> {
         (seed >> 20) % n
     };
     let words: Vec<Vec<u8>> = (0..20_000)
-        .map(|_| (0..2 + next(9)).map(|_| b"eeetttaaoooiinnsshhrrdlucmfwypvbgkj"[next(35) as usize]).collect())
+        .map(|_| {
+            (0..2 + next(9))
+                .map(|_| b"eeetttaaoooiinnsshhrrdlucmfwypvbgkj"[next(35) as usize])
+                .collect()
+        })
         .collect();
     let mut text = Vec::with_capacity(bytes + 32);
     while text.len() < bytes {
@@ -90,7 +98,8 @@ fn ten_megabytes_of_text_take_less_than_two_seconds() {
 
 #[test]
 fn a_megabyte_without_a_break_is_not_quadratic() {
-    let word: Vec<u8> = prose(1_300_000).into_iter().filter(u8::is_ascii_lowercase).take(1_000_000).collect();
+    let word: Vec<u8> =
+        prose(1_300_000).into_iter().filter(u8::is_ascii_lowercase).take(1_000_000).collect();
     assert_eq!(word.len(), 1_000_000);
     let limit = Duration::from_secs(6);
     let same = |c: &str| c.repeat(1_000_000 / c.len()).into_bytes();
@@ -98,7 +107,19 @@ fn a_megabyte_without_a_break_is_not_quadratic() {
         timed(&format!("{name}, a word"), tokenizer, &word, limit);
         // One byte-level and one SentencePiece vocabulary stand for their kinds in the rest.
         let runs: &[&str] = match name == SMOLLM2 || name.contains("spm") {
-            true => &[" ", "\n", "a", "1", "\u{0}", "<|", "\u{3000}", "😀", "' ", "\u{301}", "<|im_end|>"],
+            true => &[
+                " ",
+                "\n",
+                "a",
+                "1",
+                "\u{0}",
+                "<|",
+                "\u{3000}",
+                "😀",
+                "' ",
+                "\u{301}",
+                "<|im_end|>",
+            ],
             false => &[" "],
         };
         for c in runs {
@@ -111,7 +132,8 @@ fn a_megabyte_without_a_break_is_not_quadratic() {
 }
 
 #[test]
-fn a_text_that_cannot_fit_is_refused_before_it_is_read_and_nobody_waits_for_one_that_is_cancelled() {
+fn a_text_that_cannot_fit_is_refused_before_it_is_read_and_nobody_waits_for_one_that_is_cancelled()
+{
     let texts = [b" ".repeat(1 << 20), b"a".repeat(1 << 20), prose(1 << 20)];
     let (limit, left) = (Limit { most: Some(512), ..Limit::default() }, Limit::default());
     left.cancel.cancel();
@@ -122,7 +144,9 @@ fn a_text_that_cannot_fit_is_refused_before_it_is_read_and_nobody_waits_for_one_
             let took = now() - start;
             assert!(took < Duration::from_secs(1), "{name}, text {i}: {took:?}");
             match got {
-                Err(Stopped::TooMany { least }) => assert!(least > 512, "{name}, text {i}: {least}"),
+                Err(Stopped::TooMany { least }) => {
+                    assert!(least > 512, "{name}, text {i}: {least}")
+                }
                 // White space is nothing, and a word that is unknown one token.
                 Ok(ids) => assert!(ids.len() < 10 && i < 2, "{name}, text {i}: {ids:?}"),
                 stopped @ Err(Stopped::Cancelled) => panic!("{stopped:?}"),
@@ -130,7 +154,11 @@ fn a_text_that_cannot_fit_is_refused_before_it_is_read_and_nobody_waits_for_one_
         }
         for text in &texts[1..] {
             let start = now();
-            assert_eq!(tokenizer.encode_within(text, EncodeOptions::PROMPT, &left), Err(Stopped::Cancelled), "{name}");
+            assert_eq!(
+                tokenizer.encode_within(text, EncodeOptions::PROMPT, &left),
+                Err(Stopped::Cancelled),
+                "{name}"
+            );
             assert!(now() - start < Duration::from_secs(1), "{name}");
         }
     });

@@ -1,4 +1,5 @@
-//! Small vocabularies made here: what is refused, what is assumed, and text that comes out piece by piece.
+//! Small vocabularies made here: what is refused, what is assumed, and text that comes out piece by
+//! piece.
 
 use std::ops::ControlFlow;
 
@@ -28,12 +29,14 @@ struct Bpe {
 }
 
 impl Bpe {
-    /// Ids 0–255 are the bytes; then "he", "ll", "hell", "hello", "Ġhello"; then two control tokens and a
-    /// user-defined one.
+    /// Ids 0–255 are the bytes; then "he", "ll", "hell", "hello", "Ġhello"; then two control tokens
+    /// and a user-defined one.
     fn new() -> Bpe {
         let mut tokens = letters();
-        tokens
-            .extend(["he", "ll", "hell", "hello", "Ġhello", "<|im_start|>", "<|im_end|>", "<tool>"].map(String::from));
+        tokens.extend(
+            ["he", "ll", "hell", "hello", "Ġhello", "<|im_start|>", "<|im_end|>", "<tool>"]
+                .map(String::from),
+        );
         let mut types = vec![1; 261];
         types.extend([3, 3, 4]);
         let merges = ["h e", "l l", "he ll", "hell o", "Ġ hello"].map(String::from).to_vec();
@@ -62,7 +65,8 @@ fn refused(vocabulary: &Vocabulary<'_>) -> String {
 #[test]
 fn an_id_for_padding_outside_of_the_vocabulary_is_left_out_with_a_word() {
     let bpe = Bpe::new();
-    let special = SpecialIds { bos: Some(261), eos: Some(262), pad: Some(99_999), ..Default::default() };
+    let special =
+        SpecialIds { bos: Some(261), eos: Some(262), pad: Some(99_999), ..Default::default() };
     let t = Tokenizer::new(&Vocabulary { special, ..bpe.vocabulary() }).unwrap();
     assert!(t.remarks()[0].contains("padding_token_id 99999 is outside"), "{:?}", t.remarks());
     assert!(Tokenizer::new(&bpe.vocabulary()).unwrap().remarks().is_empty());
@@ -86,7 +90,11 @@ fn half_a_character_is_no_part_of_an_answer_that_was_cut() {
         (shown, watcher.into_text())
     };
     assert_eq!(text(|w, to| w.cut(to)), ("a".to_owned(), "a".to_owned()));
-    assert_eq!(text(|w, to| w.finish(to)), ("a\u{fffd}".to_owned(), "a\u{fffd}".to_owned()), "the model ended it so");
+    assert_eq!(
+        text(|w, to| w.finish(to)),
+        ("a\u{fffd}".to_owned(), "a\u{fffd}".to_owned()),
+        "the model ended it so"
+    );
 }
 
 #[test]
@@ -105,7 +113,12 @@ fn merges_apply_by_rank_and_special_tokens_are_cut_out() {
 #[test]
 fn bos_is_added_where_asked_for_and_never_twice_to_a_chat() {
     let bpe = Bpe::new();
-    let t = Tokenizer::new(&Vocabulary { add_bos: Some(true), add_eos: Some(true), ..bpe.vocabulary() }).unwrap();
+    let t = Tokenizer::new(&Vocabulary {
+        add_bos: Some(true),
+        add_eos: Some(true),
+        ..bpe.vocabulary()
+    })
+    .unwrap();
     assert_eq!(t.encode(b"he", EncodeOptions::PROMPT), [261, 256, 262]);
     assert_eq!(t.encode(b"", EncodeOptions::RAW_PROMPT), [261, 262]);
     assert_eq!(t.encode_chat("he"), [261, 256]);
@@ -134,16 +147,38 @@ fn what_cannot_be_used_is_named() {
     assert!(refused(&Vocabulary { model: "unigram", ..v.clone() }).contains("'unigram'"));
     assert!(refused(&Vocabulary { model: "none", ..v.clone() }).contains("no vocabulary"));
     assert!(refused(&Vocabulary { pre: Some("made-up"), ..v.clone() }).contains("'made-up'"));
-    assert!(refused(&Vocabulary { merges: None, ..v.clone() }).starts_with("tokenizer.ggml.merges: missing"));
-    assert!(refused(&Vocabulary { merges: Some(vec![b"h e", b"hello"]), ..v.clone() }).contains("merge 1 (\"hello\")"));
-    assert!(refused(&Vocabulary { types: Some(vec![1; 3]), ..v.clone() }).contains("3 elements for 264 tokens"));
-    assert!(refused(&Vocabulary { tokens: vec![], ..v.clone() }).starts_with("tokenizer.ggml.tokens: missing"));
-    assert!(refused(&Vocabulary { tokens: vec![b"a", b"b", b"a"], types: None, ..v.clone() }).contains("0 and 2"));
+    assert!(
+        refused(&Vocabulary { merges: None, ..v.clone() })
+            .starts_with("tokenizer.ggml.merges: missing")
+    );
+    assert!(
+        refused(&Vocabulary { merges: Some(vec![b"h e", b"hello"]), ..v.clone() })
+            .contains("merge 1 (\"hello\")")
+    );
+    assert!(
+        refused(&Vocabulary { types: Some(vec![1; 3]), ..v.clone() })
+            .contains("3 elements for 264 tokens")
+    );
+    assert!(
+        refused(&Vocabulary { tokens: vec![], ..v.clone() })
+            .starts_with("tokenizer.ggml.tokens: missing")
+    );
+    assert!(
+        refused(&Vocabulary { tokens: vec![b"a", b"b", b"a"], types: None, ..v.clone() })
+            .contains("0 and 2")
+    );
     let outside = SpecialIds { bos: Some(264), ..Default::default() };
-    assert!(refused(&Vocabulary { special: outside, ..v.clone() }).starts_with("tokenizer.ggml.bos_token_id: 264"));
-    let llama = Vocabulary { model: "llama", tokens: vec![b"a"], types: None, ..Default::default() };
+    assert!(
+        refused(&Vocabulary { special: outside, ..v.clone() })
+            .starts_with("tokenizer.ggml.bos_token_id: 264")
+    );
+    let llama =
+        Vocabulary { model: "llama", tokens: vec![b"a"], types: None, ..Default::default() };
     assert!(refused(&Vocabulary { add_bos: Some(false), ..llama.clone() }).contains("byte 0"));
-    assert!(refused(&Vocabulary { tokens: vec![b"a"], types: None, ..bert() }).contains("unknown_token_id"));
+    assert!(
+        refused(&Vocabulary { tokens: vec![b"a"], types: None, ..bert() })
+            .contains("unknown_token_id")
+    );
 }
 
 fn bert() -> Vocabulary<'static> {
@@ -175,9 +210,13 @@ fn sentence_piece(pieces: &[(&str, f32)], add_space_prefix: Option<bool>) -> Tok
 
 #[test]
 fn sentence_piece_joins_the_best_pair_first_and_spells_the_rest_in_bytes() {
-    let t = sentence_piece(&[("a", -9.0), ("b", -9.0), ("ab", -2.0), ("bb", -1.0), ("abb", -5.0), ("▁", -3.0)], None);
-    let text =
-        |ids: &[u32]| ids.iter().map(|&id| String::from_utf8_lossy(t.token_text(id).unwrap())).collect::<Vec<_>>();
+    let t = sentence_piece(
+        &[("a", -9.0), ("b", -9.0), ("ab", -2.0), ("bb", -1.0), ("abb", -5.0), ("▁", -3.0)],
+        None,
+    );
+    let text = |ids: &[u32]| {
+        ids.iter().map(|&id| String::from_utf8_lossy(t.token_text(id).unwrap())).collect::<Vec<_>>()
+    };
     let ids = t.encode(b"abb", EncodeOptions::PROMPT);
     assert_eq!(text(&ids).join("|"), "<s>|▁|abb");
     let ids = t.encode("abé".as_bytes(), EncodeOptions::PLAIN);
@@ -190,12 +229,22 @@ fn sentence_piece_joins_the_best_pair_first_and_spells_the_rest_in_bytes() {
 #[test]
 fn a_space_that_tokens_span_is_no_place_to_cut() {
     let t = sentence_piece(
-        &[("a", -9.0), ("▁", -9.0), ("▁a", -3.0), ("a▁", -2.0), ("a▁a", -1.0), ("b", -9.0), ("▁b", -3.0)],
+        &[
+            ("a", -9.0),
+            ("▁", -9.0),
+            ("▁a", -3.0),
+            ("a▁", -2.0),
+            ("a▁a", -1.0),
+            ("b", -9.0),
+            ("▁b", -3.0),
+        ],
         Some(false),
     );
     let text = |input: &[u8]| {
         let ids = t.encode(input, EncodeOptions::PLAIN);
-        ids.iter().map(|&id| String::from_utf8_lossy(t.token_text(id).unwrap()).into_owned()).collect::<Vec<_>>()
+        ids.iter()
+            .map(|&id| String::from_utf8_lossy(t.token_text(id).unwrap()).into_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(text(b"a a"), ["a▁a"]);
     assert_eq!(text(b"a b b"), ["a▁", "b", "▁b"]);
@@ -274,19 +323,28 @@ fn no_vocabulary_and_no_text_make_it_panic() {
     ];
     let mut built = 0;
     for round in 0..4000 {
-        let mut text = |max: usize| (0..next(max)).flat_map(|_| parts[next(16)].to_vec()).collect::<Vec<u8>>();
+        let mut text =
+            |max: usize| (0..next(max)).flat_map(|_| parts[next(16)].to_vec()).collect::<Vec<u8>>();
         let tokens: Vec<Vec<u8>> = (0..12).map(|_| text(4)).collect();
-        let merges: Vec<Vec<u8>> = (0..4).map(|_| [text(3), b"a b".to_vec(), text(3)].concat()).collect();
+        let merges: Vec<Vec<u8>> =
+            (0..4).map(|_| [text(3), b"a b".to_vec(), text(3)].concat()).collect();
         let input = text(30);
         let mut some = |n: usize| (next(3) > 0).then(|| next(n) as u32);
-        let special = SpecialIds { bos: some(12), eos: some(13), unk: some(12), sep: some(12), ..Default::default() };
+        let special = SpecialIds {
+            bos: some(12),
+            eos: some(13),
+            unk: some(12),
+            sep: some(12),
+            ..Default::default()
+        };
         let vocabulary = Vocabulary {
             model: ["gpt2", "gemma4", "llama", "bert"][round % 4],
             pre: [None, Some("llama-bpe"), Some("deepseek-v3"), Some("")][round / 4 % 4],
             tokens: tokens.iter().take(1 + next(12)).map(Vec::as_slice).collect(),
             types: (next(2) == 0).then(|| (0..12).map(|_| next(8) as i32).collect()),
-            scores: (next(2) == 0)
-                .then(|| vec![f32::NAN, 1.0, -1.0, 0.0, f32::INFINITY, -0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
+            scores: (next(2) == 0).then(|| {
+                vec![f32::NAN, 1.0, -1.0, 0.0, f32::INFINITY, -0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+            }),
             merges: (next(8) > 0).then(|| merges.iter().map(Vec::as_slice).collect()),
             special,
             add_bos: Some(next(2) == 0),

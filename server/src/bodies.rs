@@ -1,4 +1,5 @@
-//! Bodies of requests: each within its limits, and all together within one, because hundreds that are each small enough are not so together.
+//! Bodies of requests: each within its limits, and all together within one, because hundreds that
+//! are each small enough are not so together.
 
 use crate::options::Limits;
 use crate::refusal::Refusal;
@@ -8,7 +9,8 @@ use hyper::body::{Body as _, Bytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of each body that count for nothing: an ordinary chat is let in whatever large bodies there are.
+/// Bytes of each body that count for nothing: an ordinary chat is let in whatever large bodies
+/// there are.
 const FREE: usize = 64 << 10;
 
 /// What all bodies have that are being read, or whose request is.
@@ -51,8 +53,8 @@ impl Bodies {
     /// Reads a body. It counts until what this gives is dropped.
     ///
     /// # Errors
-    /// It is too large, which is said before any of it is read where its length is known; it does not come in time; all bodies together
-    /// are too large.
+    /// It is too large, which is said before any of it is read where its length is known; it does
+    /// not come in time; all bodies together are too large.
     pub async fn read(&self, mut body: Body, limits: &Limits) -> Result<Bytes, Refusal> {
         let told = body.size_hint().lower();
         if told > limits.body as u64 {
@@ -61,21 +63,27 @@ impl Bodies {
         let mut held = Held { bytes: vec![], counted: 0, all: Arc::clone(&self.0) };
         let read = async {
             while let Some(frame) = body.frame().await {
-                let frame =
-                    frame.map_err(|error| Refusal::bad(format!("the request's body cannot be read: {error}")))?;
+                let frame = frame.map_err(|error| {
+                    Refusal::bad(format!("the request's body cannot be read: {error}"))
+                })?;
                 let Ok(data) = frame.into_data() else { continue };
                 let len = held.bytes.len().saturating_add(data.len());
                 if len > limits.body {
                     return Err(Refusal::too_large(limits.body));
                 }
                 if !held.grows_to(len, limits.bodies) {
-                    return Err(Refusal::unavailable(2, "the bodies of other requests take all room for such"));
+                    return Err(Refusal::unavailable(
+                        2,
+                        "the bodies of other requests take all room for such",
+                    ));
                 }
                 held.bytes.extend_from_slice(&data);
             }
             Ok(Bytes::from_owner(held))
         };
-        tokio::time::timeout(limits.body_time, read).await.unwrap_or_else(|_| Err(Refusal::too_slow()))
+        tokio::time::timeout(limits.body_time, read)
+            .await
+            .unwrap_or_else(|_| Err(Refusal::too_slow()))
     }
 }
 
@@ -87,7 +95,8 @@ mod tests {
 
     #[tokio::test]
     async fn all_bodies_together_have_a_limit_and_what_is_done_with_leaves_room() {
-        let (bodies, limits) = (Bodies::default(), Limits { body: 3 * FREE, bodies: 2 * FREE, ..Limits::default() });
+        let (bodies, limits) =
+            (Bodies::default(), Limits { body: 3 * FREE, bodies: 2 * FREE, ..Limits::default() });
         let read = |n: usize| bodies.read(Body::from(vec![0; n]), &limits);
         let one = read(2 * FREE).await.unwrap();
         let two = read(2 * FREE).await.unwrap();

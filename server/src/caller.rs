@@ -19,26 +19,36 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Of a request that was let in by this key, if the server has keys. With `share` all keys' texts are one owner's.
+    /// Of a request that was let in by this key, if the server has keys. With `share` all keys'
+    /// texts are one owner's.
     pub fn of(key: Option<Key>, headers: &HeaderMap, share: bool) -> Caller {
-        // Behind a proxy that checks them, keys are nothing but names: turns are taken by them, texts are not kept apart.
-        let named = || headers.get(header::AUTHORIZATION).map(|key| Sha256::digest(key.as_bytes()).into());
+        // Behind a proxy that checks them, keys are nothing but names: turns are taken by them,
+        // texts are not kept apart.
+        let named =
+            || headers.get(header::AUTHORIZATION).map(|key| Sha256::digest(key.as_bytes()).into());
         let client = key.map(|Key(digest)| digest).or_else(named);
-        let client = client.map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
+        let client = client
+            .map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());
         let owner = key.filter(|_| !share).map_or(Owner::default(), |Key(digest)| Owner(digest));
         Caller { client, owner, bytes: 0 }
     }
 
-    /// The same with the request's `cache_salt`: texts with another salt, or none, are not gone on from.
+    /// The same with the request's `cache_salt`: texts with another salt, or none, are not gone on
+    /// from.
     ///
     /// # Errors
     /// It is no text, or empty.
     pub fn salted(self, f: &mut Fields) -> Result<Caller, Refusal> {
         let owner = match f.text("cache_salt")? {
             None => self.owner,
-            Some(salt) if salt.is_empty() => return Err(f.wrong("cache_salt", "give a text that is not empty")),
+            Some(salt) if salt.is_empty() => {
+                return Err(f.wrong("cache_salt", "give a text that is not empty"));
+            }
             Some(salt) => {
-                let digest = Sha256::new().chain_update(self.owner.0).chain_update(salt.as_bytes()).finalize();
+                let digest = Sha256::new()
+                    .chain_update(self.owner.0)
+                    .chain_update(salt.as_bytes())
+                    .finalize();
                 Owner(digest.into())
             }
         };
@@ -61,10 +71,15 @@ mod tests {
         let [a, b] = [1, 2].map(|n| Caller::of(Some(Key([n; 32])), &named, false));
         let open = Caller::of(None, &named, false);
         assert!(a.owner != b.owner && a.client != b.client);
-        assert_eq!(open.owner, Caller::of(None, &none, false).owner, "a name that nobody checked is no owner");
+        assert_eq!(
+            open.owner,
+            Caller::of(None, &none, false).owner,
+            "a name that nobody checked is no owner"
+        );
         assert_ne!(open.client, Caller::of(None, &none, false).client);
         let salts = [(&a, "\"s\""), (&a, "\"t\""), (&b, "\"s\""), (&open, "\"s\"")];
-        let mut owners: Vec<_> = salts.map(|(caller, salt)| salted(caller.clone(), salt).unwrap()).to_vec();
+        let mut owners: Vec<_> =
+            salts.map(|(caller, salt)| salted(caller.clone(), salt).unwrap()).to_vec();
         owners.extend([a.owner, b.owner, open.owner]);
         for (i, one) in owners.iter().enumerate() {
             assert!(!owners.iter().skip(i + 1).any(|other| other == one), "{i}");

@@ -1,5 +1,5 @@
-//! A connection's bytes: who takes nothing of what is written is left, who does not end a head, too, and who says no more but listens has
-//! the answer.
+//! A connection's bytes: who takes nothing of what is written is left, who does not end a head,
+//! too, and who says no more but listens has the answer.
 
 use crate::doing::{Doing, Silence};
 use crate::options::Limits;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-/// Who says no more is asked whether it listens, by an answer that every client of HTTP/1.1 passes over: the network of one that
-/// has closed its end refuses it, and the next write fails.
+/// Who says no more is asked whether it listens, by an answer that every client of HTTP/1.1 passes
+/// over: the network of one that has closed its end refuses it, and the next write fails.
 const ARE_YOU_THERE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// Most answers are there before anybody need be asked.
 const FIRST: Duration = Duration::from_millis(500);
@@ -21,7 +21,8 @@ const FIRST: Duration = Duration::from_millis(500);
 const SECOND: Duration = Duration::from_millis(250);
 /// From then on.
 const LATER: Duration = Duration::from_secs(5);
-/// After the last answer: for what the client still sends. A connection that is closed before that was read takes the answer with it.
+/// After the last answer: for what the client still sends. A connection that is closed before that
+/// was read takes the answer with it.
 const LINGER: Duration = Duration::from_secs(2);
 /// Of that.
 const LINGER_BYTES: usize = 64 << 20;
@@ -48,10 +49,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Closes when the other end takes nothing for too long, or does not end a head.
     pub fn new(stream: S, doing: Arc<Doing>, limits: &Limits) -> Connection<S> {
         let (patience, head) = (limits.write, limits.headers);
-        Connection { stream, doing, patience, head, writing: None, reading: None, silent: None, lingering: None }
+        Connection {
+            stream,
+            doing,
+            patience,
+            head,
+            writing: None,
+            reading: None,
+            silent: None,
+            lingering: None,
+        }
     }
 
-    fn watched<T>(&mut self, context: &mut Context<'_>, poll: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn watched<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         self.doing.unwritten(poll.is_pending());
         if poll.is_ready() {
             self.writing = None;
@@ -67,7 +81,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// A head that has begun must end.
     fn head_in_time(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let Some(until) = self.doing.head_since().and_then(|since| since.checked_add(self.head)) else {
+        let Some(until) = self.doing.head_since().and_then(|since| since.checked_add(self.head))
+        else {
             self.reading = None;
             return Ok(());
         };
@@ -99,7 +114,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Poll::Ready(Ok(n)) if n == ARE_YOU_THERE.len() => {}
                 Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
                 // Not even so little goes out.
-                Poll::Ready(Ok(_)) | Poll::Pending => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                Poll::Ready(Ok(_)) | Poll::Pending => {
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
             }
             let _ = Pin::new(&mut self.stream).poll_flush(context)?;
             timer.as_mut().reset(Instant::now() + *next);
@@ -109,7 +126,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        to: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.silent.is_some() {
             return self.said_all(context);
         }
@@ -127,7 +148,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Connection<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Connection<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        from: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(context, from);
         self.watched(context, poll)
     }

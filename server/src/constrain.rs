@@ -93,7 +93,8 @@ pub fn noted(mut response: Response, not_held: &str) -> Response {
 }
 
 impl Follow {
-    /// Of these tools, none needs to be called, and those that say `strict` are called by their schemas.
+    /// Of these tools, none needs to be called, and those that say `strict` are called by their
+    /// schemas.
     ///
     /// # Errors
     /// A schema is none of an object.
@@ -122,7 +123,10 @@ impl Follow {
     /// A schema is none of an object.
     pub fn call(&mut self, tools: Vec<Tool>, parallel: bool) -> Result<(), Refusal> {
         (self.must_call, self.parallel) = (true, parallel);
-        self.tools = tools.into_iter().map(|tool| Ok((arguments(&tool)?, tool))).collect::<Result<_, _>>()?;
+        self.tools = tools
+            .into_iter()
+            .map(|tool| Ok((arguments(&tool)?, tool)))
+            .collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -136,8 +140,9 @@ impl Follow {
         self.must_call || self.form.is_some()
     }
 
-    /// So many constraints, for an answer each. It takes some milliseconds and for the first request some
-    /// tenths of a second: not for an async thread. `prompt`: none where text goes on without a template.
+    /// So many constraints, for an answer each. It takes some milliseconds and for the first
+    /// request some tenths of a second: not for an async thread. `prompt`: none where text goes on
+    /// without a template.
     ///
     /// # Errors
     /// The field's name, and why not.
@@ -159,7 +164,8 @@ impl Follow {
         };
         self.exact()?;
         let grammars = loaded.grammars().map_err(|why| Refusal::field(field, why))?;
-        let tools: Vec<(&str, &Value)> = self.tools.iter().map(|(schema, tool)| (tool.name.as_str(), schema)).collect();
+        let tools: Vec<(&str, &Value)> =
+            self.tools.iter().map(|(schema, tool)| (tool.name.as_str(), schema)).collect();
         let reply = Reply {
             form: prompt.map_or(chat::Form::Hermes, |prompt| prompt.form),
             prompt: prompt.map_or("", Prompt::rendered),
@@ -184,15 +190,20 @@ impl Follow {
     /// Refuses what asks for exactness and cannot be held exactly.
     fn exact(&self) -> Result<(), Refusal> {
         let form = match &self.form {
-            Some((Form::Json { schema, exact: true }, field)) => Some(((*field).to_owned(), schema)),
+            Some((Form::Json { schema, exact: true }, field)) => {
+                Some(((*field).to_owned(), schema))
+            }
             _ => None,
         };
         let strict = self.tools.iter().filter(|(_, tool)| tool.strict);
-        let tools = strict.map(|(schema, tool)| (format!("tools[{}].function.parameters", tool.index), schema));
+        let tools = strict
+            .map(|(schema, tool)| (format!("tools[{}].function.parameters", tool.index), schema));
         for (field, schema) in form.into_iter().chain(tools) {
             let all = unheld(schema).map_err(|why| Refusal::field(&field, why))?;
             if let Some(one) = all.iter().find(|one| one.matters) {
-                let why = format_args!("{one} cannot be held, and strict asks for it: leave one of them out");
+                let why = format_args!(
+                    "{one} cannot be held, and strict asks for it: leave one of them out"
+                );
                 return Err(Refusal::field(&field, why));
             }
         }
@@ -200,7 +211,13 @@ impl Follow {
     }
 
     /// Which field is to blame where all of them together cannot be kept.
-    fn culprit(&self, grammars: &Grammars, field: &str, why: &GrammarError, cancel: &Cancel) -> Refusal {
+    fn culprit(
+        &self,
+        grammars: &Grammars,
+        field: &str,
+        why: &GrammarError,
+        cancel: &Cancel,
+    ) -> Refusal {
         if let Some((form, field)) = &self.form
             && let Err(why) = form.alone(grammars)
         {
@@ -226,7 +243,8 @@ fn waited_for(cancel: &Cancel) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a tool has no parameters: there are none in its schema, and it does not say that others may come.
+/// Whether a tool has no parameters: there are none in its schema, and it does not say that others
+/// may come.
 fn takes_nothing(parameters: &Value) -> bool {
     const SAYS: [&str; 9] = [
         "$ref",
@@ -248,8 +266,8 @@ fn takes_nothing(parameters: &Value) -> bool {
     empty("properties") && empty("required") && !SAYS.iter().any(|word| map.contains_key(*word))
 }
 
-/// The schema of a tool's arguments: they are an object, whether it says so or not; one without parameters takes
-/// `{}`.
+/// The schema of a tool's arguments: they are an object, whether it says so or not; one without
+/// parameters takes `{}`.
 fn arguments(tool: &Tool) -> Result<Value, Refusal> {
     let mut schema = tool.parameters.clone();
     let nothing = takes_nothing(&schema);

@@ -44,8 +44,8 @@ pub struct Called {
 pub struct Conversation {
     /// In order.
     pub turns: Vec<Turn>,
-    /// The tools that are offered: a JSON array as it was sent, because the order of its keys is the
-    /// prompt's.
+    /// The tools that are offered: a JSON array as it was sent, because the order of its keys is
+    /// the prompt's.
     pub tools: Option<String>,
     /// Further variables of the template.
     pub variables: serde_json::Map<String, Value>,
@@ -75,18 +75,21 @@ impl Prompt {
         let parser = match (calls, calls && follow.either()) {
             (_, true) => ReplyParser::either(self.form, &self.rendered),
             (false, _) if formed => ReplyParser::json(self.form, &self.rendered),
-            (true, _) => ReplyParser::new(self.form, true, &self.rendered).knowing(self.offered.clone()),
+            (true, _) => {
+                ReplyParser::new(self.form, true, &self.rendered).knowing(self.offered.clone())
+            }
             (false, _) => ReplyParser::new(self.form, false, &self.rendered),
         };
         Reading::Reply(self.form, parser)
     }
 }
 
-/// What is said to models whose template knows nothing of tools: the words that most models were trained
-/// with.
-const ABOUT_TOOLS: &str =
-    "You may call one or more functions to assist with the user query. Their signatures, in JSON:\n<tools>\n";
-const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON object with the function's name and arguments within \
+/// What is said to models whose template knows nothing of tools: the words that most models were
+/// trained with.
+const ABOUT_TOOLS: &str = "You may call one or more functions to assist with the user query. \
+    Their signatures, in JSON:\n<tools>\n";
+const HOW_TO_CALL: &str = "\n</tools>\nFor each function call return a JSON object with the \
+    function's name and arguments within \
                            <tool_call></tool_call>:\n<tool_call>\n{\"name\": <name>, \"arguments\": <arguments>}\n</tool_call>";
 
 impl Conversation {
@@ -97,11 +100,15 @@ impl Conversation {
     pub fn prompt(mut self, loaded: &Loaded, cancel: &Cancel) -> Result<Prompt, Refusal> {
         let template = loaded.template.as_ref().map_err(|why| Refusal::field("messages", why))?;
         let wrong = |error: kjit_model::chat::ChatError| Refusal::field("messages", error);
-        let variables = (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
+        let variables =
+            (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
         let render = |turns: &[Turn], tools: Option<&str>| {
-            template.render_within(&messages(turns), tools, variables.as_deref(), true, cancel).map_err(wrong)
+            template
+                .render_within(&messages(turns), tools, variables.as_deref(), true, cancel)
+                .map_err(wrong)
         };
-        let (mut rendered, mut form) = (render(&self.turns, self.tools.as_deref())?, template.form());
+        let (mut rendered, mut form) =
+            (render(&self.turns, self.tools.as_deref())?, template.form());
         let offered = self.tools.as_deref().map(names).unwrap_or_default();
         if let Some(tools) = self.tools.take()
             && render(&self.turns, None)? == rendered
@@ -111,7 +118,8 @@ impl Conversation {
             let turns = in_words(self.turns, &tools);
             rendered = render(&turns, None)?;
         }
-        let tokens = loaded.tokens(cancel, |tokenizer, limit| tokenizer.encode_chat_within(&rendered, limit))?;
+        let tokens = loaded
+            .tokens(cancel, |tokenizer, limit| tokenizer.encode_chat_within(&rendered, limit))?;
         Ok(Prompt { tokens, form, rendered, offered })
     }
 }
@@ -119,7 +127,8 @@ impl Conversation {
 /// The names of tools as they were sent.
 fn names(tools: &str) -> Vec<String> {
     let all: Vec<Value> = serde_json::from_str(tools).unwrap_or_default();
-    let name = |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
+    let name =
+        |tool: &Value| tool.pointer("/function/name").and_then(Value::as_str).map(str::to_owned);
     all.iter().filter_map(name).collect()
 }
 
@@ -138,7 +147,10 @@ fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
                 let calls: String = (turn.calls.iter())
                     .map(|c| {
                         let name = Value::from(c.name.as_str());
-                        format!("\n<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>", c.arguments)
+                        format!(
+                            "\n<tool_call>\n{{\"name\": {name}, \"arguments\": {}}}\n</tool_call>",
+                            c.arguments
+                        )
                     })
                     .collect();
                 Turn { content: format!("{}{calls}", turn.content), calls: vec![], ..turn }
@@ -156,8 +168,13 @@ fn in_words(turns: Vec<Turn>, tools: &str) -> Vec<Turn> {
 fn messages(turns: &[Turn]) -> String {
     let quoted = |text: &str| Value::from(text).to_string();
     let turn = |turn: &Turn| {
-        let mut text = format!("{{\"role\":{},\"content\":{}", quoted(&turn.role), quoted(&turn.content));
-        let more = [("reasoning_content", &turn.reasoning), ("tool_call_id", &turn.call_id), ("name", &turn.name)];
+        let mut text =
+            format!("{{\"role\":{},\"content\":{}", quoted(&turn.role), quoted(&turn.content));
+        let more = [
+            ("reasoning_content", &turn.reasoning),
+            ("tool_call_id", &turn.call_id),
+            ("name", &turn.name),
+        ];
         for (key, value) in more {
             if let Some(value) = value {
                 text += &format!(",\"{key}\":{}", quoted(value));
@@ -165,8 +182,10 @@ fn messages(turns: &[Turn]) -> String {
         }
         if !turn.calls.is_empty() {
             let call = |call: &Called| {
-                let object = serde_json::from_str::<BTreeMap<String, &RawValue>>(&call.arguments).is_ok();
-                let arguments = if object { call.arguments.clone() } else { quoted(&call.arguments) };
+                let object =
+                    serde_json::from_str::<BTreeMap<String, &RawValue>>(&call.arguments).is_ok();
+                let arguments =
+                    if object { call.arguments.clone() } else { quoted(&call.arguments) };
                 format!(
                     "{{\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{arguments}}}}}",
                     quoted(&call.id),
@@ -186,7 +205,8 @@ fn messages(turns: &[Turn]) -> String {
 pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
     let mut text: &str = std::str::from_utf8(body).ok()?;
     for key in path {
-        let map: BTreeMap<std::borrow::Cow<'_, str>, &RawValue> = serde_json::from_str(text).ok()?;
+        let map: BTreeMap<std::borrow::Cow<'_, str>, &RawValue> =
+            serde_json::from_str(text).ok()?;
         text = map.get(*key)?.get();
     }
     Some(text.to_owned())
@@ -219,10 +239,14 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
         if tool.needed_text("type")? != "function" {
             return Err(tool.wrong("type", "give \"function\": no other tools are known here"));
         }
-        let Some(mut function) = tool.object("function")? else { return Err(tool.wrong("function", "is missing")) };
+        let Some(mut function) = tool.object("function")? else {
+            return Err(tool.wrong("function", "is missing"));
+        };
         tool.done()?;
         let name = function.needed_text("name")?;
-        if name.is_empty() || name.len() > 64 || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
+        if name.is_empty()
+            || name.len() > 64
+            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
         {
             return Err(function.wrong("name", "give 1 to 64 letters, digits, '_', '-' or '.'"));
         }
@@ -263,10 +287,16 @@ mod tests {
             calls: vec![Called { id: "1".into(), name: "f".into(), arguments: arguments.into() }],
             ..Turn::default()
         };
-        assert!(messages(&[call(r#"{"z": 1, "a": 2}"#)]).contains(r#""arguments":{"z": 1, "a": 2}"#));
+        assert!(
+            messages(&[call(r#"{"z": 1, "a": 2}"#)]).contains(r#""arguments":{"z": 1, "a": 2}"#)
+        );
         assert!(messages(&[call("no \"JSON")]).contains(r#""arguments":"no \"JSON""#));
         let words = in_words(vec![call("{}")], "[]");
         assert_eq!(words[0].role, "system");
-        assert!(words[1].content.contains("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>"));
+        assert!(
+            words[1]
+                .content
+                .contains("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>")
+        );
     }
 }

@@ -1,6 +1,7 @@
-//! Work before a request is taken: its prompt is rendered and tokenised, what its answer must be like is made. That takes
-//! time and memory of this machine, so it waits as requests do: clients take turns, none has all the threads, and who
-//! leaves is not waited for. What is small does not wait for what is large.
+//! Work before a request is taken: its prompt is rendered and tokenised, what its answer must be
+//! like is made. That takes time and memory of this machine, so it waits as requests do: clients
+//! take turns, none has all the threads, and who leaves is not waited for. What is small does not
+//! wait for what is large.
 
 use crate::caller::Caller;
 use std::collections::{HashMap, VecDeque};
@@ -138,8 +139,10 @@ mod tests {
     #[test]
     fn clients_take_turns_none_has_all_places_and_what_is_small_does_not_wait_for_what_is_large() {
         let desk = Arc::new(Desk::default());
-        let (many, few, small) = (caller("many", SMALL + 1), caller("few", SMALL + 1), caller("many", SMALL));
-        let mut turns: Vec<Turn<'_>> = (0..10).map(|_| Box::pin(desk.place(&many)) as Turn<'_>).collect();
+        let (many, few, small) =
+            (caller("many", SMALL + 1), caller("few", SMALL + 1), caller("many", SMALL));
+        let mut turns: Vec<Turn<'_>> =
+            (0..10).map(|_| Box::pin(desk.place(&many)) as Turn<'_>).collect();
         let mut places: Vec<Option<Place>> = turns.iter_mut().map(look).collect();
         assert_eq!(places.iter().flatten().count(), 1, "one of two");
         assert_eq!(desk.waiting(), 9);
@@ -152,7 +155,11 @@ mod tests {
         assert!(look(&mut third).is_none());
         drop(places[0].take());
         places = turns.iter_mut().skip(1).map(look).collect();
-        assert!(places[0].is_some() && places.iter().flatten().count() == 1 && look(&mut third).is_none());
+        assert!(
+            places[0].is_some()
+                && places.iter().flatten().count() == 1
+                && look(&mut third).is_none()
+        );
         drop(other);
         assert!(look(&mut third).is_some(), "he has given his back");
         // Who leaves waits no more, whether his turn has come or not.

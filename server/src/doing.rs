@@ -1,5 +1,6 @@
-//! What a connection does at the moment: it waits for a request, or a request of it is being answered. The door asks it, because who waits
-//! longest gives way to others; the connection asks it, because one that says no more may still listen.
+//! What a connection does at the moment: it waits for a request, or a request of it is being
+//! answered. The door asks it, because who waits longest gives way to others; the connection asks
+//! it, because one that says no more may still listen.
 
 use crate::head::{RawHead, TwoLengths};
 use axum::Router;
@@ -140,7 +141,8 @@ impl Doing {
         }
     }
 
-    /// Answers a request. It is there from now on, not from the future's first poll on: before that hyper looks whether the client left.
+    /// Answers a request. It is there from now on, not from the future's first poll on: before that
+    /// hyper looks whether the client left.
     pub fn answer(
         self: &Arc<Doing>,
         router: Router,
@@ -162,7 +164,9 @@ impl Doing {
             doing.now().stage = Stage::Answers;
             if doing.lacks_body() {
                 // Where the next head would begin is not known, or not worth reading on to.
-                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(header::CONNECTION, HeaderValue::from_static("close"));
             }
             Ok(response.map(|body| Body::new(Answer { body, _asked: asked })))
         }

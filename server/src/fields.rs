@@ -75,7 +75,11 @@ impl Fields {
     }
 
     /// A whole number.
-    pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<i64>, Refusal> {
+    pub fn whole(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let whole = value.as_i64().or_else(|| {
             // Some clients write 100.0.
@@ -83,33 +87,48 @@ impl Fields {
         });
         whole.filter(|n| range.contains(n)).map(Some).ok_or_else(|| {
             let (from, to) = (range.start(), range.end());
-            let upper = if *to >= i64::from(u32::MAX) { "up".to_owned() } else { format!("to {to}") };
+            let upper =
+                if *to >= i64::from(u32::MAX) { "up".to_owned() } else { format!("to {to}") };
             self.wrong(name, format_args!("give a whole number from {from} {upper}"))
         })
     }
 
     /// A count.
-    pub fn count(&mut self, name: &str, range: RangeInclusive<i64>) -> Result<Option<usize>, Refusal> {
+    pub fn count(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<i64>,
+    ) -> Result<Option<usize>, Refusal> {
         Ok(self.whole(name, range)?.and_then(|n| usize::try_from(n).ok()))
     }
 
     /// A number.
-    pub fn number(&mut self, name: &str, range: RangeInclusive<f64>) -> Result<Option<f32>, Refusal> {
+    pub fn number(
+        &mut self,
+        name: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f32>, Refusal> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_f64().filter(|x| range.contains(x)).map(|x| x as f32);
-        number
-            .map(Some)
-            .ok_or_else(|| self.wrong(name, format_args!("give a number from {} to {}", range.start(), range.end())))
+        number.map(Some).ok_or_else(|| {
+            self.wrong(
+                name,
+                format_args!("give a number from {} to {}", range.start(), range.end()),
+            )
+        })
     }
 
     /// A string, or a list of at most so many.
     pub fn texts(&mut self, name: &str, most: usize) -> Result<Vec<String>, Refusal> {
-        let wrong = |me: &Self| me.wrong(name, format_args!("give a string, or a list of at most {most}"));
+        let wrong =
+            |me: &Self| me.wrong(name, format_args!("give a string, or a list of at most {most}"));
         match self.take(name) {
             None => Ok(vec![]),
             Some(Value::String(text)) => Ok(vec![text]),
             Some(Value::Array(all)) if all.len() <= most => {
-                let texts = all.into_iter().map(|v| if let Value::String(text) = v { Some(text) } else { None });
+                let texts = all
+                    .into_iter()
+                    .map(|v| if let Value::String(text) = v { Some(text) } else { None });
                 texts.collect::<Option<_>>().ok_or_else(|| wrong(self))
             }
             Some(_) => Err(wrong(self)),
@@ -148,7 +167,10 @@ impl Fields {
             None => Ok(()),
             Some((name, _)) => {
                 let name: String = name.chars().take(100).collect();
-                Err(Refusal::field(&format!("{}{name}", self.within), "this field is not known here"))
+                Err(Refusal::field(
+                    &format!("{}{name}", self.within),
+                    "this field is not known here",
+                ))
             }
         }
     }
@@ -157,13 +179,20 @@ impl Fields {
 /// What a body is that is no JSON.
 fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     let why = match body {
-        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "is compressed: send it as it is".to_owned(),
-        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, ..] | [_, 0, ..] => "is UTF-16 or UTF-32: send UTF-8".to_owned(),
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+            "is compressed: send it as it is".to_owned()
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [0, ..] | [_, 0, ..] => {
+            "is UTF-16 or UTF-32: send UTF-8".to_owned()
+        }
         _ => match std::str::from_utf8(body) {
-            Err(wrong) => format!("is no UTF-8 from byte {} on: send JSON in UTF-8", wrong.valid_up_to()),
+            Err(wrong) => {
+                format!("is no UTF-8 from byte {} on: send JSON in UTF-8", wrong.valid_up_to())
+            }
             Ok(text) => match lone_surrogate(text).filter(|_| error.is_syntax()) {
                 Some((at, half)) => format!(
-                    "has half of a character at byte {at}: \\u{half:04x} is a lone surrogate; escape such a character as a pair, or \
+                    "has half of a character at byte {at}: \\u{half:04x} is a lone surrogate; \
+                     escape such a character as a pair, or \
                      leave it as it is in UTF-8"
                 ),
                 None => format!("is no JSON: {error}"),
@@ -213,7 +242,12 @@ mod tests {
             (br#"{"a": "\\ud800", "#, "is no JSON: EOF"),
         ] {
             let why = Fields::parse(body).unwrap_err();
-            assert!(why.message().contains(says), "{}: {}", String::from_utf8_lossy(body), why.message());
+            assert!(
+                why.message().contains(says),
+                "{}: {}",
+                String::from_utf8_lossy(body),
+                why.message()
+            );
         }
         assert_eq!(lone_surrogate(r"\\u\ud8\ud83d\ude00"), None);
     }
@@ -224,7 +258,9 @@ mod tests {
 
     #[test]
     fn each_field_is_taken_by_its_type_and_range_and_what_is_left_is_named() {
-        let mut f = fields(r#"{"a": 3, "b": 2.0, "c": null, "d": "x", "e": ["x", "y"], "o": {"q": true, "r": 1}}"#);
+        let mut f = fields(
+            r#"{"a": 3, "b": 2.0, "c": null, "d": "x", "e": ["x", "y"], "o": {"q": true, "r": 1}}"#,
+        );
         assert_eq!(f.whole("a", 0..=3).unwrap(), Some(3));
         assert_eq!(f.whole("b", 0..=3).unwrap(), Some(2));
         assert_eq!(f.whole("c", 0..=3).unwrap(), None);

@@ -1,4 +1,5 @@
-//! `POST /v1/inference`, which a fleet asks its workers: kjit's own to define; docs/serve.md has it.
+//! `POST /v1/inference`, which a fleet asks its workers: kjit's own to define; docs/serve.md has
+//! it.
 
 use crate::caller::Caller;
 use crate::fields::Fields;
@@ -20,7 +21,11 @@ use tokio::sync::mpsc;
 const USUAL_TOKENS: usize = 128;
 
 /// `POST /v1/inference {"prompt": …, "max_tokens": …}`: text goes on.
-pub async fn inference(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+pub async fn inference(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
     let text = f.needed_text("prompt")?;
@@ -33,7 +38,9 @@ pub async fn inference(service: Arc<Service>, body: Bytes, caller: Caller) -> Re
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
     let tokens = {
         let of = loaded.clone();
-        service.prepare(&loaded, &caller, move |cancel| Text::Words(text).tokens(&of, cancel)).await?
+        service
+            .prepare(&loaded, &caller, move |cancel| Text::Words(text).tokens(&of, cancel))
+            .await?
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     let wanted = Wanted {
@@ -52,7 +59,9 @@ pub async fn inference(service: Arc<Service>, body: Bytes, caller: Caller) -> Re
     let reason = |ended: Ended| if ended == Ended::Length { "length" } else { "stop" };
     if !stream {
         let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
-        let Some(done) = whole.done else { return Err(Refusal::internal("the answer's end was lost")) };
+        let Some(done) = whole.done else {
+            return Err(Refusal::internal("the answer's end was lost"));
+        };
         return Ok(json_response(&json!({
             "text": whole.content, "prompt_tokens": done.prompt_tokens, "generated_tokens": done.generated_tokens,
             "stop_reason": reason(done.ended), "first_token_s": done.first_token.as_secs_f64(),

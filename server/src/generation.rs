@@ -103,12 +103,17 @@ pub enum Ended {
 /// For a client that does not take what is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Asks for an answer. Its pieces go to `to`, with `index` before each; when nobody takes them any more, it
-/// is cancelled.
+/// Asks for an answer. Its pieces go to `to`, with `index` before each; when nobody takes them any
+/// more, it is cancelled.
 ///
 /// # Errors
 /// It was not taken.
-pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usize, Piece)>) -> Result<(), Refusal> {
+pub fn start(
+    loaded: &Lease,
+    wanted: Wanted,
+    index: usize,
+    to: mpsc::Sender<(usize, Piece)>,
+) -> Result<(), Refusal> {
     let asks = match &wanted.reading {
         Reading::Plain => "prompt",
         Reading::Reply(..) => "messages",
@@ -149,8 +154,12 @@ pub fn start(loaded: &Lease, wanted: Wanted, index: usize, to: mpsc::Sender<(usi
 /// A refusal in HTTP's terms, of what stands in this field.
 pub fn refused(why: &Refused, field: &str) -> Refusal {
     match why {
-        Refused::QueueFull { retry_after, .. } => Refusal::busy(retry_after.as_secs().max(1), why.to_string()),
-        Refused::Context { tokens, context } => Refusal::too_long(*tokens, None, *context).of(field),
+        Refused::QueueFull { retry_after, .. } => {
+            Refusal::busy(retry_after.as_secs().max(1), why.to_string())
+        }
+        Refused::Context { tokens, context } => {
+            Refusal::too_long(*tokens, None, *context).of(field)
+        }
         Refused::Stopping => Refusal::unavailable(30, why.to_string()),
         Refused::Lost(_) => Refusal::unavailable(60, why.to_string()),
         Refused::NoTokens | Refused::Token { .. } => Refusal::field(field, why),
@@ -248,7 +257,10 @@ impl Reader {
                         usage = whole;
                         ended = Some(Ok(match reason {
                             Reason::Length | Reason::ContextFull => Ended::Length,
-                            Reason::Stop | Reason::Constraint | Reason::Ended | Reason::Cancelled => Ended::Stop,
+                            Reason::Stop
+                            | Reason::Constraint
+                            | Reason::Ended
+                            | Reason::Cancelled => Ended::Stop,
                         }));
                     }
                     Event::Failed(why) => ended = Some(Err(failed(&why, field))),
@@ -272,15 +284,19 @@ impl Reader {
                 }
             }
             let Some(ended) = ended else { continue };
-            // A stop text: the scheduler hears of it with the next token. What has ended is past being
-            // cancelled.
+            // A stop text: the scheduler hears of it with the next token. What has ended is past
+            // being cancelled.
             enough.store(true, Ordering::Relaxed);
             answer.detach();
             let last = match ended {
                 Err(refusal) => Piece::Failed(refusal),
                 Ok(ended) => Piece::Done(Done {
                     // A call that was cut waits for nobody.
-                    ended: if calls && !partial && ended == Ended::Stop { Ended::Calls } else { ended },
+                    ended: if calls && !partial && ended == Ended::Stop {
+                        Ended::Calls
+                    } else {
+                        ended
+                    },
                     prompt_tokens: usage.prompt_tokens,
                     cached_tokens: usage.cached_tokens,
                     generated_tokens: usage.generated_tokens,
@@ -345,7 +361,10 @@ impl Whole {
 ///
 /// # Errors
 /// One of them failed; the others are cancelled.
-pub async fn collect(mut pieces: mpsc::Receiver<(usize, Piece)>, answers: usize) -> Result<Vec<Whole>, Refusal> {
+pub async fn collect(
+    mut pieces: mpsc::Receiver<(usize, Piece)>,
+    answers: usize,
+) -> Result<Vec<Whole>, Refusal> {
     let mut all: Vec<Whole> = (0..answers).map(|_| Whole::default()).collect();
     while let Some((index, piece)) = pieces.recv().await {
         let Some(whole) = all.get_mut(index) else { continue };

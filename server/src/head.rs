@@ -1,12 +1,13 @@
-//! The head of a request: what in it contradicts itself, and which server it means. Two servers that read such a head differently take one
-//! request for two.
+//! The head of a request: what in it contradicts itself, and which server it means. Two servers
+//! that read such a head differently take one request for two.
 
 use crate::refusal::Refusal;
 use axum::http::uri::Uri;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 use std::net::Ipv6Addr;
 
-/// The bytes of a head as they came. Of two lengths that contradict each other hyper keeps one, and does not say so.
+/// The bytes of a head as they came. Of two lengths that contradict each other hyper keeps one, and
+/// does not say so.
 #[derive(Debug, Default)]
 pub struct RawHead {
     bytes: Vec<u8>,
@@ -24,7 +25,8 @@ impl RawHead {
         self.bytes.extend_from_slice(bytes.get(of_body..).unwrap_or_default());
     }
 
-    /// The head is complete, and a body of so many bytes comes, or one whose length is not known. Whether a length stood in the head.
+    /// The head is complete, and a body of so many bytes comes, or one whose length is not known.
+    /// Whether a length stood in the head.
     pub fn ended(&mut self, body: Option<u64>) -> bool {
         let bytes = std::mem::take(&mut self.bytes);
         let (mut begun, mut length, mut rest) = (false, false, bytes.as_slice());
@@ -67,10 +69,13 @@ pub struct TwoLengths;
 /// 400: it does not. 501: its body comes in a way that nobody here undoes.
 pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
     if request.extensions().get::<TwoLengths>().is_some() {
-        return Err(Refusal::bad("Content-Length and Transfer-Encoding contradict each other: send one of them"));
+        return Err(Refusal::bad(
+            "Content-Length and Transfer-Encoding contradict each other: send one of them",
+        ));
     }
     let headers = request.headers();
-    let chunked = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    let chunked =
+        |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
     let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
     if !codings.next().is_none_or(chunked) || codings.next().is_some() {
         let why = "Transfer-Encoding: only 'chunked' is read here: send the body as it is";
@@ -83,10 +88,12 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
     }
     let one = |host: &HeaderValue| host.to_str().ok().and_then(name).is_some();
     match host {
-        None if request.version() >= Version::HTTP_11 => Err(Refusal::bad("there is no Host header: send one")),
-        Some(host) if !one(host) => {
-            Err(Refusal::bad(format!("Host: {host:?} is none: give NAME or NAME:PORT, IPv6 as [ADDRESS]:PORT")))
+        None if request.version() >= Version::HTTP_11 => {
+            Err(Refusal::bad("there is no Host header: send one"))
         }
+        Some(host) if !one(host) => Err(Refusal::bad(format!(
+            "Host: {host:?} is none: give NAME or NAME:PORT, IPv6 as [ADDRESS]:PORT"
+        ))),
         _ => match request.uri().authority() {
             Some(target) if name(target.as_str()).is_none() => {
                 Err(Refusal::bad("the request's target names no server: send its path alone"))
@@ -101,11 +108,14 @@ pub fn check<B>(request: &Request<B>) -> Result<(), Refusal> {
 /// # Errors
 /// 415: it is compressed.
 pub fn plain_body(headers: &HeaderMap) -> Result<(), Refusal> {
-    let plain = |value: &&HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    let plain =
+        |value: &&HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     match headers.get_all(header::CONTENT_ENCODING).iter().find(|value| !plain(value)) {
         None => Ok(()),
         Some(coding) => {
-            let why = format!("Content-Encoding: {coding:?}: a compressed body is not read here: send it as it is");
+            let why = format!(
+                "Content-Encoding: {coding:?}: a compressed body is not read here: send it as it is"
+            );
             Err(Refusal::encoded(StatusCode::UNSUPPORTED_MEDIA_TYPE, why))
         }
     }
@@ -127,7 +137,8 @@ pub fn name(host: &str) -> Option<&str> {
         }
         None => {
             let (name, port) = host.split_at_checked(host.find(':').unwrap_or(host.len()))?;
-            let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte);
+            let good =
+                |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte);
             if name.is_empty() || !name.bytes().all(good) {
                 return None;
             }
@@ -137,7 +148,8 @@ pub fn name(host: &str) -> Option<&str> {
     let good = match port.strip_prefix(':') {
         None => port.is_empty(),
         Some(digits) => {
-            digits.is_empty() || digits.bytes().all(|b| b.is_ascii_digit()) && digits.parse::<u16>().is_ok()
+            digits.is_empty()
+                || digits.bytes().all(|b| b.is_ascii_digit()) && digits.parse::<u16>().is_ok()
         }
     };
     good.then_some(name)
@@ -176,7 +188,8 @@ mod tests {
 
     #[test]
     fn a_length_is_seen_in_heads_alone_however_their_bytes_come() {
-        let all = b"\r\nPOST / HTTP/1.1\r\nHost: a\r\ncontent-LENGTH: 21\r\n\r\nx\ncontent-length: 1\n\nGET / HTTP/1.1\nHost: a\n\n";
+        let all = b"\r\nPOST / HTTP/1.1\r\nHost: a\r\ncontent-LENGTH: \
+            21\r\n\r\nx\ncontent-length: 1\n\nGET / HTTP/1.1\nHost: a\n\n";
         for at in 0..all.len() {
             let mut raw = RawHead::default();
             let (one, two) = all.split_at(at);

@@ -1,5 +1,5 @@
-//! What a worker of a fleet tells its hive: how it is, when that changes and every ten seconds, and that it has ended. kjit's own to
-//! define; docs/serve.md has it.
+//! What a worker of a fleet tells its hive: how it is, when that changes and every ten seconds, and
+//! that it has ended. kjit's own to define; docs/serve.md has it.
 
 use crate::base64;
 use crate::head;
@@ -52,22 +52,27 @@ impl FromStr for Hive {
         match uri.scheme_str() {
             Some("http") => {}
             Some("https") => {
-                return Err(wrong("announcements are sent by plain http, to a proxy on this machine if need be"));
+                return Err(wrong(
+                    "announcements are sent by plain http, to a proxy on this machine if need be",
+                ));
             }
             _ => return Err(wrong("it does not begin with http://")),
         }
-        // A query would stand before the worker's name; hyper's addresses drop a fragment, which says nothing to a server.
+        // A query would stand before the worker's name; hyper's addresses drop a fragment, which
+        // says nothing to a server.
         if uri.query().is_some() || url.contains('#') {
             return Err(wrong("'?' and '#' have no meaning here"));
         }
         let whole = uri.authority().map_or("", |authority| authority.as_str());
-        let (user, authority) = whole.rsplit_once('@').map_or((None, whole), |(user, rest)| (Some(user), rest));
+        let (user, authority) =
+            whole.rsplit_once('@').map_or((None, whole), |(user, rest)| (Some(user), rest));
         let host = head::name(authority).ok_or_else(|| wrong("there is no host in it"))?.to_owned();
         let port = uri.port_u16().unwrap_or(80);
         if port == 0 {
             return Err(wrong("port 0 is none"));
         }
-        let authorization = user.map(|user| format!("Basic {}", base64::encode(&decoded(user, false))));
+        let authorization =
+            user.map(|user| format!("Basic {}", base64::encode(&decoded(user, false))));
         let path = uri.path().trim_end_matches('/').to_owned();
         Ok(Hive { authority: authority.to_owned(), host, port, path, authorization })
     }
@@ -135,7 +140,9 @@ impl Announcer {
             let told = self.card(false);
             // The driver is asked for its memory: not on an async thread.
             let (of, worker, port) = (Arc::clone(&self.service), self.worker.clone(), self.port);
-            let Ok(card) = self.service.work(move || card(&of, &worker, port, true)).await else { return };
+            let Ok(card) = self.service.work(move || card(&of, &worker, port, true)).await else {
+                return;
+            };
             let sent = timeout(PATIENCE, post(&self.hive, &self.worker.id, card.to_string())).await;
             self.said(sent);
             let next = Instant::now() + EVERY;
@@ -159,7 +166,9 @@ impl Announcer {
         };
         let (hive, say) = (&self.hive, self.service.options.say);
         match (&problem, self.heard) {
-            (Some(why), true) => say(&format!("the hive at {hive} does not hear of this worker: {why}")),
+            (Some(why), true) => {
+                say(&format!("the hive at {hive} does not hear of this worker: {why}"))
+            }
             (None, false) => say(&format!("the hive at {hive} hears of this worker again")),
             _ => {}
         }
@@ -186,7 +195,10 @@ fn card(service: &Service, worker: &Worker, port: u16, memory: bool) -> Value {
     map.insert("running".to_owned(), status.running.into());
     map.insert("queued".to_owned(), status.waiting.into());
     map.insert("slots".to_owned(), status.slots.into());
-    map.insert("device".to_owned(), json!({ "label": device.label, "name": device.name, "arch": device.arch }));
+    map.insert(
+        "device".to_owned(),
+        json!({ "label": device.label, "name": device.name, "arch": device.arch }),
+    );
     if let Some((used, total)) = Some(()).filter(|()| memory).and_then(|()| loaded.memory()) {
         map.insert("memory".to_owned(), json!({ "used": used, "total": total }));
     }

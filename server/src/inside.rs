@@ -1,4 +1,5 @@
-//! A server without sockets: what comes over a connection is answered, whatever the connection is. For tests and fuzzers.
+//! A server without sockets: what comes over a connection is answered, whatever the connection is.
+//! For tests and fuzzers.
 
 use crate::doing::Doing;
 use crate::listen::answer;
@@ -10,7 +11,8 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-/// A server that nobody reaches but by [`Inside::answer`]. It runs in the runtime of whoever calls that.
+/// A server that nobody reaches but by [`Inside::answer`]. It runs in the runtime of whoever calls
+/// that.
 pub struct Inside {
     service: Arc<Service>,
     router: Router,
@@ -34,7 +36,14 @@ impl Inside {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut stopping = self.stopping.subscribe();
-        answer(connection, &self.service.options.limits, self.router.clone(), &Doing::new(), &mut stopping).await;
+        answer(
+            connection,
+            &self.service.options.limits,
+            self.router.clone(),
+            &Doing::new(),
+            &mut stopping,
+        )
+        .await;
     }
 
     /// Requests that are being answered, or wait for it.

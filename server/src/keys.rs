@@ -18,7 +18,8 @@ impl Keys {
     pub fn parse(text: &str) -> Keys {
         // Editors write a mark in front that is no text.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines =
+            text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Keys(lines.map(|key| Sha256::digest(key.as_bytes()).into()).collect())
     }
 
@@ -27,8 +28,8 @@ impl Keys {
         self.0.is_empty()
     }
 
-    /// Which of the keys these headers have; none where everybody is let in. Digests are compared, all of each and of all keys, so that
-    /// the time says nothing of where two differ.
+    /// Which of the keys these headers have; none where everybody is let in. Digests are compared,
+    /// all of each and of all keys, so that the time says nothing of where two differ.
     ///
     /// # Errors
     /// They have not.
@@ -42,7 +43,8 @@ impl Keys {
             _ => b"",
         };
         let given: [u8; 32] = Sha256::digest(given).into();
-        let same = |key: &[u8; 32]| key.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
+        let same =
+            |key: &[u8; 32]| key.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
         let found = self.0.iter().fold(false, |found, key| found | same(key));
         if found { Ok(Some(Key(given))) } else { Err(Refusal::no_key()) }
     }
@@ -53,18 +55,21 @@ impl Keys {
 pub struct Origins {
     /// Origins that are let in beside the server's own page.
     pub named: Vec<String>,
-    /// It listens on loopback only: other names that lead here (DNS rebinding) are somebody's trick.
+    /// It listens on loopback only: other names that lead here (DNS rebinding) are somebody's
+    /// trick.
     pub loopback: bool,
 }
 
 impl Origins {
-    /// Checks where a request to this host comes from: browsers say it. Programs say nothing and are let in.
+    /// Checks where a request to this host comes from: browsers say it. Programs say nothing and
+    /// are let in.
     ///
     /// # Errors
     /// A page of another origin, or another name than this machine's.
     pub fn check(&self, host: &str, headers: &HeaderMap) -> Result<(), Refusal> {
         if self.loopback && !host.is_empty() && !is_loopback_name(host) {
-            let why = "this server listens for its own machine only, by the names localhost and 127.0.0.1 (--host listens elsewhere)";
+            let why = "this server listens for its own machine only, by the names localhost and \
+                127.0.0.1 (--host listens elsewhere)";
             return Err(Refusal::foreign(why));
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -83,12 +88,15 @@ impl Origins {
     }
 }
 
-/// An origin as browsers write it: `https://app.example`, `http://localhost:3000`, `app://obsidian.md`.
+/// An origin as browsers write it: `https://app.example`, `http://localhost:3000`,
+/// `app://obsidian.md`.
 ///
 /// # Errors
 /// It is none, and would let nobody in.
 pub fn origin(text: &str) -> Result<String, String> {
-    let wrong = |why: &str| format!("{why}: give an origin as https://app.example or http://localhost:3000");
+    let wrong = |why: &str| {
+        format!("{why}: give an origin as https://app.example or http://localhost:3000")
+    };
     if text == "*" {
         return Err(wrong("every page of the web could ask then, name each"));
     }
@@ -110,7 +118,8 @@ pub fn origin(text: &str) -> Result<String, String> {
         "https" => ":443",
         _ => "",
     };
-    let rest = if rest.ends_with(']') { rest.as_str() } else { rest.strip_suffix(usual).unwrap_or(&rest) };
+    let rest =
+        if rest.ends_with(']') { rest.as_str() } else { rest.strip_suffix(usual).unwrap_or(&rest) };
     Ok(format!("{scheme}://{rest}"))
 }
 
@@ -118,7 +127,9 @@ pub fn origin(text: &str) -> Result<String, String> {
 fn is_loopback_name(host: &str) -> bool {
     let Some(name) = head::name(host) else { return false };
     let address = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback());
-    address || name.eq_ignore_ascii_case("localhost") || name.to_ascii_lowercase().ends_with(".localhost")
+    address
+        || name.eq_ignore_ascii_case("localhost")
+        || name.to_ascii_lowercase().ends_with(".localhost")
 }
 
 #[cfg(test)]
@@ -138,11 +149,22 @@ mod tests {
         let keys = Keys::parse("# people\nalpha\n\n beta \n");
         let check = |value: &str| keys.check(&headers(&[("authorization", value)])).is_ok();
         assert!(check("Bearer alpha") && check("bearer beta"));
-        for wrong in ["Bearer alph", "Bearer alphaa", "Bearer ", "Bearer", "alpha", "Basic alpha", "Bearer # people"] {
+        for wrong in [
+            "Bearer alph",
+            "Bearer alphaa",
+            "Bearer ",
+            "Bearer",
+            "alpha",
+            "Basic alpha",
+            "Bearer # people",
+        ] {
             assert!(!check(wrong), "{wrong}");
         }
         assert!(keys.check(&HeaderMap::new()).is_err());
-        assert!(Keys::parse("\n# none\n").is_empty() && Keys::default().check(&HeaderMap::new()).is_ok());
+        assert!(
+            Keys::parse("\n# none\n").is_empty()
+                && Keys::default().check(&HeaderMap::new()).is_ok()
+        );
     }
 
     #[test]
@@ -186,7 +208,8 @@ mod tests {
     #[test]
     fn programs_and_the_servers_own_page_are_let_in_and_other_pages_and_names_are_not() {
         let origins = Origins { named: vec!["https://good.example".into()], loopback: true };
-        let check = |host: &str, all: &[(&'static str, &str)]| origins.check(host, &headers(all)).is_ok();
+        let check =
+            |host: &str, all: &[(&'static str, &str)]| origins.check(host, &headers(all)).is_ok();
         assert!(check("127.0.0.1:8080", &[]) && check("localhost", &[]) && check("[::1]:80", &[]));
         assert!(check("localhost:8080", &[("origin", "http://localhost:8080")]));
         assert!(check("localhost:8080", &[("origin", "https://good.example")]));

@@ -1,5 +1,5 @@
-//! HTTP in front of models: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet. [`serve`]
-//! is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
+//! HTTP in front of models: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet.
+//! [`serve`] is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
 //!
 //! | file | idea |
 //! |---|---|
@@ -19,7 +19,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 
 mod base64;

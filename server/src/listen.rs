@@ -60,13 +60,15 @@ pub enum ServeError {
 
 /// Threads that look after connections: what computes has its own.
 const THREADS: usize = 2;
-/// Threads for what takes a while: requests that are prepared, and as many for what looks at the device or opens a model.
+/// Threads for what takes a while: requests that are prepared, and as many for what looks at the
+/// device or opens a model.
 const WORKERS: usize = 4 * PLACES;
 /// After the time for what runs is over: for the last words to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Bytes of a request's head, and of what is read of a body at once.
 const AT_ONCE: usize = 64 << 10;
-/// Files that are no connections: a fourth of all, within these. Models, kernels, compilers and drivers open some.
+/// Files that are no connections: a fourth of all, within these. Models, kernels, compilers and
+/// drivers open some.
 const OTHER_FILES: (usize, usize) = (24, 256);
 
 /// Serves until a signal ends it.
@@ -81,7 +83,8 @@ pub fn serve(mut options: Options) -> Result<End, ServeError> {
         options.limits.connections = fit;
         let cure = "raise the limit (ulimit -n, LimitNOFILE= of a service)";
         (options.say)(&format!(
-            "warning: this process may open {files} files: {fit} connections at once instead of {asked}; {cure}"
+            "warning: this process may open {files} files: {fit} connections at once instead of \
+             {asked}; {cure}"
         ));
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -95,8 +98,8 @@ pub fn serve(mut options: Options) -> Result<End, ServeError> {
     end
 }
 
-/// As many files as the system lets this process have: a connection is one, and 1,024 is what many systems
-/// begin with. How many these are.
+/// As many files as the system lets this process have: a connection is one, and 1,024 is what many
+/// systems begin with. How many these are.
 fn more_files() -> usize {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -112,16 +115,22 @@ async fn run(options: Options) -> Result<End, ServeError> {
     let listen = |source| ServeError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let here = listener.local_addr().map_err(listen)?;
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let (mut terminate, mut interrupt) =
+        (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let service = Arc::new(Service::new(options));
-    let here = Here { scheme: if service.options.tls.is_some() { "https" } else { "http" }, address: here };
+    let here = Here {
+        scheme: if service.options.tls.is_some() { "https" } else { "http" },
+        address: here,
+    };
     let mut files = service.options.models.iter().map(|model| model.path.display().to_string());
     let (first, others) = (files.next().unwrap_or_default(), files.collect::<Vec<_>>().join(", "));
-    let later = if others.is_empty() { others } else { format!("; when they are asked for: {others}") };
+    let later =
+        if others.is_empty() { others } else { format!("; when they are asked for: {others}") };
     (service.options.say)(&format!("listening on {here}, loading {first}{later}"));
     let mut load = load(&service, here)?;
     let worker = service.options.worker.as_ref();
-    let announcements = worker.and_then(|worker| Announcements::begin(&service, worker, here.address.port()));
+    let announcements =
+        worker.and_then(|worker| Announcements::begin(&service, worker, here.address.port()));
     let (stopping, (alive, gone)) = (watch::Sender::new(false), mpsc::channel(1));
     let door = Door::new(&service, stopping.clone(), alive);
     let door = tokio::spawn(door.open(listener));
@@ -163,7 +172,8 @@ impl fmt::Display for Here {
     }
 }
 
-/// A thread of its own loads the first model, then what is asked for. What is wrong at the start comes through the channel.
+/// A thread of its own loads the first model, then what is asked for. What is wrong at the start
+/// comes through the channel.
 fn load(service: &Arc<Service>, here: Here) -> io::Result<oneshot::Receiver<Result<(), String>>> {
     let (to, opened) = oneshot::channel();
     let service = Arc::clone(service);
@@ -225,7 +235,9 @@ impl Door {
                 Err(why) => {
                     if !std::mem::replace(&mut said, true) {
                         let closed = "connections that wait longest for a request are closed";
-                        (self.service.options.say)(&format!("warning: no connection can be taken: {why}: {closed}"));
+                        (self.service.options.say)(&format!(
+                            "warning: no connection can be taken: {why}: {closed}"
+                        ));
                     }
                     self.places.part();
                     self.places.one_left().await;
@@ -235,7 +247,8 @@ impl Door {
     }
 
     fn let_in(&self, stream: TcpStream, place: Place) {
-        let (service, router, alive) = (Arc::clone(&self.service), self.router.clone(), self.alive.clone());
+        let (service, router, alive) =
+            (Arc::clone(&self.service), self.router.clone(), self.alive.clone());
         let mut stopping = self.stopping.subscribe();
         tokio::spawn(async move {
             let open = &service.metrics.connections;
@@ -265,11 +278,13 @@ impl Door {
 
 /// Says that an address has its share, if that goes out at once.
 fn full(stream: &TcpStream) {
-    let why = "this address has as many connections as one may have, and all of them are being answered";
+    let why =
+        "this address has as many connections as one may have, and all of them are being answered";
     let body = Refusal::unavailable(2, why).json(Dialect::OpenAi).to_string();
-    let head =
-        "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 2\r\nConnection: close";
-    let _ = stream.try_write(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    let head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: \
+        application/json\r\nRetry-After: 2\r\nConnection: close";
+    let _ = stream
+        .try_write(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
 }
 
 /// Answers what comes over a connection, until it ends, gives way, or it is time to go.
@@ -300,20 +315,33 @@ pub async fn answer<S>(
 }
 
 /// Finishes what runs. A second signal ends it at once.
-async fn stop(service: &Arc<Service>, mut gone: mpsc::Receiver<()>, terminate: &mut Signal, interrupt: &mut Signal) {
+async fn stop(
+    service: &Arc<Service>,
+    mut gone: mpsc::Receiver<()>,
+    terminate: &mut Signal,
+    interrupt: &mut Signal,
+) {
     service.stop();
     let say = service.options.say;
     let deadline = service.options.limits.stop;
     let until = Instant::now() + deadline;
     let loaded: Vec<Arc<Loaded>> = service.models.loaded();
-    let asked = loaded.iter().map(|loaded| loaded.scheduler.status()).map(|s| s.running + s.waiting).sum::<usize>();
+    let asked = loaded
+        .iter()
+        .map(|loaded| loaded.scheduler.status())
+        .map(|s| s.running + s.waiting)
+        .sum::<usize>();
     let busy = asked + service.desk.held();
-    say(&format!("stopping: {busy} requests are finished first, for {} s at most", deadline.as_secs()));
+    say(&format!(
+        "stopping: {busy} requests are finished first, for {} s at most",
+        deadline.as_secs()
+    ));
     let finished = async {
         let in_time = tokio::time::timeout(deadline, gone.recv()).await.is_ok();
         let rest = until.saturating_duration_since(Instant::now());
         // All at once: nobody's rest is spent on another's.
-        let stops = loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.stop(rest)));
+        let stops =
+            loaded.into_iter().map(|loaded| tokio::task::spawn_blocking(move || loaded.stop(rest)));
         for stop in stops.collect::<Vec<_>>() {
             let _ = stop.await;
         }

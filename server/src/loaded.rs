@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Memory that a model takes to make vectors beside its weights, keys and values, and what is left to who answers: rows of a
-/// prompt, launches that are recorded later.
+/// Memory that a model takes to make vectors beside its weights, keys and values, and what is left
+/// to who answers: rows of a prompt, launches that are recorded later.
 const BESIDE_WEIGHTS: u64 = 1 << 30;
 
 /// So long the second opening is not tried again when it failed.
@@ -52,8 +52,9 @@ pub struct Loaded {
     pub kv: u64,
     /// Bytes that one of them takes.
     context_bytes: u64,
-    /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the host,
-    /// which no step with drafts was shown to make good: there it is on where it is asked for.
+    /// Tokens may be drafted. On a GPU that keeps one or two answers from being chosen ahead of the
+    /// host, which no step with drafts was shown to make good: there it is on where it is asked
+    /// for.
     pub lookup: bool,
     /// What it is called, and how it was opened.
     pub served: Served,
@@ -61,7 +62,8 @@ pub struct Loaded {
     n_vocab: usize,
     /// Made when the first answer is constrained.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
-    /// Makes vectors of texts where the model itself makes text: a second opening, made when somebody asks.
+    /// Makes vectors of texts where the model itself makes text: a second opening, made when
+    /// somebody asks.
     vectors: Mutex<Option<(Scheduler, Option<Listed>)>>,
     /// Held by who opens it: when that failed last, and why.
     opening: Mutex<Option<(Instant, String)>>,
@@ -78,20 +80,28 @@ impl Loaded {
     ///
     /// # Errors
     /// One line: what is wrong with the file or the device.
-    pub fn open(options: &Options, served: &Served, others: &Arc<Others>) -> Result<Loaded, NotLoaded> {
+    pub fn open(
+        options: &Options,
+        served: &Served,
+        others: &Arc<Others>,
+    ) -> Result<Loaded, NotLoaded> {
         let line = |error: &dyn std::fmt::Display| error.to_string();
         let model = Model::open_with(&served.path, &served.open, options.engine.clone())?;
         model.gguf.remarks().iter().for_each(|line| (options.say)(&format!("note: {line}")));
         if served.must_page && model.session.pages().is_none() {
-            let why = "keys and values in pages are a GPU's, and the CPU computes, which takes memory as tokens come";
+            let why = "keys and values in pages are a GPU's, and the CPU computes, which takes \
+                memory as tokens come";
             return Err(format!("--kv-pages on: {why} ({})", model.device()).into());
         }
         let template = match &options.template {
-            Some(file) => ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error)),
+            Some(file) => {
+                ChatTemplate::from_file(file, &model.tokenizer).map_err(|error| line(&error))
+            }
             None => model.template().map_err(|error| line(&error)),
         };
         if options.template.is_some() {
-            // One that was named and cannot be used is a mistake; a file without any still completes text.
+            // One that was named and cannot be used is a mistake; a file without any still
+            // completes text.
             template.as_ref().map_err(String::clone)?;
         }
         if let Ok(Some(note)) = template.as_ref().map(ChatTemplate::note) {
@@ -100,18 +110,28 @@ impl Loaded {
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
         streamed.iter().for_each(|streamed| (options.say)(&streamed.to_string()));
         let asked = &served.open;
-        let fewer = asked.fewer && model.session.gpu().is_some() && model.session.sequences() < asked.sequences;
+        let fewer = asked.fewer
+            && model.session.gpu().is_some()
+            && model.session.sequences() < asked.sequences;
         let lacks_room = fewer || streamed.is_some() && !asked.stream && asked.memory.is_none();
         let graph = model.session.graph();
-        let arch = model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
+        let arch =
+            model.gguf.opt_str("general.architecture").ok().flatten().unwrap_or("?").to_owned();
         let (weights, parameters) = sizes(graph);
         let mix = model.gguf.mix_name();
-        let (context, encoder, n_vocab) = (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
-        let context_bytes = served.open.kv_stored().bytes(graph.kv_elems_per_token()).saturating_mul(context as u64);
-        let (device, engine, kv) = (model.device().clone(), model.engine().cloned(), model.kv_bytes());
+        let (context, encoder, n_vocab) =
+            (model.session.context(), graph.pooling.is_some(), model.session.n_vocab());
+        let context_bytes = served
+            .open
+            .kv_stored()
+            .bytes(graph.kv_elems_per_token())
+            .saturating_mul(context as u64);
+        let (device, engine, kv) =
+            (model.device().clone(), model.engine().cloned(), model.kv_bytes());
         let Model { tokenizer, mut session, .. } = model;
         let held_tokens = seated(&mut session, served);
-        let kv = served.shared_memory.filter(|_| held_tokens.is_some()).map_or(kv, |(bytes, _)| bytes);
+        let kv =
+            served.shared_memory.filter(|_| held_tokens.is_some()).map_or(kv, |(bytes, _)| bytes);
         let scheduling = SchedulerOptions {
             max_queue: options.max_queue,
             token_budget: options.token_budget,
@@ -119,7 +139,8 @@ impl Loaded {
             reopen: Some(again(options, served, &device.label, others)),
             ..SchedulerOptions::default()
         };
-        let scheduler = Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
+        let scheduler =
+            Scheduler::start(session, scheduling).map_err(|error| format!("no thread: {error}"))?;
         let listed = others.add(&device.label, &scheduler);
         let lookup = options.lookup.unwrap_or(!device.is_gpu());
         Ok(Loaded {
@@ -175,7 +196,8 @@ impl Loaded {
         self.template.as_ref().map_or(Form::Hermes, ChatTemplate::form)
     }
 
-    /// What makes constraints. The first call takes some tenths of a second: not for an async thread.
+    /// What makes constraints. The first call takes some tenths of a second: not for an async
+    /// thread.
     ///
     /// # Errors
     /// The vocabulary cannot be used.
@@ -183,8 +205,9 @@ impl Loaded {
         self.grammars.get_or_init(|| Grammars::new(&self.tokenizer, self.n_vocab)).as_ref()
     }
 
-    /// What makes vectors of texts: an encoder itself; any other model opened once more, whose hidden states are
-    /// pooled. The first call takes as long as opening it does: not for an async thread.
+    /// What makes vectors of texts: an encoder itself; any other model opened once more, whose
+    /// hidden states are pooled. The first call takes as long as opening it does: not for an async
+    /// thread.
     ///
     /// # Errors
     /// It cannot be opened so.
@@ -193,14 +216,18 @@ impl Loaded {
             return Ok(self.scheduler.clone());
         }
         let mut failed = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(vectors) = self.opened().filter(|vectors| vectors.status().state != State::Ended) {
+        if let Some(vectors) =
+            self.opened().filter(|vectors| vectors.status().state != State::Ended)
+        {
             return Ok(vectors);
         }
         // There may have been no memory: it is tried again, but not for each of many.
         if let Some((_, why)) = failed.as_ref().filter(|(at, _)| at.elapsed() < AGAIN) {
             return Err(why.clone());
         }
-        let made = self.pooled(options).inspect_err(|why| *failed = Some((Instant::now(), why.clone())))?;
+        let made = self
+            .pooled(options)
+            .inspect_err(|why| *failed = Some((Instant::now(), why.clone())))?;
         let vectors = made.0.clone();
         *self.vectors.lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
         Ok(vectors)
@@ -229,8 +256,8 @@ impl Loaded {
         busy(&self.scheduler) || self.opened().as_ref().is_some_and(busy)
     }
 
-    /// Whether it has less than it would have where nothing else is loaded: layers that are copied for each step, or fewer
-    /// sequences.
+    /// Whether it has less than it would have where nothing else is loaded: layers that are copied
+    /// for each step, or fewer sequences.
     pub fn lacks_room(&self) -> bool {
         self.lacks_room
     }
@@ -248,8 +275,8 @@ impl Loaded {
         }
     }
 
-    /// The model as `kjit embed` opens it: where it answers, if that is one GPU that has room for its weights once more,
-    /// else on the CPU.
+    /// The model as `kjit embed` opens it: where it answers, if that is one GPU that has room for
+    /// its weights once more, else on the CPU.
     fn pooled(&self, options: &Options) -> Result<(Scheduler, Option<Listed>), String> {
         let (served, line) = (&self.served, |error: &dyn std::fmt::Display| error.to_string());
         let gguf = Gguf::open(&served.path).map_err(|error| line(&error))?;
@@ -268,34 +295,50 @@ impl Loaded {
             output: Output::Vector(Some(pooling)),
             ..served.open.clone()
         };
-        let scheduling = SchedulerOptions { max_queue: options.max_queue, ..SchedulerOptions::default() };
+        let scheduling =
+            SchedulerOptions { max_queue: options.max_queue, ..SchedulerOptions::default() };
         let no_thread = |error| format!("no thread: {error}");
         if self.has_room_once_more() {
             match Model::open_with(&served.path, &open, options.engine.clone()) {
-                Ok(model) if model.session.gpu().is_some_and(|gpu| gpu.statistics().streamed.is_none()) => {
+                Ok(model)
+                    if model
+                        .session
+                        .gpu()
+                        .is_some_and(|gpu| gpu.statistics().streamed.is_none()) =>
+                {
                     let served = Served { open, shared_memory: None, ..served.clone() };
-                    (options.say)(&format!("vectors: the model is opened once more on {}", self.device.label));
+                    (options.say)(&format!(
+                        "vectors: the model is opened once more on {}",
+                        self.device.label
+                    ));
                     let reopen = Some(again(options, &served, &self.device.label, &self.others));
-                    let scheduler = Scheduler::start(model.session, SchedulerOptions { reopen, ..scheduling });
+                    let scheduler =
+                        Scheduler::start(model.session, SchedulerOptions { reopen, ..scheduling });
                     let scheduler = scheduler.map_err(no_thread)?;
                     let listed = self.others.add(&self.device.label, &scheduler);
                     return Ok((scheduler, Some(listed)));
                 }
-                Ok(_) => (options.say)("vectors: there is no room for the model once more: the CPU makes them"),
+                Ok(_) => (options.say)(
+                    "vectors: there is no room for the model once more: the CPU makes them",
+                ),
                 Err(error) => (options.say)(&format!("vectors: {error}: the CPU makes them")),
             }
         }
         let open = OpenOptions { device: DeviceChoice::Cpu, memory: None, ..open };
-        let model = Model::open_with(&served.path, &open, options.engine.clone()).map_err(|error| line(&error))?;
-        Scheduler::start(model.session, scheduling).map(|scheduler| (scheduler, None)).map_err(no_thread)
+        let model = Model::open_with(&served.path, &open, options.engine.clone())
+            .map_err(|error| line(&error))?;
+        Scheduler::start(model.session, scheduling)
+            .map(|scheduler| (scheduler, None))
+            .map_err(no_thread)
     }
 
-    /// Whether one GPU computes, all of whose memory may be taken, and what is free of it holds the weights with something
-    /// to work in.
+    /// Whether one GPU computes, all of whose memory may be taken, and what is free of it holds the
+    /// weights with something to work in.
     fn has_room_once_more(&self) -> bool {
         let open = &self.served.open;
-        let one =
-            self.device.is_gpu() && self.device.stages.is_empty() && !matches!(open.device, DeviceChoice::Several(_));
+        let one = self.device.is_gpu()
+            && self.device.stages.is_empty()
+            && !matches!(open.device, DeviceChoice::Several(_));
         let free = self.memory().map_or(0, |(used, total)| total.saturating_sub(used));
         one && open.memory.is_none()
             && !open.stream
@@ -305,11 +348,14 @@ impl Loaded {
 
     /// Kernels that were compiled here, and those that were there.
     pub fn kernels(&self) -> (u64, u64) {
-        self.engine.as_ref().map(Engine::counts).map_or((0, 0), |counts| (counts.compiled, counts.cached))
+        self.engine
+            .as_ref()
+            .map(Engine::counts)
+            .map_or((0, 0), |counts| (counts.compiled, counts.cached))
     }
 
-    /// Bytes in use and there, of the device, or of this machine. The driver is asked: not for an async
-    /// thread.
+    /// Bytes in use and there, of the device, or of this machine. The driver is asked: not for an
+    /// async thread.
     pub fn memory(&self) -> Option<(u64, u64)> {
         match &self.engine {
             Some(engine) => {
@@ -340,9 +386,9 @@ impl From<OpenError> for NotLoaded {
     fn from(error: OpenError) -> NotLoaded {
         let memory = |source: &SessionError| matches!(source, SessionError::Memory { .. });
         let room = match &error {
-            OpenError::Found { source, .. } | OpenError::Asked { source, .. } | OpenError::Cpu(source) => {
-                memory(source)
-            }
+            OpenError::Found { source, .. }
+            | OpenError::Asked { source, .. }
+            | OpenError::Cpu(source) => memory(source),
             OpenError::Placement(PlacementError::Device { source, .. }) => memory(source),
             OpenError::Placement(PlacementError::Divide(DivideError::Room { .. })) => true,
             _ => false,
@@ -398,7 +444,8 @@ fn sizes(graph: &Graph) -> (u64, u64) {
     (weights().map(|w| w.bytes() as u64).sum(), weights().map(|w| w.elems() as u64).sum())
 }
 
-/// Has a session's sequences share the memory that was named for them, where they can; the tokens that fit then.
+/// Has a session's sequences share the memory that was named for them, where they can; the tokens
+/// that fit then.
 fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     let (bytes, sequences) = served.shared_memory?;
     // States that do not grow are as large with one token as with many.
@@ -410,8 +457,9 @@ fn seated(session: &mut Session, served: &Served) -> Option<usize> {
     session.seat(sequences).then_some(tokens)
 }
 
-/// The models of a server, by their devices. A fault of a device ends what all of them have there, and it can
-/// be opened again only when the last one has dropped it, also one that computes nothing and has seen no fault.
+/// The models of a server, by their devices. A fault of a device ends what all of them have there,
+/// and it can be opened again only when the last one has dropped it, also one that computes nothing
+/// and has seen no fault.
 #[derive(Default)]
 pub struct Others(Mutex<Vec<One>>);
 
@@ -424,7 +472,8 @@ struct Listed(Arc<Others>, u64);
 impl Drop for Listed {
     fn drop(&mut self) {
         // The scheduler is dropped without the lock.
-        let gone: Vec<One> = self.0.all().extract_if(.., |(number, ..)| *number == self.1).collect();
+        let gone: Vec<One> =
+            self.0.all().extract_if(.., |(number, ..)| *number == self.1).collect();
         drop(gone);
     }
 }
@@ -460,7 +509,8 @@ const TRIES: usize = 50;
 /// Opens the session again after a device's fault, as it was opened at first.
 fn again(options: &Options, served: &Served, device: &str, others: &Arc<Others>) -> Reopen {
     let (served, config, say) = (served.clone(), options.engine.clone(), options.say);
-    let (others, device, several) = (Arc::clone(others), device.to_owned(), options.models.len() > 1);
+    let (others, device, several) =
+        (Arc::clone(others), device.to_owned(), options.models.len() > 1);
     let which = if several { served.name().to_owned() } else { "the model".to_owned() };
     Box::new(move || {
         say(&format!("the device failed: opening {which} again"));

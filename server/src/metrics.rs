@@ -20,7 +20,12 @@ pub struct Metrics {
 impl Metrics {
     /// An answer was begun.
     pub fn answered(&self, route: &'static str, status: u16) {
-        *self.answers.lock().unwrap_or_else(PoisonError::into_inner).entry((route, status)).or_default() += 1;
+        *self
+            .answers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry((route, status))
+            .or_default() += 1;
     }
 }
 
@@ -35,13 +40,26 @@ pub fn text(service: &Service) -> String {
     out.labels.clear();
     let connections = service.metrics.connections.load(Ordering::Relaxed);
     out.gauge("kjit_http_connections", "Open connections", connections as f64);
-    out.gauge("kjit_up_seconds", "Seconds since the start", service.started.elapsed().as_secs_f64());
+    out.gauge(
+        "kjit_up_seconds",
+        "Seconds since the start",
+        service.started.elapsed().as_secs_f64(),
+    );
     let several = service.options.models.len() > 1;
     for (served, seen) in service.all() {
         // One model's lines need no name.
-        out.labels = several.then(|| format!("model=\"{}\"", escaped(served.name()))).into_iter().collect();
-        out.gauge("kjit_ready", "1 when the model is loaded", f64::from(u8::from(seen.loaded.is_some())));
-        out.gauge("kjit_requests_for_load", "Requests that wait until the model is loaded", seen.counts.waiting as f64);
+        out.labels =
+            several.then(|| format!("model=\"{}\"", escaped(served.name()))).into_iter().collect();
+        out.gauge(
+            "kjit_ready",
+            "1 when the model is loaded",
+            f64::from(u8::from(seen.loaded.is_some())),
+        );
+        out.gauge(
+            "kjit_requests_for_load",
+            "Requests that wait until the model is loaded",
+            seen.counts.waiting as f64,
+        );
         out.counter("kjit_model_loads_total", "Times that the model was loaded", seen.counts.loads);
         out.counter("kjit_model_unloads_total", "Times that it was unloaded", seen.counts.unloads);
         if let Some(loaded) = seen.loaded {
@@ -56,7 +74,8 @@ fn escaped(name: &str) -> String {
     name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Lines by their name, in the order of the names: those of one name stand together, whoever they are of.
+/// Lines by their name, in the order of the names: those of one name stand together, whoever they
+/// are of.
 #[derive(Default)]
 struct Text {
     lines: BTreeMap<String, String>,
@@ -96,14 +115,22 @@ impl Text {
     fn model(&mut self, loaded: &Loaded) {
         self.scheduler(&loaded.scheduler.status());
         let (compiled, cached) = loaded.kernels();
-        self.counter("kjit_kernels_compiled_total", "Kernels that were compiled by this process", compiled);
+        self.counter(
+            "kjit_kernels_compiled_total",
+            "Kernels that were compiled by this process",
+            compiled,
+        );
         self.counter("kjit_kernels_cached_total", "Kernels that were found in the cache", cached);
         self.gauge("kjit_weights_bytes", "Bytes of the model's weights", loaded.weights as f64);
         self.gauge("kjit_kv_bytes", "Bytes that keys and values may take", loaded.kv as f64);
         if let Some((used, total)) = loaded.memory() {
             let of = "on the device (of the machine, on a CPU)";
             self.gauge("kjit_device_memory_used_bytes", &format!("Bytes in use {of}"), used as f64);
-            self.gauge("kjit_device_memory_bytes", "Bytes of the device (of the machine, on a CPU)", total as f64);
+            self.gauge(
+                "kjit_device_memory_bytes",
+                "Bytes of the device (of the machine, on a CPU)",
+                total as f64,
+            );
         }
     }
 
@@ -112,10 +139,18 @@ impl Text {
         let mut text = String::new();
         for (bound, count) in histogram.bounds().iter().zip(&histogram.counts) {
             below += count;
-            let _ = writeln!(text, "{name}_bucket{} {below}", self.labelled(Some(format!("le=\"{bound}\""))));
+            let _ = writeln!(
+                text,
+                "{name}_bucket{} {below}",
+                self.labelled(Some(format!("le=\"{bound}\"")))
+            );
         }
         let (sum, count, labels) = (histogram.sum, histogram.count(), self.labelled(None));
-        let _ = writeln!(text, "{name}_bucket{} {count}", self.labelled(Some("le=\"+Inf\"".to_owned())));
+        let _ = writeln!(
+            text,
+            "{name}_bucket{} {count}",
+            self.labelled(Some("le=\"+Inf\"".to_owned()))
+        );
         let _ = writeln!(text, "{name}_sum{labels} {sum}\n{name}_count{labels} {count}");
         self.lines(name, "histogram", help).push_str(&text);
     }
@@ -124,23 +159,59 @@ impl Text {
         self.gauge("kjit_requests_waiting", "Requests in the queue", s.waiting as f64);
         self.gauge("kjit_queue_limit", "Requests that the queue takes", s.max_queue as f64);
         self.gauge("kjit_requests_running", "Requests that are being answered", s.running as f64);
-        self.gauge("kjit_requests_prefilling", "Requests whose prompt is being computed", s.prefilling as f64);
+        self.gauge(
+            "kjit_requests_prefilling",
+            "Requests whose prompt is being computed",
+            s.prefilling as f64,
+        );
         self.gauge("kjit_slots", "Sequences that fit", s.slots as f64);
-        self.gauge("kjit_slots_kept", "Slots kept for a prompt that begins alike", s.kept_slots as f64);
+        self.gauge(
+            "kjit_slots_kept",
+            "Slots kept for a prompt that begins alike",
+            s.kept_slots as f64,
+        );
         self.gauge("kjit_context_tokens", "Tokens that fit in a sequence", s.context as f64);
-        self.gauge("kjit_kv_tokens", "Tokens in all sequences, in shared pages once", s.held_tokens as f64);
-        self.gauge("kjit_kv_tokens_room", "Tokens that fit in all sequences together", s.room as f64);
-        self.gauge("kjit_kv_tokens_kept", "Tokens that are kept and that nobody who runs has", s.kept_tokens as f64);
+        self.gauge(
+            "kjit_kv_tokens",
+            "Tokens in all sequences, in shared pages once",
+            s.held_tokens as f64,
+        );
+        self.gauge(
+            "kjit_kv_tokens_room",
+            "Tokens that fit in all sequences together",
+            s.room as f64,
+        );
+        self.gauge(
+            "kjit_kv_tokens_kept",
+            "Tokens that are kept and that nobody who runs has",
+            s.kept_tokens as f64,
+        );
         if let Some(pages) = s.pages {
             self.gauge("kjit_kv_pages", "Pages of keys and values", pages.total as f64);
-            self.gauge("kjit_kv_pages_used", "Pages that a sequence has, or that are kept", pages.used as f64);
+            self.gauge(
+                "kjit_kv_pages_used",
+                "Pages that a sequence has, or that are kept",
+                pages.used as f64,
+            );
             self.gauge("kjit_kv_pages_shared", "Pages that several have", pages.shared as f64);
         }
-        self.gauge("kjit_states_kept", "Copies of recurrent states where texts can go on", s.kept_states as f64);
-        self.gauge("kjit_kv_bytes_per_token", "Bytes that a token takes in a sequence", s.bytes_per_token as f64);
+        self.gauge(
+            "kjit_states_kept",
+            "Copies of recurrent states where texts can go on",
+            s.kept_states as f64,
+        );
+        self.gauge(
+            "kjit_kv_bytes_per_token",
+            "Bytes that a token takes in a sequence",
+            s.bytes_per_token as f64,
+        );
         for (name, help, value) in [
             ("kjit_requests_taken_total", "Requests that were taken", s.taken),
-            ("kjit_requests_refused_total", "Requests refused because the queue was full", s.refused),
+            (
+                "kjit_requests_refused_total",
+                "Requests refused because the queue was full",
+                s.refused,
+            ),
             ("kjit_requests_done_total", "Requests that ended as they should", s.done),
             ("kjit_requests_cancelled_total", "Requests whose client went away", s.cancelled),
             ("kjit_requests_failed_total", "Requests that failed", s.failed),
@@ -149,7 +220,11 @@ impl Text {
             ("kjit_generated_tokens_total", "Tokens of answers", s.generated_tokens),
             ("kjit_drafted_tokens_total", "Tokens that were drafted", s.drafted_tokens),
             ("kjit_accepted_tokens_total", "Drafted tokens that were right", s.accepted_tokens),
-            ("kjit_preempted_total", "Sequences that gave their place and were computed again", s.preempted),
+            (
+                "kjit_preempted_total",
+                "Sequences that gave their place and were computed again",
+                s.preempted,
+            ),
             ("kjit_steps_total", "Steps of the session", s.steps),
             ("kjit_reopened_total", "Times that the model was opened again", s.reopened),
             ("kjit_embeddings_total", "Vectors that were made", s.embeddings),
@@ -158,7 +233,15 @@ impl Text {
         }
         self.line("kjit_busy_seconds_total", "counter", "Seconds in steps of the session", s.busy);
         self.histogram("kjit_queue_seconds", "Time in the queue", &s.queued);
-        self.histogram("kjit_first_token_seconds", "Time from the request to its first token", &s.first_token);
-        self.histogram("kjit_between_tokens_seconds", "Time between tokens of one answer", &s.between_tokens);
+        self.histogram(
+            "kjit_first_token_seconds",
+            "Time from the request to its first token",
+            &s.first_token,
+        );
+        self.histogram(
+            "kjit_between_tokens_seconds",
+            "Time between tokens of one answer",
+            &s.between_tokens,
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Which models are loaded. The first is from the start on; the others are loaded when somebody asks for them. A thread loads
-//! and unloads, one after the other. A model is unloaded when nobody asked for it for a while, or when another needs its room: the
-//! one that nobody asked for longest goes first, and never one that has something to do. Who asks for a model that is not there
-//! waits for it.
+//! Which models are loaded. The first is from the start on; the others are loaded when somebody
+//! asks for them. A thread loads and unloads, one after the other. A model is unloaded when nobody
+//! asked for it for a while, or when another needs its room: the one that nobody asked for longest
+//! goes first, and never one that has something to do. Who asks for a model that is not there waits
+//! for it.
 
 use crate::loaded::{Card, Loaded, NotLoaded, Others};
 use crate::options::{Options, Served};
@@ -13,11 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// So long a request waits for its model: compiling all kernels of a large one for the first time takes minutes.
+/// So long a request waits for its model: compiling all kernels of a large one for the first time
+/// takes minutes.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// So long a model that is asked for waits until one of those in its way has nothing to do.
 const FOR_ROOM: Duration = Duration::from_secs(60);
-/// What a model that is unloaded has to do is finished first. There is nothing, but for what came in at the last moment.
+/// What a model that is unloaded has to do is finished first. There is nothing, but for what came
+/// in at the last moment.
 const LAST: Duration = Duration::from_secs(60);
 /// Between two looks at who has nothing to do.
 const LOOK: Duration = Duration::from_millis(200);
@@ -33,8 +36,8 @@ enum Is {
     Here(Lease),
 }
 
-/// A model that somebody asks: as long as one of these is held it is not unloaded. Who only looks at a model, as
-/// `/status` does, has none: a monitor would keep it for ever.
+/// A model that somebody asks: as long as one of these is held it is not unloaded. Who only looks
+/// at a model, as `/status` does, has none: a monitor would keep it for ever.
 #[derive(Clone)]
 pub struct Lease {
     loaded: Arc<Loaded>,
@@ -138,7 +141,12 @@ impl Models {
             card: None,
         };
         let places = Mutex::new(((0..n).map(place).collect(), false));
-        Models { places, asked: Condvar::new(), changed: watch::Sender::new(()), others: Arc::default() }
+        Models {
+            places,
+            asked: Condvar::new(),
+            changed: watch::Sender::new(()),
+            others: Arc::default(),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, (Vec<Place>, bool)> {
@@ -155,7 +163,12 @@ impl Models {
             Is::Away | Is::Moving => None,
         };
         let counts = Counts { waiting: place.waiting, ..place.counts };
-        Some(Seen { loaded, moving: matches!(place.is, Is::Moving), card: place.card.clone(), counts })
+        Some(Seen {
+            loaded,
+            moving: matches!(place.is, Is::Moving),
+            card: place.card.clone(),
+            counts,
+        })
     }
 
     /// All that are loaded.
@@ -174,12 +187,18 @@ impl Models {
         self.changed.send_replace(());
     }
 
-    /// The model, which is loaded first if it is not. As long as what this gives is held, it stays; `keep` is how long
-    /// then, where the request says so: where none does, it is as the last one said, or the server.
+    /// The model, which is loaded first if it is not. As long as what this gives is held, it stays;
+    /// `keep` is how long then, where the request says so: where none does, it is as the last one
+    /// said, or the server.
     ///
     /// # Errors
     /// It cannot be loaded, or not in time; too many wait for it.
-    pub async fn get(&self, at: usize, max_queue: usize, keep: Option<Keep>) -> Result<Lease, Refusal> {
+    pub async fn get(
+        &self,
+        at: usize,
+        max_queue: usize,
+        keep: Option<Keep>,
+    ) -> Result<Lease, Refusal> {
         let mut changed = self.changed.subscribe();
         let mut waits: Option<Waits<'_>> = None;
         let until = tokio::time::Instant::now() + PATIENCE;
@@ -187,7 +206,9 @@ impl Models {
             {
                 let mut places = self.lock();
                 let (all, stopping) = &mut *places;
-                let Some(place) = all.get_mut(at) else { return Err(Refusal::internal("no such model is served")) };
+                let Some(place) = all.get_mut(at) else {
+                    return Err(Refusal::internal("no such model is served"));
+                };
                 if let Is::Here(lease) = &place.is {
                     if *stopping || lease.scheduler.status().state != State::Ended {
                         place.used = Instant::now();
@@ -218,7 +239,10 @@ impl Models {
                     }
                     Some(_) => {}
                     None if place.waiting >= max_queue => {
-                        let why = format!("{} requests wait until the model is loaded: ask again later", place.waiting);
+                        let why = format!(
+                            "{} requests wait until the model is loaded: ask again later",
+                            place.waiting
+                        );
                         return Err(Refusal::busy(10, why));
                     }
                     None => {
@@ -236,7 +260,12 @@ impl Models {
             match tokio::time::timeout_at(until, changed.changed()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return Err(Refusal::internal("nothing is loaded any more")),
-                Err(_) => return Err(Refusal::unavailable(30, "the model is still being loaded: ask again later")),
+                Err(_) => {
+                    return Err(Refusal::unavailable(
+                        30,
+                        "the model is still being loaded: ask again later",
+                    ));
+                }
             }
         }
     }
@@ -251,7 +280,8 @@ impl Models {
         self.asked.notify_all();
     }
 
-    /// Loads the first model, and looks at the others. `said` is called with the line that says what is served.
+    /// Loads the first model, and looks at the others. `said` is called with the line that says
+    /// what is served.
     ///
     /// # Errors
     /// A line: what is wrong with one of them.
@@ -306,16 +336,28 @@ impl Models {
                 return None;
             }
             // Nobody wants it any more.
-            all.iter_mut().filter(|place| place.waiting == 0).for_each(|place| place.no_room = None);
+            all.iter_mut()
+                .filter(|place| place.waiting == 0)
+                .for_each(|place| place.no_room = None);
             let now = Instant::now();
-            // One without room is tried again when there may be some, late though it be; others are loaded meanwhile.
-            let room = all.iter().any(has_nothing_to_do) || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
-            let given_up = |p: &Place| !room && p.no_room.as_ref().is_some_and(|none| now >= none.until);
-            if let Some((at, place)) = all.iter_mut().enumerate().find(|(_, place)| given_up(place)) {
-                return Some(Next::GiveUp(at, place.no_room.take().map(|none| none.why).unwrap_or_default()));
+            // One without room is tried again when there may be some, late though it be; others are
+            // loaded meanwhile.
+            let room = all.iter().any(has_nothing_to_do)
+                || !all.iter().any(|place| matches!(place.is, Is::Here(_)));
+            let given_up =
+                |p: &Place| !room && p.no_room.as_ref().is_some_and(|none| now >= none.until);
+            if let Some((at, place)) = all.iter_mut().enumerate().find(|(_, place)| given_up(place))
+            {
+                return Some(Next::GiveUp(
+                    at,
+                    place.no_room.take().map(|none| none.why).unwrap_or_default(),
+                ));
             }
             let ready = |p: &Place| p.wanted && p.waiting > 0 && matches!(p.is, Is::Away);
-            let wanted = all.iter_mut().enumerate().filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
+            let wanted = all
+                .iter_mut()
+                .enumerate()
+                .filter(|(_, p)| ready(p) && (room || p.no_room.is_none()));
             // Who waits longest comes first.
             if let Some((at, place)) = wanted.min_by_key(|(_, place)| place.since) {
                 place.is = Is::Moving;
@@ -326,16 +368,24 @@ impl Models {
             }
             // Somebody's long answer is no idle time.
             let looks = |place: &Place| {
-                place.no_room.is_some() || matches!(place.is, Is::Here(_)) && place.stays(idle).is_some()
+                place.no_room.is_some()
+                    || matches!(place.is, Is::Here(_)) && place.stays(idle).is_some()
             };
             let most = if all.iter().any(looks) { LOOK } else { PATIENCE };
-            places = self.asked.wait_timeout(places, most).unwrap_or_else(PoisonError::into_inner).0;
+            places =
+                self.asked.wait_timeout(places, most).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    /// Loads a model, with the room of others if it must be. Where those that are in its way have something to do it is
-    /// left, to be tried again until then.
-    fn load(&self, at: usize, until: Option<Instant>, options: &Options, line: &dyn Fn(&Loaded) -> String) {
+    /// Loads a model, with the room of others if it must be. Where those that are in its way have
+    /// something to do it is left, to be tried again until then.
+    fn load(
+        &self,
+        at: usize,
+        until: Option<Instant>,
+        options: &Options,
+        line: &dyn Fn(&Loaded) -> String,
+    ) {
         let Some(served) = options.models.get(at) else { return };
         let (say, name) = (options.say, served.name());
         if until.is_none() {
@@ -349,7 +399,8 @@ impl Models {
                 Ok(loaded) => loaded.lacks_room(),
                 Err(why) => why.room,
             };
-            let idle = if lacks { take_idle(&mut self.lock().0, |_| Some(Duration::ZERO)) } else { None };
+            let idle =
+                if lacks { take_idle(&mut self.lock().0, |_| Some(Duration::ZERO)) } else { None };
             if let Some((other, lease, _)) = idle {
                 // What it has of the device goes before, so that it has all of it then.
                 if let Ok(less) = opened {
@@ -379,7 +430,10 @@ impl Models {
             }
             drop(places);
             say(&format!("{name} cannot be loaded: {}", why.line));
-            return self.put(at, Err(Refusal::internal(format!("'{name}' cannot be loaded: {}", why.line))));
+            return self.put(
+                at,
+                Err(Refusal::internal(format!("'{name}' cannot be loaded: {}", why.line))),
+            );
         }
     }
 
@@ -444,18 +498,27 @@ impl Place {
 
 /// It is loaded, nobody holds it or is about to, and what was asked of it is done.
 fn has_nothing_to_do(place: &Place) -> bool {
-    let free = |lease: &Lease| place.waiting == 0 && Arc::strong_count(&lease.held) == 1 && !lease.is_busy();
+    let free = |lease: &Lease| {
+        place.waiting == 0 && Arc::strong_count(&lease.held) == 1 && !lease.is_busy()
+    };
     matches!(&place.is, Is::Here(lease) if free(lease))
 }
 
-/// Takes out, of those that have had nothing to do for as long as they stay, the one that nobody had for longest; and how
-/// long that is.
-fn take_idle(all: &mut [Place], stays: impl Fn(&Place) -> Option<Duration>) -> Option<(usize, Lease, Duration)> {
+/// Takes out, of those that have had nothing to do for as long as they stay, the one that nobody
+/// had for longest; and how long that is.
+fn take_idle(
+    all: &mut [Place],
+    stays: impl Fn(&Place) -> Option<Duration>,
+) -> Option<(usize, Lease, Duration)> {
     let now = Instant::now();
-    for place in all.iter_mut().filter(|place| matches!(place.is, Is::Here(_)) && !has_nothing_to_do(place)) {
+    for place in
+        all.iter_mut().filter(|place| matches!(place.is, Is::Here(_)) && !has_nothing_to_do(place))
+    {
         place.used = now;
     }
-    let over = |place: &Place| stays(place).filter(|limit| has_nothing_to_do(place) && now - place.used >= *limit);
+    let over = |place: &Place| {
+        stays(place).filter(|limit| has_nothing_to_do(place) && now - place.used >= *limit)
+    };
     let idle = all.iter_mut().enumerate().filter_map(|(at, place)| Some((over(place)?, at, place)));
     let (limit, at, place) = idle.min_by_key(|(_, _, place)| place.used)?;
     match std::mem::replace(&mut place.is, Is::Moving) {

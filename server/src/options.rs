@@ -18,8 +18,8 @@ pub struct Served {
     pub names: Vec<String>,
     /// How it is opened: `sequences` is how many are answered at once.
     pub open: OpenOptions,
-    /// Memory for keys and values that its sequences share, and how many of them there may be: on the CPU, where
-    /// each takes memory as its tokens come.
+    /// Memory for keys and values that its sequences share, and how many of them there may be: on
+    /// the CPU, where each takes memory as its tokens come.
     pub shared_memory: Option<(u64, usize)>,
     /// Keys and values in pages were asked for: what opens it without is refused.
     pub must_page: bool,
@@ -40,7 +40,8 @@ impl Served {
 
 /// How a server is set up.
 pub struct Options {
-    /// The models: the first is opened at once, each other one when it is asked for. A request that names none means the first.
+    /// The models: the first is opened at once, each other one when it is asked for. A request that
+    /// names none means the first.
     pub models: Vec<Served>,
     /// A model that nobody asked for so long is closed; none: only where another needs its room.
     pub idle_unload: Option<Duration>,
@@ -81,7 +82,8 @@ pub struct Options {
 /// What connections and bodies may be like.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once, half of them from one address. Where there are more, who waits longest for a request gives way.
+    /// Connections at once, half of them from one address. Where there are more, who waits longest
+    /// for a request gives way.
     pub connections: usize,
     /// Bytes of a body.
     pub body: usize,
@@ -136,15 +138,20 @@ impl Options {
     pub fn check(&self) -> Result<(), String> {
         for (i, model) in self.models.iter().enumerate() {
             let before = self.models.iter().take(i);
-            if let Some(name) = model.names.iter().find(|name| before.clone().any(|other| other.is(name))) {
-                return Err(format!("two models would be called '{name}': give each a name by --alias"));
+            if let Some(name) =
+                model.names.iter().find(|name| before.clone().any(|other| other.is(name)))
+            {
+                return Err(format!(
+                    "two models would be called '{name}': give each a name by --alias"
+                ));
             }
         }
         if self.host.is_loopback() || !self.keys.is_empty() || self.allow_anyone {
             return Ok(());
         }
         Err(format!(
-            "listening on {} without a key would let everybody in: give --api-key-file FILE, or --allow-anyone if that is meant",
+            "listening on {} without a key would let everybody in: give --api-key-file FILE, or \
+             --allow-anyone if that is meant",
             self.host
         ))
     }

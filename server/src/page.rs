@@ -13,12 +13,16 @@ fn policy() -> &'static str {
     static POLICY: OnceLock<String> = OnceLock::new();
     POLICY.get_or_init(|| {
         let between = |open: &str, close: &str| {
-            PAGE.split_once(open).and_then(|(_, rest)| rest.split_once(close)).map_or("", |(inside, _)| inside)
+            PAGE.split_once(open)
+                .and_then(|(_, rest)| rest.split_once(close))
+                .map_or("", |(inside, _)| inside)
         };
         let hash = |text: &str| base64::encode(&Sha256::digest(text.as_bytes()));
-        let (script, style) = (hash(between("<script>", "</script>")), hash(between("<style>", "</style>")));
+        let (script, style) =
+            (hash(between("<script>", "</script>")), hash(between("<style>", "</style>")));
         format!(
-            "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; connect-src 'self'; \
+            "default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; \
+             connect-src 'self'; \
              img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
         )
     })
@@ -54,7 +58,10 @@ mod tests {
         for (at, _) in super::PAGE.match_indices("http") {
             let address = &super::PAGE[at..(at + 40).min(super::PAGE.len())];
             let namespace = address.starts_with("http://www.w3.org/2000/svg");
-            assert!(namespace || !address.starts_with("http://") && !address.starts_with("https://"), "{address}");
+            assert!(
+                namespace || !address.starts_with("http://") && !address.starts_with("https://"),
+                "{address}"
+            );
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Places for connections: as many as there may be at once, and of one address half of them. Where there is none left, the connection that
-//! waits longest for a request gives way; one that is being answered never does.
+//! Places for connections: as many as there may be at once, and of one address half of them. Where
+//! there is none left, the connection that waits longest for a request gives way; one that is being
+//! answered never does.
 
 use crate::doing::Doing;
 use std::collections::HashMap;
@@ -38,15 +39,21 @@ impl Drop for Place {
 impl Places {
     /// So many.
     pub fn new(most: usize) -> Arc<Places> {
-        Arc::new(Places { most, next: AtomicU64::new(0), taken: Mutex::default(), left: Notify::new() })
+        Arc::new(Places {
+            most,
+            next: AtomicU64::new(0),
+            taken: Mutex::default(),
+            left: Notify::new(),
+        })
     }
 
     fn taken(&self) -> MutexGuard<'_, HashMap<u64, (IpAddr, Arc<Doing>)>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection from there. Where all are taken, it waits until the one that is idle longest has gone, or any has ended.
-    /// None: its address has its share, and everything of that is being answered.
+    /// A place for a connection from there. Where all are taken, it waits until the one that is
+    /// idle longest has gone, or any has ended. None: its address has its share, and everything of
+    /// that is being answered.
     pub async fn take(self: &Arc<Places>, from: IpAddr) -> Option<Place> {
         let from = holder(from);
         loop {
@@ -82,9 +89,13 @@ impl Places {
     }
 }
 
-fn idlest(taken: &HashMap<u64, (IpAddr, Arc<Doing>)>, of: impl Fn(IpAddr) -> bool) -> Option<Arc<Doing>> {
-    let idle =
-        |(from, doing): &(IpAddr, Arc<Doing>)| Some((doing.idle_since().filter(|_| of(*from))?, Arc::clone(doing)));
+fn idlest(
+    taken: &HashMap<u64, (IpAddr, Arc<Doing>)>,
+    of: impl Fn(IpAddr) -> bool,
+) -> Option<Arc<Doing>> {
+    let idle = |(from, doing): &(IpAddr, Arc<Doing>)| {
+        Some((doing.idle_since().filter(|_| of(*from))?, Arc::clone(doing)))
+    };
     taken.values().filter_map(idle).min_by_key(|(since, _)| *since).map(|(_, doing)| doing)
 }
 

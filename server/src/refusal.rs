@@ -47,19 +47,30 @@ impl Refusal {
 
     /// 400: something is wrong with a field.
     pub fn field(name: &str, why: impl std::fmt::Display) -> Refusal {
-        Refusal { field: Some(shortened(name, 100).into_owned()), ..Refusal::bad(format!("'{name}': {why}")) }
+        Refusal {
+            field: Some(shortened(name, 100).into_owned()),
+            ..Refusal::bad(format!("'{name}': {why}"))
+        }
     }
 
     /// 400: a prompt that does not fit.
     pub fn too_long(prompt: usize, answer: Option<usize>, context: usize) -> Refusal {
         let answer = answer.map_or(String::new(), |n| format!(" and an answer of at least {n}"));
-        let message = format!("the prompt has {prompt} tokens{answer}, the context has room for {context}: shorten it");
-        Refusal { code: Some("context_length_exceeded"), field: Some("messages".into()), ..Refusal::bad(message) }
+        let message = format!(
+            "the prompt has {prompt} tokens{answer}, the context has room for {context}: shorten it"
+        );
+        Refusal {
+            code: Some("context_length_exceeded"),
+            field: Some("messages".into()),
+            ..Refusal::bad(message)
+        }
     }
 
     /// The same, of one that was not counted to its end.
     pub fn longer(least: usize, context: usize) -> Refusal {
-        let message = format!("the prompt has {least} tokens or more, the context has room for {context}: shorten it");
+        let message = format!(
+            "the prompt has {least} tokens or more, the context has room for {context}: shorten it"
+        );
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
 
@@ -82,8 +93,11 @@ impl Refusal {
     /// 404: a model that is not served here.
     pub fn no_model(name: &str, served: &[&str]) -> Refusal {
         let verb = if served.len() == 1 { "is" } else { "are" };
-        let message =
-            format!("'model': '{}' is not served here; '{}' {verb}", name.escape_debug(), served.join("', '"));
+        let message = format!(
+            "'model': '{}' is not served here; '{}' {verb}",
+            name.escape_debug(),
+            served.join("', '")
+        );
         Refusal {
             code: Some("model_not_found"),
             field: Some("model".into()),
@@ -103,7 +117,10 @@ impl Refusal {
 
     /// 413
     pub fn too_large(limit: usize) -> Refusal {
-        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the request's body is larger than {limit} bytes"))
+        Refusal::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the request's body is larger than {limit} bytes"),
+        )
     }
 
     /// 415 or 501: a body that nobody here decodes.
@@ -122,7 +139,10 @@ impl Refusal {
 
     /// 503: not yet, or not any more.
     pub fn unavailable(retry_after: u64, why: impl Into<String>) -> Refusal {
-        Refusal { retry_after: Some(retry_after), ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why) }
+        Refusal {
+            retry_after: Some(retry_after),
+            ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        }
     }
 
     /// 503: the start is not over.

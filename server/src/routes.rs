@@ -75,8 +75,14 @@ async fn guard(State(service): Shared, mut request: Request, next: Next) -> Resp
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     if let Some(origin) = origin {
         headers.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-        headers.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id, retry-after"));
-        headers.insert(header::VARY, HeaderValue::from_static("origin, access-control-request-headers"));
+        headers.insert(
+            header::ACCESS_CONTROL_EXPOSE_HEADERS,
+            HeaderValue::from_static("x-request-id, retry-after"),
+        );
+        headers.insert(
+            header::VARY,
+            HeaderValue::from_static("origin, access-control-request-headers"),
+        );
     }
     response
 }
@@ -119,17 +125,22 @@ fn route_name(path: &str) -> &'static str {
 /// The client's, where it is one that can stand in a log; else one of our own.
 fn request_id(headers: &HeaderMap) -> String {
     let good = |id: &&str| {
-        (1..=128).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
+        (1..=128).contains(&id.len())
+            && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:".contains(&b))
     };
     let given = headers.get("x-request-id").and_then(|id| id.to_str().ok()).filter(good);
     given.map_or_else(|| random_id("req"), str::to_owned)
 }
 
-/// What a page of an origin that is let in may send: whatever it asks for. Clients name themselves in headers of their own, new ones
-/// with each version, and none but `authorization` means anything here.
+/// What a page of an origin that is let in may send: whatever it asks for. Clients name themselves
+/// in headers of their own, new ones with each version, and none but `authorization` means anything
+/// here.
 fn preflight(headers: &HeaderMap) -> Response {
     let usual = HeaderValue::from_static(CLIENTS_HEADERS);
-    let asked = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS).filter(|asked| names_headers(asked)).cloned();
+    let asked = headers
+        .get(header::ACCESS_CONTROL_REQUEST_HEADERS)
+        .filter(|asked| names_headers(asked))
+        .cloned();
     let allowed = [
         (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS")),
         (header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(usual)),
@@ -139,10 +150,14 @@ fn preflight(headers: &HeaderMap) -> Response {
 }
 
 /// What is let in where a browser does not say what it will send.
-const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id, x-api-key, api-key, openai-beta, openai-organization, \
-    openai-project, anthropic-beta, anthropic-version, anthropic-dangerous-direct-browser-access, http-referer, x-title, \
-    x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, x-stainless-helper-method, x-stainless-lang, \
-    x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, x-stainless-retry-count, x-stainless-runtime, \
+const CLIENTS_HEADERS: &str = "authorization, content-type, accept, x-request-id, x-api-key, \
+    api-key, openai-beta, openai-organization, \
+    openai-project, anthropic-beta, anthropic-version, anthropic-dangerous-direct-browser-access, \
+    http-referer, x-title, \
+    x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, \
+    x-stainless-helper-method, x-stainless-lang, \
+    x-stainless-os, x-stainless-package-version, x-stainless-poll-helper, \
+    x-stainless-retry-count, x-stainless-runtime, \
     x-stainless-runtime-version, x-stainless-timeout";
 
 /// Names of headers with commas between them, and nothing else.
@@ -156,10 +171,11 @@ fn names_headers(value: &HeaderValue) -> bool {
 async fn panics(request: Request, next: Next) -> Response {
     let dialect = Dialect::of(request.uri().path());
     let mut answer = Box::pin(next.run(request));
-    let answered = poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
-        Ok(poll) => poll.map(Some),
-        Err(_) => std::task::Poll::Ready(None),
-    });
+    let answered =
+        poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(context))) {
+            Ok(poll) => poll.map(Some),
+            Err(_) => std::task::Poll::Ready(None),
+        });
     match answered.await {
         Some(response) => response,
         None => Refusal::internal("an internal fault").response(dialect),
@@ -259,17 +275,19 @@ async fn model(State(service): Shared, Path(name): Path<String>) -> Response {
 async fn health(State(service): Shared) -> Response {
     use kjit_model::serve::State as Is;
     let several = service.all().count() > 1;
-    let word = |(at, seen): (usize, Seen)| match seen.loaded.map(|loaded| loaded.scheduler.status().state) {
-        // The start: nothing can be answered before the first is there.
-        None if at == 0 && seen.card.is_none() => "loading",
-        _ if service.stopping() => "stopping",
-        None | Some(Is::Ready) => "ok",
-        Some(Is::Short) => "short of memory",
-        Some(Is::Reopening) => "reopening",
-        // It is loaded again by who asks for it; the other models are there meanwhile.
-        Some(Is::Ended) if several => "ok",
-        Some(Is::Stopping | Is::Ended) => "stopping",
-    };
+    let word =
+        |(at, seen): (usize, Seen)| match seen.loaded.map(|loaded| loaded.scheduler.status().state)
+        {
+            // The start: nothing can be answered before the first is there.
+            None if at == 0 && seen.card.is_none() => "loading",
+            _ if service.stopping() => "stopping",
+            None | Some(Is::Ready) => "ok",
+            Some(Is::Short) => "short of memory",
+            Some(Is::Reopening) => "reopening",
+            // It is loaded again by who asks for it; the other models are there meanwhile.
+            Some(Is::Ended) if several => "ok",
+            Some(Is::Stopping | Is::Ended) => "stopping",
+        };
     let bad = service.all().map(|(_, seen)| seen).enumerate().map(word).find(|word| *word != "ok");
     let mut response = json_response(&json!({ "status": bad.unwrap_or("ok") }));
     if bad.is_some() {
@@ -281,7 +299,8 @@ async fn health(State(service): Shared) -> Response {
 async fn metrics_text(State(service): Shared) -> Response {
     let of = Arc::clone(&service);
     match service.work(move || metrics::text(&of)).await {
-        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
+            .into_response(),
         Err(refusal) => refusal.response(Dialect::OpenAi),
     }
 }

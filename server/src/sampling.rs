@@ -32,8 +32,8 @@ pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     })
 }
 
-/// Ollama's `options`. What is not given is as Ollama has it: temperature 0.8, the 40 likeliest, 0.9 of the
-/// probability.
+/// Ollama's `options`. What is not given is as Ollama has it: temperature 0.8, the 40 likeliest,
+/// 0.9 of the probability.
 pub fn ollama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     Ok(SampleOptions {
         temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(0.8),
@@ -76,7 +76,10 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     let wrong = || {
         Refusal::field(
             "logit_bias",
-            format_args!("give an object of at most {MOST_BIASES} token ids, each with a number from -100 to 100"),
+            format_args!(
+                "give an object of at most {MOST_BIASES} token ids, each with a number from \
+                 -100 to 100"
+            ),
         )
     };
     match fields.take("logit_bias") {

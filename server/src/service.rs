@@ -64,7 +64,11 @@ impl Service {
 
     /// All models, each as it is.
     pub fn all(&self) -> impl Iterator<Item = (&Served, Seen)> {
-        self.options.models.iter().enumerate().filter_map(|(at, served)| Some((served, self.models.seen(at)?)))
+        self.options
+            .models
+            .iter()
+            .enumerate()
+            .filter_map(|(at, served)| Some((served, self.models.seen(at)?)))
     }
 
     /// The place of the model that a request means: where it names none, the first.
@@ -89,8 +93,8 @@ impl Service {
         served.zip(self.models.seen(at)).ok_or_else(|| Refusal::internal("no model is served"))
     }
 
-    /// The model at a place, loaded if it was not, and how long it stays then, if the request says so. Whatever else may
-    /// be wrong with the request is looked at before.
+    /// The model at a place, loaded if it was not, and how long it stays then, if the request says
+    /// so. Whatever else may be wrong with the request is looked at before.
     ///
     /// # Errors
     /// It cannot be loaded.
@@ -99,8 +103,9 @@ impl Service {
         self.models.get(at, self.options.max_queue, keep).await
     }
 
-    /// Does the work that a request of this model takes before it can wait for an answer, when it is its turn. It counts
-    /// as waiting until then. What is done is told when nobody waits for it any more.
+    /// Does the work that a request of this model takes before it can wait for an answer, when it
+    /// is its turn. It counts as waiting until then. What is done is told when nobody waits for it
+    /// any more.
     ///
     /// # Errors
     /// Too many wait; it takes too long; what `work` says.
@@ -125,7 +130,10 @@ impl Service {
             Ok(made) => made?,
             Err(_) => {
                 let seconds = PATIENCE.as_secs();
-                let why = format!("to read its prompt and schemas takes longer than {seconds} s: make them smaller");
+                let why = format!(
+                    "to read its prompt and schemas takes longer than {seconds} s: make them \
+                     smaller"
+                );
                 Err(Refusal::unavailable(10, why))
             }
         }
@@ -135,7 +143,10 @@ impl Service {
     ///
     /// # Errors
     /// It panicked.
-    pub async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refusal> {
+    pub async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, Refusal> {
         tokio::task::spawn_blocking(work)
             .await
             .map_err(|_| Refusal::internal("an internal fault while this was prepared"))

@@ -9,8 +9,8 @@ use kjit_model::serve::{Histogram, State};
 use serde_json::{Value, json};
 use std::sync::atomic::Ordering;
 
-/// All of it, of the model that is named, else the first. The driver is asked for its memory: not for an async
-/// thread.
+/// All of it, of the model that is named, else the first. The driver is asked for its memory: not
+/// for an async thread.
 ///
 /// # Errors
 /// No model is called so.
@@ -75,7 +75,8 @@ pub fn decoded(value: &str, form: bool) -> Vec<u8> {
     let mut bytes = vec![];
     let mut rest = value.as_bytes();
     while let Some((&first, after)) = rest.split_first() {
-        let code = after.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
+        let code =
+            after.get(..2).filter(|_| first == b'%').and_then(|two| std::str::from_utf8(two).ok());
         let (byte, used) = match code.and_then(|two| u8::from_str_radix(two, 16).ok()) {
             Some(byte) => (byte, 2),
             None => (if form && first == b'+' { b' ' } else { first }, 0),

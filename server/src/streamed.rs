@@ -13,8 +13,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Pieces in flight between an answer and its connection: a client that reads slowly holds up its own answer
-/// only.
+/// Pieces in flight between an answer and its connection: a client that reads slowly holds up its
+/// own answer only.
 pub const IN_FLIGHT: usize = 256;
 /// Something is written at least so often, because proxies take silence for an end.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -49,7 +49,8 @@ fn response(
     kind: &'static str,
     nothing: &'static str,
 ) -> Response {
-    let streamed = Streamed { pieces, format, nothing, silence: Box::pin(sleep(SILENCE)), ended: false };
+    let streamed =
+        Streamed { pieces, format, nothing, silence: Box::pin(sleep(SILENCE)), ended: false };
     let mut response = Response::new(Body::new(streamed));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -1,5 +1,5 @@
-//! TLS: a certificate and its key, and the greeting of each connection. By rustls with ring, which the hub's
-//! client has already.
+//! TLS: a certificate and its key, and the greeting of each connection. By rustls with ring, which
+//! the hub's client has already.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -24,9 +24,10 @@ impl Tls {
     pub fn read(certificate: &Path, key: &Path) -> Result<Tls, String> {
         let wrong = |file: &Path, why: &dyn Display| format!("{}: {why}", file.display());
         let bytes = |file: &Path| std::fs::read(file).map_err(|why| wrong(file, &why));
-        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&bytes(certificate)?)
-            .collect::<Result<_, _>>()
-            .map_err(|why| wrong(certificate, &format_args!("no certificate in PEM: {why}")))?;
+        let chain: Vec<CertificateDer<'static>> =
+            CertificateDer::pem_slice_iter(&bytes(certificate)?)
+                .collect::<Result<_, _>>()
+                .map_err(|why| wrong(certificate, &format_args!("no certificate in PEM: {why}")))?;
         if chain.is_empty() {
             return Err(wrong(certificate, &"there is no certificate in it (PEM is wanted)"));
         }
@@ -37,14 +38,19 @@ impl Tls {
             .map_err(|why| why.to_string())?
             .with_no_client_auth()
             .with_single_cert(chain, private);
-        let mut config = config
-            .map_err(|why| format!("{} and {} do not go together: {why}", certificate.display(), key.display()))?;
+        let mut config = config.map_err(|why| {
+            format!("{} and {} do not go together: {why}", certificate.display(), key.display())
+        })?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Tls(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
     }
 
     /// Greets a client, so long at most; none: it did not come to an understanding.
-    pub async fn greet(&self, stream: TcpStream, patience: Duration) -> Option<TlsStream<TcpStream>> {
+    pub async fn greet(
+        &self,
+        stream: TcpStream,
+        patience: Duration,
+    ) -> Option<TlsStream<TcpStream>> {
         tokio::time::timeout(patience, self.0.accept(stream)).await.ok()?.ok()
     }
 }

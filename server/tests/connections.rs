@@ -1,5 +1,6 @@
-//! What comes over a connection, without sockets: the fuzzer's seeds (`fuzz/fuzz_targets/requests.rs`), and these broken by chance.
-//! 300 of them, or as many as `KJIT_TEST_FUZZ` says, from the number that `KJIT_TEST_FUZZ_FROM` says.
+//! What comes over a connection, without sockets: the fuzzer's seeds
+//! (`fuzz/fuzz_targets/requests.rs`), and these broken by chance. 300 of them, or as many as
+//! `KJIT_TEST_FUZZ` says, from the number that `KJIT_TEST_FUZZ_FROM` says.
 
 #[path = "support/connection.rs"]
 mod connection;
@@ -36,11 +37,15 @@ const WORDS: [&[u8]; 16] = [
 #[test]
 fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
     if !connection::model().exists() {
-        eprintln!("SKIPPED: {} is not there (scripts/fetch-test-models)", connection::model().display());
+        eprintln!(
+            "SKIPPED: {} is not there (scripts/fetch-test-models)",
+            connection::model().display()
+        );
         return;
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/requests");
-    let mut seeds: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let mut seeds: Vec<_> =
+        std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
     seeds.sort();
     let seeds: Vec<Vec<u8>> = seeds.into_iter().map(|path| std::fs::read(path).unwrap()).collect();
     assert!(seeds.len() > 10);
@@ -49,7 +54,8 @@ fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
         assert!(said.starts_with("HTTP/1.1 20"), "{}: {said}", String::from_utf8_lossy(seed));
     }
     let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
-    let (many, from) = (number("KJIT_TEST_FUZZ").unwrap_or(300), number("KJIT_TEST_FUZZ_FROM").unwrap_or(0));
+    let (many, from) =
+        (number("KJIT_TEST_FUZZ").unwrap_or(300), number("KJIT_TEST_FUZZ_FROM").unwrap_or(0));
     let mut refused = 0;
     for i in from..from + many {
         let mut state = i ^ 0x9e37_79b9_7f4a_7c15;
@@ -93,14 +99,20 @@ fn asked(bytes: &[u8]) -> String {
 }
 
 fn post(path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
-    let head = format!("POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {}\r\n\r\n",
+        body.len()
+    );
     [head.as_bytes(), body].concat()
 }
 
 fn no_model() -> bool {
     let missing = !connection::model().exists();
     if missing {
-        eprintln!("SKIPPED: {} is not there (scripts/fetch-test-models)", connection::model().display());
+        eprintln!(
+            "SKIPPED: {} is not there (scripts/fetch-test-models)",
+            connection::model().display()
+        );
     }
     missing
 }
@@ -135,44 +147,81 @@ fn a_head_that_contradicts_itself_is_refused() {
         // A line that goes on in the next one.
         (get("/health", "HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n c"), "400"),
         (get("/health", "HTTP/1.1\r\nHost : localhost"), "400"),
-        // Two lengths, in both orders, and a second request behind the first that must not be taken for another.
-        (format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n{body}"), "400"),
-        (format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n{body}"), "400"),
+        // Two lengths, in both orders, and a second request behind the first that must not be taken
+        // for another.
         (
-            "POST /api/show HTTP/1.1\r\nHost: localhost\r\ncontent-length: 7\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n".to_owned(),
+            format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n{body}"),
             "400",
         ),
         (
-            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n".to_owned(),
+            format!(
+                "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: \
+            chunked\r\n{body}"
+            ),
+            "400",
+        ),
+        (
+            "POST /api/show HTTP/1.1\r\nHost: localhost\r\ncontent-length: \
+             7\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+                .to_owned(),
+            "400",
+        ),
+        (
+            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip, \
+             chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+                .to_owned(),
             "501",
         ),
         (
-            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n".to_owned(),
+            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: \
+             chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+                .to_owned(),
             "200",
         ),
-        ("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}".to_owned(), "400"),
-        // The same length twice is one; what stands in a body is none.
-        (format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{body}"), "200"),
         (
-            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n16\r\n\nContent-Length: 2\n\n{}\r\n0\r\n\r\n"
+            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}".to_owned(),
+            "400",
+        ),
+        // The same length twice is one; what stands in a body is none.
+        (
+            format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{body}"),
+            "200",
+        ),
+        (
+            "POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: \
+             chunked\r\n\r\n16\r\n\nContent-Length: 2\n\n{}\r\n0\r\n\r\n"
                 .to_owned(),
             "400",
         ),
     ] {
         let answer = asked(said.as_bytes());
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")) || answer.starts_with(&format!("HTTP/1.0 {status} ")), "{said}\n{answer}");
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} "))
+                || answer.starts_with(&format!("HTTP/1.0 {status} ")),
+            "{said}\n{answer}"
+        );
         assert_eq!(answer.matches("HTTP/1.").count(), 1, "{said}\n{answer}");
     }
     // Several in one go, each with its own body: the next head is found.
     let several = [
         post("/api/show", "", b"{}"),
         get("/health", "HTTP/1.1\r\nHost: localhost").into_bytes(),
-        b"POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n".to_vec(),
+        b"POST /api/show HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: \
+            chunked\r\nContent-Length: 2\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+            .to_vec(),
         get("/health", "HTTP/1.1\r\nHost: localhost").into_bytes(),
     ];
     let answer = asked(&several.concat());
-    assert_eq!((answer.matches("HTTP/1.1 200").count(), answer.matches("HTTP/1.1 400").count()), (2, 1), "{answer}");
-    assert_eq!(answer.matches("HTTP/1.1 ").count(), 3, "nothing is read behind what contradicts itself: {answer}");
+    assert_eq!(
+        (answer.matches("HTTP/1.1 200").count(), answer.matches("HTTP/1.1 400").count()),
+        (2, 1),
+        "{answer}"
+    );
+    assert_eq!(
+        answer.matches("HTTP/1.1 ").count(),
+        3,
+        "nothing is read behind what contradicts itself: {answer}"
+    );
 }
 
 #[test]
@@ -181,21 +230,34 @@ fn who_says_no_more_and_listens_has_the_answer() {
         return;
     }
     let ask = |tokens: usize, n: usize| {
-        let body = format!(r#"{{"prompt": [5, 6, 7], "max_tokens": {tokens}, "n": {n}, "ignore_eos": true}}"#);
+        let body = format!(
+            r#"{{"prompt": [5, 6, 7], "max_tokens": {tokens}, "n": {n}, "ignore_eos": true}}"#
+        );
         asked(&post("/v1/completions", "", body.as_bytes()))
     };
     let short = ask(2, 1);
-    assert!(short.starts_with("HTTP/1.1 200") && short.contains("\"completion_tokens\":2"), "{short}");
+    assert!(
+        short.starts_with("HTTP/1.1 200") && short.contains("\"completion_tokens\":2"),
+        "{short}"
+    );
     // One that takes its time is asked whether it listens, in words that every client passes over.
     let long = ask(490, 16);
     let rest = long.trim_start_matches("HTTP/1.1 100 Continue\r\n\r\n");
-    assert!(rest.starts_with("HTTP/1.1 200") && rest.contains("\"completion_tokens\":7840"), "{long}");
+    assert!(
+        rest.starts_with("HTTP/1.1 200") && rest.contains("\"completion_tokens\":7840"),
+        "{long}"
+    );
     let old =
         asked(b"POST /v1/completions HTTP/1.0\r\nContent-Length: 35\r\n\r\n{\"prompt\": [5, 6], \"max_tokens\": 3}");
     assert!(old.starts_with("HTTP/1.0 200") && old.contains("\"completion_tokens\":3"), "{old}");
     // A body that does not come is no request, and is not waited for.
-    let cut = asked(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 35\r\n\r\n{\"pro");
-    assert!(cut.starts_with("HTTP/1.1 400") && cut.contains("the request's body cannot be read"), "{cut}");
+    let cut = asked(
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 35\r\n\r\n{\"pro",
+    );
+    assert!(
+        cut.starts_with("HTTP/1.1 400") && cut.contains("the request's body cannot be read"),
+        "{cut}"
+    );
 }
 
 #[test]
@@ -206,11 +268,14 @@ fn a_body_that_is_too_large_is_refused_before_it_is_asked_for() {
     let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n";
     let said = connection::exercise(format!("{head}Content-Length: 8388609\r\n\r\n").as_bytes());
     assert!(
-        said.starts_with("HTTP/1.1 413") && said.contains("8388608") && said.contains("connection: close"),
+        said.starts_with("HTTP/1.1 413")
+            && said.contains("8388608")
+            && said.contains("connection: close"),
         "{said}"
     );
     let said = connection::exercise(
-        format!("{head}Content-Length: 35\r\n\r\n{{\"prompt\": [5, 6], \"max_tokens\": 3}}").as_bytes(),
+        format!("{head}Content-Length: 35\r\n\r\n{{\"prompt\": [5, 6], \"max_tokens\": 3}}")
+            .as_bytes(),
     );
     assert!(said.starts_with("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200"), "{said}");
 }
@@ -232,7 +297,10 @@ fn a_body_is_read_as_it_is_or_named_for_what_it_is() {
         ("", &marked, "200", "choices"),
     ] {
         let said = asked(&post("/v1/completions", headers, body));
-        assert!(said.starts_with(&format!("HTTP/1.1 {status}")) && said.contains(says), "{headers}{said}");
+        assert!(
+            said.starts_with(&format!("HTTP/1.1 {status}")) && said.contains(says),
+            "{headers}{said}"
+        );
     }
 }
 
@@ -243,7 +311,11 @@ fn a_prompt_that_is_too_long_is_named_by_its_field() {
     }
     let long = "word ".repeat(600);
     for (path, field, body) in [
-        ("/v1/chat/completions", "messages", format!(r#"{{"messages": [{{"role": "user", "content": "{long}"}}]}}"#)),
+        (
+            "/v1/chat/completions",
+            "messages",
+            format!(r#"{{"messages": [{{"role": "user", "content": "{long}"}}]}}"#),
+        ),
         ("/v1/completions", "prompt", format!(r#"{{"prompt": "{long}"}}"#)),
         ("/v1/inference", "prompt", format!(r#"{{"prompt": "{long}"}}"#)),
         ("/v1/embeddings", "input", format!(r#"{{"input": "{long}"}}"#)),
@@ -251,7 +323,10 @@ fn a_prompt_that_is_too_long_is_named_by_its_field() {
         let said = asked(&post(path, "", body.as_bytes()));
         let named = format!("\"param\":\"{field}\"");
         assert!(said.starts_with("HTTP/1.1 400") && said.contains(&named), "{path}: {said}");
-        assert!(said.contains("context_length_exceeded") && said.contains("room for 512"), "{path}: {said}");
+        assert!(
+            said.contains("context_length_exceeded") && said.contains("room for 512"),
+            "{path}: {said}"
+        );
     }
 }
 

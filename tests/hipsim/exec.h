@@ -1,5 +1,6 @@
-// exec.h: runs a launch on the CPU: several blocks resident at once on each of a few threads, blocks, waves and lanes in a seeded
-// random order, LDS poisoned, and whatever a kernel does wrong turned into one sentence.
+// exec.h: runs a launch on the CPU: several blocks resident at once on each of a few threads,
+// blocks, waves and lanes in a seeded random order, LDS poisoned, and whatever a kernel does wrong
+// turned into one sentence.
 #pragma once
 #include "kernel.h"
 #include <signal.h>
@@ -18,20 +19,22 @@
 
 namespace kjsim {
 
-// --------------------------------------------------------------------------------------------------------------- shadow
-// A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7 only so many from the start, else none. The
-// kernels' loads and stores are compiled with a look at it (-fsanitize=kernel-address), at AddressSanitizer's own place on x86-64.
+// ---------------------------------------------------------------------------------------------------------------
+// shadow A byte for each eight of memory, as AddressSanitizer has it: 0 all may be touched, 1–7
+// only so many from the start, else none. The kernels' loads and stores are compiled with a look at
+// it (-fsanitize=kernel-address), at AddressSanitizer's own place on x86-64.
 //
-// All memory of the process is forbidden until something allows it: a piece of the shadow comes into being when it is first looked at, and
-// says "none" then. So a kernel touches what its launch was given, its block's LDS, its stacks and its own constants, whatever else
-// happens to be mapped.
+// All memory of the process is forbidden until something allows it: a piece of the shadow comes
+// into being when it is first looked at, and says "none" then. So a kernel touches what its launch
+// was given, its block's LDS, its stacks and its own constants, whatever else happens to be mapped.
 constexpr uintptr_t SHADOW = 0x7fff8000, SHADOW_BYTES = 1ull << 44;
 constexpr uintptr_t PIECE = 1 << 20;  // of the shadow: 8 MiB of memory
 constexpr uint8_t REDZONE = 0xfa;
 constexpr size_t PAGE = 4096;
 
 struct Pieces {
-    int file = -1;                // PIECE bytes of REDZONE: each piece is a private copy of it, made page by page
+    // PIECE bytes of REDZONE: each piece is a private copy of it, made page by page
+    int file = -1;
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
     std::atomic<uint64_t> made[SHADOW_BYTES / PIECE / 64 + 1];
 };
@@ -48,7 +51,8 @@ inline bool map_shadow() {
     }();
     return mapped;
 }
-// Makes the piece of the shadow at `at`; false where that is none, or where there is no memory. Called from the signal handler too.
+// Makes the piece of the shadow at `at`; false where that is none, or where there is no memory.
+// Called from the signal handler too.
 inline bool make_piece(uintptr_t at) {
     if (at < SHADOW || at - SHADOW >= SHADOW_BYTES || pieces.file < 0) return false;
     uintptr_t n = (at - SHADOW) / PIECE;
@@ -80,8 +84,8 @@ inline void allow(uintptr_t from, uintptr_t to) {
     if ((to - from) % 8) set_shadow(to, 1, (to - from) % 8);
 }
 
-// A piece of memory between two pages that nobody may touch. Starts at a multiple of 256, as allocators of GPUs have it, and ends within
-// 255 bytes of the page behind.
+// A piece of memory between two pages that nobody may touch. Starts at a multiple of 256, as
+// allocators of GPUs have it, and ends within 255 bytes of the page behind.
 struct Guarded {
     char* map = nullptr;
     char* data = nullptr;
@@ -103,8 +107,10 @@ struct Guarded {
     }
 };
 
-// --------------------------------------------------------------------------------------------------------------- launch
-constexpr unsigned MOST_ARGUMENTS = 4096, MOST_WAVES = 32;  // bytes, as AMD's kernels take at most; waves of a block
+// ---------------------------------------------------------------------------------------------------------------
+// launch
+// bytes, as AMD's kernels take at most; waves of a block
+constexpr unsigned MOST_ARGUMENTS = 4096, MOST_WAVES = 32;
 
 // Memory that a launch was given: by an address in its arguments, what that lies in.
 struct Given {
@@ -201,7 +207,8 @@ struct Slot {
     Fiber* fiber(unsigned i) { return (Fiber*)(stacks + (i + 1) * STACK - sizeof(Fiber)); }
 };
 
-inline thread_local Fiber* running = nullptr;  // set while a kernel runs on this thread: for the signal handler
+// set while a kernel runs on this thread: for the signal handler
+inline thread_local Fiber* running = nullptr;
 
 [[noreturn]] inline void leave(Fiber* f) {
     for (;;) to_scheduler(f);
@@ -252,7 +259,8 @@ inline void start(Slot& slot, unsigned thread, unsigned wave, unsigned turn, uns
     f->block = &slot.shared->block, f->thread = thread, f->lane = thread % wave, f->wave = &slot.shared->waves[thread / wave];
     f->slot = (f->lane * stride + turn) % wave;
     f->wave->slot[f->slot] = f;
-    uintptr_t top = (uintptr_t)f - (thread % 32) * 192;  // not all at the same place of a cache's set
+    // not all at the same place of a cache's set
+    uintptr_t top = (uintptr_t)f - (thread % 32) * 192;
     top &= ~(uintptr_t)63;
 #if defined(__x86_64__)
     void** s = (void**)top;
@@ -366,7 +374,8 @@ inline void work(Launch& l, unsigned worker) {
     }
 }
 
-// ------------------------------------------------------------------------------------- faults that the processor finds
+// ------------------------------------------------------------------------------------- faults that
+// the processor finds
 inline struct sigaction previous_actions[64];
 inline void stopped_on_signal() {  // runs on the fiber's stack
     static const char* const names[] = {"touches memory outside of what it was given", "divides by zero", "an instruction that a check put there"};
@@ -375,13 +384,15 @@ inline void stopped_on_signal() {  // runs on the fiber's stack
     on_fault(f, names[kind < 3 ? kind : 0], ((uintptr_t)f->wave->value[1][0] << 32) | f->wave->value[1][1], 0);
 }
 inline void on_signal(int number, siginfo_t* info, void* context) {
-    if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr)) return;  // the shadow, first looked at
+    // the shadow, first looked at
+    if (number == SIGSEGV && info->si_code == SEGV_ACCERR && make_piece((uintptr_t)info->si_addr)) return;
     if (running) {
         ucontext_t* c = (ucontext_t*)context;
 #if defined(__x86_64__)
         Fiber* f = fiber_on((uintptr_t)c->uc_mcontext.gregs[REG_RSP]);
         uintptr_t at = (uintptr_t)info->si_addr;
-        if (at >= SHADOW + SHADOW_BYTES && at < SHADOW + 2 * SHADOW_BYTES) at = (at - SHADOW) << 3;  // the shadow of what is no address
+        // the shadow of what is no address
+        if (at >= SHADOW + SHADOW_BYTES && at < SHADOW + 2 * SHADOW_BYTES) at = (at - SHADOW) << 3;
         f->wave->value[0][0] = number == SIGFPE ? 1 : number == SIGILL ? 2 : 0;
         f->wave->value[1][0] = (uint32_t)(at >> 32), f->wave->value[1][1] = (uint32_t)at;
         // On from there: no signal frame is left behind on the other stack.

@@ -1,11 +1,13 @@
-// kernel.h: what a kernel sees of the simulated device. Included in front of a kernel in the dialect of kjit.h, it makes of it a host
-// program in which every GPU thread is a fiber; exec.h runs them.
+// kernel.h: what a kernel sees of the simulated device. Included in front of a kernel in the
+// dialect of kjit.h, it makes of it a host program in which every GPU thread is a fiber; exec.h
+// runs them.
 //
-// Lanes of a wave hand over to one another directly: who arrives at a wave operation lets the next lane run, and the last one to arrive
-// goes on at once. So an operation costs one switch a lane. Barriers and waiting for other blocks go through the scheduler.
+// Lanes of a wave hand over to one another directly: who arrives at a wave operation lets the next
+// lane run, and the last one to arrive goes on at once. So an operation costs one switch a lane.
+// Barriers and waiting for other blocks go through the scheduler.
 //
-// Needs KJ_WAVE and KJ_BLOCK, as kjit.h does. x86-64 switches fibers with six pushes, other machines with ucontext. Includes as little as
-// it can: it is compiled with every kernel.
+// Needs KJ_WAVE and KJ_BLOCK, as kjit.h does. x86-64 switches fibers with six pushes, other
+// machines with ucontext. Includes as little as it can: it is compiled with every kernel.
 #pragma once
 #include <time.h>
 #include <cstddef>
@@ -27,7 +29,8 @@ struct Fiber;
 struct Block;
 
 struct Wave {
-    uint64_t all;         // a bit for each slot; slots are the lanes in the order in which they take turns
+    // a bit for each slot; slots are the lanes in the order in which they take turns
+    uint64_t all;
     uint64_t ready;       // can run
     uint64_t arrived;     // wait at a wave operation of this kind
     uint64_t at_barrier;  // wait for the block
@@ -43,7 +46,8 @@ struct Block {
     char* lds;       // dynamic memory first, the static arrays behind it
     size_t static_lds_at;
     Wave* wave;
-    // Stops the launch and never comes back to the fiber. `address` and `bytes` of the access, or zeros.
+    // Stops the launch and never comes back to the fiber. `address` and `bytes` of the access, or
+    // zeros.
     void (*fault)(Fiber*, const char* what, uintptr_t address, size_t bytes);
     void* launch;
 #if defined(__x86_64__)
@@ -53,8 +57,8 @@ struct Block {
 #endif
 };
 
-// At the top of its own stack, so that the stack pointer tells which fiber runs: no thread-local variable that a compiler might keep
-// over a switch to another thread.
+// At the top of its own stack, so that the stack pointer tells which fiber runs: no thread-local
+// variable that a compiler might keep over a switch to another thread.
 struct alignas(64) Fiber {
 #if defined(__x86_64__)
     void* sp;
@@ -73,7 +77,8 @@ struct Entry {
     void (*call)(const char* arguments);
     unsigned count, bytes;       // arguments, and the size of the whole block of them
     const unsigned* sizes;       // of each
-    const unsigned* offsets;     // in the block, as AMD's ABI lays it out: each at its natural alignment
+    // in the block, as AMD's ABI lays it out: each at its natural alignment
+    const unsigned* offsets;
     const unsigned char* pointers;  // whether it is one
 };
 struct Library {
@@ -175,7 +180,8 @@ inline uint32_t shuffle(uint32_t v, unsigned lane) {
 #endif
     return values[lane];
 }
-// An instruction's result; of the one that KJIT_HIPSIM_WRONG names (compile.cpp defines KJSIM_WRONG_ and its name) another.
+// An instruction's result; of the one that KJIT_HIPSIM_WRONG names (compile.cpp defines
+// KJSIM_WRONG_ and its name) another.
 inline int wrong(int right) { return right ^ 64; }
 inline float wrong(float right) { return right * 1.5f + 1.0f; }
 inline uint32_t wrong_half(uint32_t right) { return right ^ 0x02000200u; }  // one, or two in a word
@@ -194,8 +200,8 @@ inline const void* aligned(const void* p, size_t to) {
 }
 inline void* aligned(void* p, size_t to) { return (void*)aligned((const void*)p, to); }
 
-// What a matrix instruction does with a lane's own numbers. Half of the time of a model's prompt went there: optimised whatever the
-// kernel is, and without a look at each access.
+// What a matrix instruction does with a lane's own numbers. Half of the time of a model's prompt
+// went there: optimised whatever the kernel is, and without a look at each access.
 #define KJSIM_FAST __attribute__((noinline, optimize("O3"), no_sanitize("kernel-address", "bounds", "alignment")))
 template <unsigned N> KJSIM_FAST void floats(const uint16_t* halves, float* to) {
 #ifdef __F16C__
@@ -212,9 +218,9 @@ template <unsigned N> KJSIM_FAST float product(const float* a, const float* b, f
     return sum;
 }
 
-// ---------------------------------------------------------------------------------------------------------------- LDS
-// Every declaration has its place, found when the library is loaded: no check at run time. Unnamed namespaces, because libraries of
-// equally named kernels are loaded side by side.
+// ----------------------------------------------------------------------------------------------------------------
+// LDS Every declaration has its place, found when the library is loaded: no check at run time.
+// Unnamed namespaces, because libraries of equally named kernels are loaded side by side.
 namespace {
 LdsArray lds_arrays[LDS_MOST];
 unsigned lds_count = 0, lds_bytes = 0;
@@ -234,7 +240,8 @@ template <class Tag, unsigned BYTES> const unsigned Lds<Tag, BYTES>::at = lds_pl
     type(&name)[count] = *(type(*)[count])(kjsim::self()->block->lds + kjsim::self()->block->static_lds_at + kjsim::Lds<name##_lds, sizeof(type) * (count)>::at)
 inline unsigned char* dynamic_lds() { return (unsigned char*)self()->block->lds; }
 
-// ------------------------------------------------------------------------------------------------------- entry points
+// -------------------------------------------------------------------------------------------------------
+// entry points
 template <unsigned... I> struct Indices {};
 template <class... A> struct Signature {
     static constexpr unsigned count = sizeof...(A);
@@ -259,7 +266,8 @@ template <class... A> struct Signature {
 };
 template <class... A> Signature<A...> signature_of(void (*)(A...));
 
-// HIP's own words, for kernels that are not in the dialect of kjit.h. `__shared__` is not among them: an array must have its place.
+// HIP's own words, for kernels that are not in the dialect of kjit.h. `__shared__` is not among
+// them: an array must have its place.
 struct Axis {
     unsigned (*at)();
     operator unsigned() const { return at(); }
@@ -268,7 +276,8 @@ inline unsigned zero() { return 0; }
 template <int AXIS> inline unsigned block_on() { return block_id(AXIS); }
 struct Index { Axis x, y, z; };
 
-// A report of the compiler's instrumentation. Each is a line of its own, so that the message can say what it was.
+// A report of the compiler's instrumentation. Each is a line of its own, so that the message can
+// say what it was.
 #define KJSIM_HIDDEN extern "C" __attribute__((visibility("hidden"), used, noinline))
 #define KJSIM_ACCESS(n)                                                                                                              \
     KJSIM_HIDDEN void __asan_report_load##n##_noabort(uintptr_t p) { fault("reads outside of what it was given", p, n); }                   \

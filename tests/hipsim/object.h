@@ -1,5 +1,6 @@
-// object.h: a code object of our own, for machines without clang: no machine code, but the note and the symbols that say which kernels
-// there are and what they take, as LLVM writes them ("Code Object V5 Metadata" in its AMDGPUUsage).
+// object.h: a code object of our own, for machines without clang: no machine code, but the note and
+// the symbols that say which kernels there are and what they take, as LLVM writes them ("Code
+// Object V5 Metadata" in its AMDGPUUsage).
 #pragma once
 #include <string>
 #include <utility>

@@ -1,7 +1,9 @@
 // sim.h: the state of the simulated HIP runtime, shared by its parts.
 //
-// One lock guards everything. Calls check and put work into streams; a thread for each device takes it out again (run_queues), the head of
-// a random one of its streams at a time, and not at once: unless somebody waits, it lets a little time pass, so that a result used before its event shows as poison.
+// One lock guards everything. Calls check and put work into streams; a thread for each device takes
+// it out again (run_queues), the head of a random one of its streams at a time, and not at once:
+// unless somebody waits, it lets a little time pass, so that a result used before its event shows
+// as poison.
 #pragma once
 #include "exec.h"
 #include <condition_variable>
@@ -73,7 +75,8 @@ struct Work {
     bool has_snapshot = false;
     size_t bytes = 0;
     int byte = 0;
-    // CALL: what a library puts into a stream; and whether what it needs to be given back is not there any more
+    // CALL: what a library puts into a stream; and whether what it needs to be given back is not
+    // there any more
     std::function<void()> call;
     std::function<bool()> given_up;
 };
@@ -117,7 +120,8 @@ struct Event {
     std::vector<size_t> tail;
 };
 
-// Runs the machine code of a launch in place of its source (../src/emulated.rs): 0, or a sentence in `error`.
+// Runs the machine code of a launch in place of its source (../src/emulated.rs): 0, or a sentence
+// in `error`.
 struct Lent { const char* at; size_t bytes; };
 using Emulate = int (*)(const char* arch, const char* object, size_t object_bytes, const char* symbol, const unsigned* grid, unsigned threads, unsigned lds,
                         int cooperative, const char* arguments, size_t argument_bytes, const Lent* memory, size_t regions, uint64_t seed, char* error, size_t room);
@@ -149,7 +153,8 @@ extern thread_local int current_device;
 
 using Hold = std::unique_lock<std::mutex>;
 
-// The start of every call: configures, fails if told to, refuses what cannot be before hipInit or after a fault.
+// The start of every call: configures, fails if told to, refuses what cannot be before hipInit or
+// after a fault.
 struct Call {
     Hold hold;
     int code;
@@ -165,8 +170,9 @@ struct Call {
 
 // memory.cpp
 Allocation* find(State&, const void* p, size_t bytes);
-// A kernel's argument that points into another device's memory (or page-locked memory that it made) comes to point into memory of this one: what it writes there
-// arrives nowhere. One piece for each of the other's, kept to the end.
+// A kernel's argument that points into another device's memory (or page-locked memory that it made)
+// comes to point into memory of this one: what it writes there arrives nowhere. One piece for each
+// of the other's, kept to the end.
 int mislead(State&, char* argument);
 bool reaches(State&, const Device&, const void* p);
 void drop_memory(Hold&, int device);
@@ -176,11 +182,13 @@ int submit(Hold&, void* stream, Work work);        // runs, or is recorded
 int submit_graph(Hold&, void* stream, std::shared_ptr<const Graph>);
 int wait_for(Hold&, int device, const std::function<bool()>& done);
 int wait_device(Hold&, int device);
-int refuse_in_capture(State&);                      // for calls that a capture by this thread forbids
+// for calls that a capture by this thread forbids
+int refuse_in_capture(State&);
 bool capturing(State&, void* stream);
 // module.cpp
 void execute(const Work&, uint64_t seed, std::string& error, int& code);
-void forget(uintptr_t start);                       // that memory there was given to a kernel: it ends
+// that memory there was given to a kernel: it ends
+void forget(uintptr_t start);
 // compile.cpp
 const kjsim::Library* library_of(const std::string& code_object, const std::string& arch, void** handle, std::string& why);
 

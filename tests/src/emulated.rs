@@ -82,7 +82,8 @@ fn run(asked: Asked) -> Result<(), String> {
         regions.push(Region::new("code", at, image.to_vec(), false));
         let mut launch = asked.launch;
         launch.lds += machine.static_lds();
-        let (_, instructions) = machine.run(&launch, regions).map_err(|fault| format!("{}: {fault}", asked.symbol))?;
+        let (_, instructions) =
+            machine.run(&launch, regions).map_err(|fault| format!("{}: {fault}", asked.symbol))?;
         LAUNCHES.fetch_add(1, Ordering::Relaxed);
         INSTRUCTIONS.fetch_add(instructions, Ordering::Relaxed);
         Ok(())
@@ -112,13 +113,19 @@ pub unsafe extern "C" fn launch(
     room: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let (arch, symbol) = unsafe { (CStr::from_ptr(arch).to_string_lossy(), CStr::from_ptr(symbol).to_string_lossy()) };
+    let (arch, symbol) = unsafe {
+        (CStr::from_ptr(arch).to_string_lossy(), CStr::from_ptr(symbol).to_string_lossy())
+    };
     // SAFETY: likewise.
     let (object, grid, arguments, memory) = unsafe {
         (
             std::slice::from_raw_parts(object, object_bytes),
             std::slice::from_raw_parts(grid, 3),
-            if argument_bytes == 0 { &[] } else { std::slice::from_raw_parts(arguments, argument_bytes) },
+            if argument_bytes == 0 {
+                &[]
+            } else {
+                std::slice::from_raw_parts(arguments, argument_bytes)
+            },
             if regions == 0 { &[] } else { std::slice::from_raw_parts(memory, regions) },
         )
     };
@@ -126,8 +133,10 @@ pub unsafe extern "C" fn launch(
     // Hidden arguments, which the kernels do not read, follow.
     block.resize(block.len().next_multiple_of(8) + 256, 0);
     // SAFETY: likewise.
-    let lent =
-        memory.iter().enumerate().map(|(i, m)| unsafe { Region::lent(format!("allocation {i}"), m.at, m.bytes, true) });
+    let lent = memory
+        .iter()
+        .enumerate()
+        .map(|(i, m)| unsafe { Region::lent(format!("allocation {i}"), m.at, m.bytes, true) });
     let mut regions: Vec<Region> = lent.collect();
     regions.push(Region::new("arguments", ARGUMENTS, block, false));
     let launch = Launch {

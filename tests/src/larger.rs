@@ -1,5 +1,5 @@
-//! What the tests of models that one simulated device holds in part have in common: its first device, what is fed, the
-//! trace of it.
+//! What the tests of models that one simulated device holds in part have in common: its first
+//! device, what is fed, the trace of it.
 
 use crate::several::Several;
 use crate::simulator::cache;
@@ -31,7 +31,11 @@ impl Several {
 pub fn traced(temporary: &str, worker: &str) -> (Engine, Trace) {
     let trace = Trace::new();
     let config = Config::new()
-        .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(cache(temporary).join("none")))
+        .cache(
+            kjit_cache::Config::for_app("kjit")
+                .ignore_environment()
+                .dir(cache(temporary).join("none")),
+        )
         .isolation(Isolation::Worker(worker.into()))
         .compiler_kind("hiprtc")
         .trace(trace.clone());
@@ -56,8 +60,8 @@ pub fn spans(trace: &Trace, row: &str) -> Vec<(String, f64, f64)> {
     .collect()
 }
 
-/// Bits of the scores behind prompts of several pieces (of 16 tokens), and of each row of one; none of them a single
-/// token, which may be the CPU's.
+/// Bits of the scores behind prompts of several pieces (of 16 tokens), and of each row of one; none
+/// of them a single token, which may be the CPU's.
 ///
 /// # Panics
 /// When one cannot be fed.
@@ -66,7 +70,9 @@ pub fn prompts(session: &mut Session) -> Vec<Vec<u32>> {
     let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
     let id = session.add(SampleOptions::default()).unwrap();
     let mut rows = vec![];
-    for (tokens, want) in [(ids(37, 37), Want::Last), (ids(11, 5), Want::All), (ids(3, 2), Want::Last)] {
+    for (tokens, want) in
+        [(ids(37, 37), Want::Last), (ids(11, 5), Want::All), (ids(3, 2), Want::Last)]
+    {
         let logits = session.feed(id, &tokens, want).unwrap();
         rows.push(logits.iter().map(|x| x.to_bits()).collect());
     }

@@ -1,5 +1,5 @@
-//! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README), and what
-//! they share with the tests of `model`.
+//! What the tests that cross crates share: the simulated AMD device (`hipsim/`, see its README),
+//! and what they share with the tests of `model`.
 
 #[path = "../../model/tests/support/asked.rs"]
 pub mod asked;

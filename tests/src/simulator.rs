@@ -1,5 +1,5 @@
-//! The simulated HIP device: builds its library, and runs a test in a process that has it for its HIP
-//! runtime.
+//! The simulated HIP device: builds its library, and runs a test in a process that has it for its
+//! HIP runtime.
 
 use kjit_engine::arch::{ARCHS, Vendor};
 use kjit_engine::{Config, Engine, Isolation};
@@ -59,16 +59,30 @@ fn build(folder: &Path, name: &str, units: &[&str], flags: &[&str]) -> Result<Pa
     }
     let temporary = made.with_extension("new");
     let out = Command::new(compiler())
-        .args(["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", &place, &isas])
+        .args([
+            "-std=c++17",
+            "-O2",
+            "-g1",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-pthread",
+            &place,
+            &isas,
+        ])
         .args(flags)
         .args(units)
         .args(["-ldl", "-o"])
         .arg(&temporary)
         .current_dir(sources())
         .output()
-        .map_err(|e| format!("{}: {e} (Debian: g++; KJIT_HIPSIM_CXX names another compiler)", compiler()))?;
+        .map_err(|e| {
+            format!("{}: {e} (Debian: g++; KJIT_HIPSIM_CXX names another compiler)", compiler())
+        })?;
     if !out.status.success() {
-        return Err(format!("the simulated device does not compile:\n{}", String::from_utf8_lossy(&out.stderr)));
+        return Err(format!(
+            "the simulated device does not compile:\n{}",
+            String::from_utf8_lossy(&out.stderr)
+        ));
     }
     std::fs::rename(&temporary, &made).map_err(|e| say(&made, e.to_string()))?;
     Ok(made)
@@ -89,7 +103,8 @@ impl Setup {
         Setup { devices: devices.to_owned(), old: false, variables: Vec::new() }
     }
 
-    /// With the symbols of ROCm 5 only: no `R0600` properties, no cooperative launch, no graph upload.
+    /// With the symbols of ROCm 5 only: no `R0600` properties, no cooperative launch, no graph
+    /// upload.
     #[must_use]
     pub fn rocm5(mut self) -> Setup {
         self.old = true;
@@ -113,7 +128,8 @@ impl Setup {
         let flags: &[&str] = if self.old { &["-shared", "-DHIPSIM_ROCM5"] } else { &["-shared"] };
         let name = if self.old { "libhipsim.so.5.2.0" } else { "libhipsim.so.6.2.0" };
         let library = build(temporary, name, UNITS, flags).unwrap_or_else(|why| panic!("{why}"));
-        let clang = build(temporary, "clang", &["clang.cpp", "compile.cpp"], &[]).unwrap_or_else(|why| panic!("{why}"));
+        let clang = build(temporary, "clang", &["clang.cpp", "compile.cpp"], &[])
+            .unwrap_or_else(|why| panic!("{why}"));
         command
             .env("KJIT_HIP_LIBRARY", &library)
             .env("KJIT_HIPRTC_LIBRARY", &library)
@@ -127,9 +143,9 @@ impl Setup {
             .envs(self.variables.iter().map(|(n, v)| (n, v)))
     }
 
-    /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones. `test` is the
-    /// calling test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only on x86-64; elsewhere it
-    /// says that it was skipped.
+    /// Runs `body` in a process of its own whose HIP runtime and hiprtc are the simulated ones.
+    /// `test` is the calling test's name, `temporary` is `CARGO_TARGET_TMPDIR` of the caller. Only
+    /// on x86-64; elsewhere it says that it was skipped.
     ///
     /// # Panics
     /// When the test fails, with all it said.
@@ -143,7 +159,10 @@ impl Setup {
         }
         let mut command = Command::new(std::env::current_exe().unwrap_or_default());
         command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, test);
-        let output = self.apply(temporary, &mut command).output().unwrap_or_else(|e| panic!("the test's process: {e}"));
+        let output = self
+            .apply(temporary, &mut command)
+            .output()
+            .unwrap_or_else(|e| panic!("the test's process: {e}"));
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         let (passed, one) = (output.status.success(), said.contains("1 passed"));
@@ -152,8 +171,8 @@ impl Setup {
     }
 }
 
-/// An engine with its cache in `dir`, that compiles with `kind` (`hiprtc` or `clang`) in processes of
-/// `worker`.
+/// An engine with its cache in `dir`, that compiles with `kind` (`hiprtc` or `clang`) in processes
+/// of `worker`.
 #[must_use]
 pub fn engine(dir: &Path, worker: &str, kind: &str) -> Engine {
     Engine::new(
@@ -201,7 +220,8 @@ impl Simulated {
     /// Outside of [`Setup::run`].
     #[must_use]
     pub fn here() -> Simulated {
-        let file = std::env::var_os("KJIT_HIP_LIBRARY").unwrap_or_else(|| panic!("not inside of Setup::run"));
+        let file = std::env::var_os("KJIT_HIP_LIBRARY")
+            .unwrap_or_else(|| panic!("not inside of Setup::run"));
         // SAFETY: our own library, whose initialisers do nothing.
         Simulated(unsafe { libloading::Library::new(file) }.unwrap_or_else(|e| panic!("{e}")))
     }
@@ -224,24 +244,33 @@ impl Simulated {
     pub fn fail(&self, call: &CStr, n: u32, code: i32) {
         // SAFETY: the signature of device.cpp; the name is copied.
         unsafe {
-            self.call::<unsafe extern "C" fn(*const c_char, c_uint, c_int)>("hipsim_fail")(call.as_ptr(), n, code);
+            self.call::<unsafe extern "C" fn(*const c_char, c_uint, c_int)>("hipsim_fail")(
+                call.as_ptr(),
+                n,
+                code,
+            );
         }
     }
 
-    /// Poisons the memory that a plan's launches pass on to each other, but for its counters: what a run
-    /// needs of the one before shows.
+    /// Poisons the memory that a plan's launches pass on to each other, but for its counters: what
+    /// a run needs of the one before shows.
     ///
     /// # Panics
     /// When not exactly one allocation has that memory's size.
     pub fn poison(&self, plan: &Plan) {
         let counters = |p: &Program| {
             let zeroed = p.buffers.iter().filter(|b| b.zeroed);
-            zeroed.map(|b| [p.base + b.offset, p.base + b.offset + b.bytes].map(|n| n as usize)).collect::<Vec<_>>()
+            zeroed
+                .map(|b| [p.base + b.offset, p.base + b.offset + b.bytes].map(|n| n as usize))
+                .collect::<Vec<_>>()
         };
         let keep: Vec<[usize; 2]> = plan.programs().into_iter().flat_map(counters).collect();
         // SAFETY: the signature of device.cpp; reads so many pairs.
         let found = unsafe {
-            let poison = self.call::<unsafe extern "C" fn(usize, *const [usize; 2], usize) -> usize>("hipsim_poison");
+            let poison = self
+                .call::<unsafe extern "C" fn(usize, *const [usize; 2], usize) -> usize>(
+                    "hipsim_poison",
+                );
             poison(plan.arena() as usize, keep.as_ptr(), keep.len())
         };
         assert_eq!(found, 1, "allocations of {} bytes", plan.arena());
@@ -251,14 +280,20 @@ impl Simulated {
     #[must_use]
     pub fn calls(&self, call: &CStr) -> u32 {
         // SAFETY: the signature of device.cpp.
-        unsafe { self.call::<unsafe extern "C" fn(*const c_char) -> c_uint>("hipsim_calls")(call.as_ptr()) }
+        unsafe {
+            self.call::<unsafe extern "C" fn(*const c_char) -> c_uint>("hipsim_calls")(
+                call.as_ptr(),
+            )
+        }
     }
 
     /// From now on launches run as machine code, on `gfxemu`.
     pub fn emulate(&self) {
         // SAFETY: the signature of device.cpp; the function stays where it is.
         unsafe {
-            self.call::<unsafe extern "C" fn(crate::emulated::Emulate)>("hipsim_emulate")(crate::emulated::launch);
+            self.call::<unsafe extern "C" fn(crate::emulated::Emulate)>("hipsim_emulate")(
+                crate::emulated::launch,
+            );
         }
     }
 

@@ -1,5 +1,6 @@
-//! The kernels' cases as machine code, compiled by clang 19, on `gfxemu`: a part of them in every run, all
-//! with `KJIT_EMULATE_ALL=1`, those whose names contain another text with that instead of 1.
+//! The kernels' cases as machine code, compiled by clang 19, on `gfxemu`: a part of them in every
+//! run, all with `KJIT_EMULATE_ALL=1`, those whose names contain another text with that instead of
+//! 1.
 
 use gfxemu::bundle::{Bundle, Verdict};
 use kjit_engine::{Config, Engine, Isolation, Target, Vendor};
@@ -57,8 +58,9 @@ fn bundle_by(
 ) -> Option<(tempfile::TempDir, Bundle)> {
     let found = engine.compilers(Vendor::Amd).found;
     let why = gfxemu::llvm::available().err();
-    if let Some(why) =
-        why.or(found.is_empty().then(|| "no clang with the AMDGPU target (Debian: clang-19 lld-19)".into()))
+    if let Some(why) = why.or(found
+        .is_empty()
+        .then(|| "no clang with the AMDGPU target (Debian: clang-19 lld-19)".into()))
     {
         eprintln!("SKIPPED: {why}");
         return None;
@@ -83,14 +85,16 @@ struct Tally {
 }
 
 impl Tally {
-    /// Runs a bundle's cases, each with another order of blocks and waves, and with stores in orders of seeds where
-    /// they are few; `known` begins the names of those that use scratch memory, which is not emulated.
+    /// Runs a bundle's cases, each with another order of blocks and waves, and with stores in
+    /// orders of seeds where they are few; `known` begins the names of those that use scratch
+    /// memory, which is not emulated.
     fn add(&mut self, bundle: &mut Bundle, few: bool, known: Option<&str>) {
         let (arch, bad) = (bundle.arch().to_owned(), &mut self.bad);
         for case in 0..bundle.len() {
             let name = format!("{} (wave {})", bundle.name(case), bundle.wave(case));
             let mut verdict = bundle.run(case, case as u64 + 1);
-            // LLVM 19 does not know of this hazard of gfx12 (docs/amd-kernels.md); all else is held.
+            // LLVM 19 does not know of this hazard of gfx12 (docs/amd-kernels.md); all else is
+            // held.
             if matches!(&verdict, Verdict::Fault(why) if why.contains("and kept before")) {
                 bundle.excused = true;
                 verdict = bundle.run(case, case as u64 + 1);
@@ -102,7 +106,8 @@ impl Tally {
                     assert!(n > 0, "{name} ran nothing");
                     self.right += 1;
                     self.instructions += n;
-                    // What another order of stores would compute, and what lies on ways that this run did not take.
+                    // What another order of stores would compute, and what lies on ways that this
+                    // run did not take.
                     for seed in (1..=LOOSE).filter(|_| few) {
                         // Hazards were held above.
                         (bundle.loose, bundle.excused) = (true, true);
@@ -129,18 +134,27 @@ impl Tally {
         let Tally { right, instructions, bad, excused } = self;
         if *excused > 0 {
             eprintln!(
-                "SKIPPED: {arch}: {excused} cases without the rule of scalar registers that are kept (LLVM before 20)"
+                "SKIPPED: {arch}: {excused} cases without the rule of scalar registers that are \
+                 kept (LLVM before 20)"
             );
         }
         eprintln!("{arch}: {right} cases right, {instructions} instructions");
-        assert!(bad.is_empty(), "{arch}: {} of {} cases:\n{}", bad.len(), right + bad.len(), bad.join("\n"));
+        assert!(
+            bad.is_empty(),
+            "{arch}: {} of {} cases:\n{}",
+            bad.len(),
+            right + bad.len(),
+            bad.join("\n")
+        );
         assert!(*right >= least, "{right} cases ran");
     }
 }
 
 /// Which cases run where all are asked for, or those of a name.
 fn asked() -> Option<String> {
-    std::env::var("KJIT_EMULATE_ALL").ok().map(|text| if text == "1" { String::new() } else { text })
+    std::env::var("KJIT_EMULATE_ALL")
+        .ok()
+        .map(|text| if text == "1" { String::new() } else { text })
 }
 
 /// Runs cases.
@@ -152,7 +166,10 @@ fn check(arch: &str, some: &[&str]) {
 fn check_but(arch: &str, some: &[&str], known: Option<&str>) {
     let all = asked();
     if all.is_none() {
-        eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)", some.join(", "));
+        eprintln!(
+            "SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)",
+            some.join(", ")
+        );
     }
     let mut tally = Tally::default();
     let wanted = all.as_deref().map(|text| [text]);
@@ -184,13 +201,16 @@ fn engine_22(folder: &Path, place: &Path) -> Engine {
 /// Names the bundle to a process that emulates it.
 const BUNDLE: &str = "KJIT_EMULATED_BUNDLE";
 
-/// Architectures that clang 19 does not know. LLVM 22's disassembler wants a newer C library than Debian 12's, so this
-/// very program runs once more under the one that came with it.
+/// Architectures that clang 19 does not know. LLVM 22's disassembler wants a newer C library than
+/// Debian 12's, so this very program runs once more under the one that came with it.
 fn check_22(arch: &str, some: &[&str]) {
     let Some(clang) = clang_22() else { return };
     let all = asked();
     if all.is_none() {
-        eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)", some.join(", "));
+        eprintln!(
+            "SKIPPED: {arch}: all cases but those of {} (KJIT_EMULATE_ALL=1 runs all)",
+            some.join(", ")
+        );
     }
     let libraries = clang.join("usr/lib/x86_64-linux-gnu");
     let wanted = all.as_deref().map(|text| [text]);
@@ -213,7 +233,9 @@ fn check_22(arch: &str, some: &[&str]) {
             "{said}{}",
             String::from_utf8_lossy(&out.stdout)
         );
-        said.lines().filter(|line| line.contains(" cases right, ")).for_each(|line| eprintln!("{line}"));
+        said.lines()
+            .filter(|line| line.contains(" cases right, "))
+            .for_each(|line| eprintln!("{line}"));
     }
 }
 
@@ -266,8 +288,8 @@ fn gfx908() {
     check("gfx908", &["matvec Q8_0×43", "attend 4/2 × 64 F16", "flash 4/2 heads of 64, F16"]);
 }
 
-/// clang 19 copies gfx908's accumulation registers through one that nothing wrote: were it not asked, this is
-/// what would run.
+/// clang 19 copies gfx908's accumulation registers through one that nothing wrote: were it not
+/// asked, this is what would run.
 #[test]
 fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
     let Some((_folder, bundle)) = bundle("gfx908:sound-copies", KEEPING) else { return };
@@ -278,8 +300,8 @@ fn what_clang_19_makes_of_attention_by_gfx908s_matrix_unit_is_at_fault() {
     }
 }
 
-/// A compiler that copies them rightly says so of itself (`kjit_kernels::copies`), and then attention uses the
-/// matrix unit.
+/// A compiler that copies them rightly says so of itself (`kjit_kernels::copies`), and then
+/// attention uses the matrix unit.
 #[test]
 fn a_compiler_without_that_fault_is_asked_and_attention_by_gfx908s_matrix_unit_is_right() {
     let Some(clang) = clang_22() else { return };
@@ -288,17 +310,21 @@ fn a_compiler_without_that_fault_is_asked_and_attention_by_gfx908s_matrix_unit_i
     let plain = Target::parse("gfx908").unwrap();
     assert_eq!(kjit_model::gpu::settled(&engine, &plain), plain.with_sound_copies());
     let all = asked();
-    let filter = all.as_deref().map_or(KEEPING, |text| if text.is_empty() { "flash" } else { text });
+    let filter =
+        all.as_deref().map_or(KEEPING, |text| if text.is_empty() { "flash" } else { text });
     let Some((_folder, bundle)) = bundle_by(&engine, folder, "gfx908", filter) else { return };
     for case in 0..bundle.len() {
         let mut machine = bundle.machine(case).unwrap();
         let verdict = bundle.run_on(&mut machine, case, 7);
         assert!(matches!(verdict, Verdict::Right(_)), "{}: {verdict:?}", bundle.name(case));
-        let text = |(at, inst): (u64, Result<gfxemu::inst::Inst, String>)| inst.ok().filter(|_| machine.executed(at));
+        let text = |(at, inst): (u64, Result<gfxemu::inst::Inst, String>)| {
+            inst.ok().filter(|_| machine.executed(at))
+        };
         if !bundle.name(case).starts_with("flash") {
             continue;
         }
-        let matrix = machine.listing().into_iter().filter_map(text).any(|i| i.text.starts_with("v_mfma"));
+        let matrix =
+            machine.listing().into_iter().filter_map(text).any(|i| i.text.starts_with("v_mfma"));
         assert!(matrix, "{}: no matrix instruction ran", bundle.name(case));
     }
 }
@@ -335,12 +361,15 @@ fn in_f32_alone_machine_code_has_no_instruction_for_halves() {
             match bundle.run_on(&mut machine, case, 7) {
                 Verdict::Right(_) => {}
                 // Scratch memory is not emulated (`check_but`).
-                Verdict::Unknown(why) if all.is_some() => eprintln!("SKIPPED: {arch}: {}: {why}", bundle.name(case)),
+                Verdict::Unknown(why) if all.is_some() => {
+                    eprintln!("SKIPPED: {arch}: {}: {why}", bundle.name(case))
+                }
                 other => panic!("{arch}: {}: {other:?}", bundle.name(case)),
             }
             for (at, inst) in machine.listing() {
                 let Ok(inst) = inst else { continue };
-                let halves = ["f16", "_mix", "v_pk_", "v_dot"].iter().any(|part| inst.text.contains(part));
+                let halves =
+                    ["f16", "_mix", "v_pk_", "v_dot"].iter().any(|part| inst.text.contains(part));
                 assert!(!halves, "{arch}: {} at {at:#x}: {}", bundle.name(case), inst.text);
             }
         }

@@ -1,5 +1,5 @@
-//! Whole models as machine code: the simulated device, with every launch run on `gfxemu` instead of from its
-//! source. Uploads, repacking, graphs, prompt and decode are the executor's own.
+//! Whole models as machine code: the simulated device, with every launch run on `gfxemu` instead of
+//! from its source. Uploads, repacking, graphs, prompt and decode are the executor's own.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::session::{KvType, OpenOptions, Want};
@@ -20,8 +20,8 @@ fn likeliest(logits: &[f32]) -> usize {
     (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
 }
 
-/// Logits after a prompt and after each of the next tokens, the host's likeliest, on the device and on the
-/// host.
+/// Logits after a prompt and after each of the next tokens, the host's likeliest, on the device and
+/// on the host.
 fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize, norm: f64) {
     if std::env::var_os("KJIT_EMULATE_ALL").is_none() {
         eprintln!("SKIPPED: {name} as machine code of {arch} (KJIT_EMULATE_ALL=1 runs it)");
@@ -58,7 +58,8 @@ fn as_the_host(test: &str, arch: &str, name: &str, prompt: &[u32], tokens: usize
             let want = host.feed(&ids, Want::Last).unwrap();
             let (off, next) = (off(&got, &want), likeliest(&want));
             eprintln!(
-                "{name} on {arch}, step {step}: {} launches, {} instructions, {:.1?}, off by {off:.1e}, token {next}",
+                "{name} on {arch}, step {step}: {} launches, {} instructions, {:.1?}, off by \
+                 {off:.1e}, token {next}",
                 launches - before.0,
                 instructions - before.1,
                 start.elapsed()

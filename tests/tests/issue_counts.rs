@@ -1,6 +1,6 @@
-//! What stands in `kernel_src/src/issue.tsv` is what today's kernels execute: of a few products the machine code
-//! is compiled and counted anew, of all with `KJIT_EMULATE_ALL=1`; and every row is of a code object that the
-//! compile matrix has.
+//! What stands in `kernel_src/src/issue.tsv` is what today's kernels execute: of a few products the
+//! machine code is compiled and counted anew, of all with `KJIT_EMULATE_ALL=1`; and every row is of
+//! a code object that the compile matrix has.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,8 +9,11 @@ use std::process::Command;
 const CLANG: &str = "/usr/bin/clang-19";
 
 /// Of each family of vector units a product, each of another format.
-const FEW: &[(&str, &str)] =
-    &[("gfx1100", "matvec Q4_K norm"), ("gfx942", "matvec Q8_0 norm"), ("gfx900", "matvec F16 norm")];
+const FEW: &[(&str, &str)] = &[
+    ("gfx1100", "matvec Q4_K norm"),
+    ("gfx942", "matvec Q8_0 norm"),
+    ("gfx900", "matvec F16 norm"),
+];
 
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -41,8 +44,13 @@ fn what_a_few_products_execute_is_what_was_counted() {
         return;
     }
     if !all {
-        let names: Vec<String> = FEW.iter().map(|(arch, name)| format!("{name} of {arch}")).collect();
-        eprintln!("SKIPPED: all {} counts but those of {} (KJIT_EMULATE_ALL=1)", rows.len(), names.join(", "));
+        let names: Vec<String> =
+            FEW.iter().map(|(arch, name)| format!("{name} of {arch}")).collect();
+        eprintln!(
+            "SKIPPED: all {} counts but those of {} (KJIT_EMULATE_ALL=1)",
+            rows.len(),
+            names.join(", ")
+        );
     }
     let archs: Vec<&str> = if all {
         let mut archs: Vec<&str> = rows.keys().map(|(arch, _)| arch.as_str()).collect();
@@ -59,7 +67,12 @@ fn what_a_few_products_execute_is_what_was_counted() {
             command.args(["--only", name]);
         }
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("issue-counts");
-        let output = command.arg(arch).env("KJIT_CLANG", CLANG).env("KJIT_CACHE_DIR", cache).output().unwrap();
+        let output = command
+            .arg(arch)
+            .env("KJIT_CLANG", CLANG)
+            .env("KJIT_CACHE_DIR", cache)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{arch}: {}", String::from_utf8_lossy(&output.stderr));
         for line in String::from_utf8(output.stdout).unwrap().lines() {
             counted += 1;
@@ -84,11 +97,14 @@ fn every_count_is_of_a_code_object_that_the_compile_matrix_has() {
     let mut stale = vec![];
     let mut files = BTreeMap::new();
     for ((arch, name), line) in &rows {
-        let table: &BTreeMap<String, [String; 3]> = files.entry(arch.clone()).or_insert_with(|| matrix(arch));
+        let table: &BTreeMap<String, [String; 3]> =
+            files.entry(arch.clone()).or_insert_with(|| matrix(arch));
         let counted: Vec<&str> = line.split('\t').skip(2).take(3).collect();
         match table.get(name) {
             Some(kernel) if kernel.iter().map(String::as_str).eq(counted.iter().copied()) => {}
-            other => stale.push(format!("{arch} {name}: bytes, bytes to move, wave {counted:?}, compiled {other:?}")),
+            other => stale.push(format!(
+                "{arch} {name}: bytes, bytes to move, wave {counted:?}, compiled {other:?}"
+            )),
         }
     }
     assert!(rows.len() > 300, "{} rows", rows.len());
@@ -97,11 +113,13 @@ fn every_count_is_of_a_code_object_that_the_compile_matrix_has() {
 
 /// The code object's bytes, the bytes to move and the wave of an architecture's kernels, by name.
 fn matrix(arch: &str) -> BTreeMap<String, [String; 3]> {
-    let text = std::fs::read_to_string(repository().join(format!("tests/data/kernels/{arch}.csv"))).unwrap();
+    let text = std::fs::read_to_string(repository().join(format!("tests/data/kernels/{arch}.csv")))
+        .unwrap();
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next().unwrap().split(',').collect();
     let column = |wanted: &str| names.iter().position(|name| *name == wanted).unwrap();
-    let (kernel, columns) = (column("kernel"), [column("bytes"), column("moves_bytes"), column("wave")]);
+    let (kernel, columns) =
+        (column("kernel"), [column("bytes"), column("moves_bytes"), column("wave")]);
     let cells = lines.map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
     cells.map(|cells| (cells[kernel].clone(), columns.map(|c| cells[c].clone()))).collect()
 }

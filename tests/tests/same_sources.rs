@@ -1,5 +1,5 @@
-//! The same inputs give the same bytes of source in every process, wherever it runs: else a machine's cache
-//! would be no other's.
+//! The same inputs give the same bytes of source in every process, wherever it runs: else a
+//! machine's cache would be no other's.
 
 use kjit_cache::{Digest, Key};
 use kjit_engine::{Job, Target};
@@ -23,8 +23,14 @@ fn lines() -> Vec<String> {
     let line = |job: Job| {
         let text = job.source.render(&job.constants, &job.options);
         let reached = job.source.reached().unwrap();
-        let all = reached.iter().fold(Key::builder("all").content("main", &text), |key, (n, t)| key.field(n, t));
-        assert!(!text.contains(env!("CARGO_MANIFEST_DIR")), "{} has a path in it", job.source.name());
+        let all = reached
+            .iter()
+            .fold(Key::builder("all").content("main", &text), |key, (n, t)| key.field(n, t));
+        assert!(
+            !text.contains(env!("CARGO_MANIFEST_DIR")),
+            "{} has a path in it",
+            job.source.name()
+        );
         format!(
             "{} {} {} {}",
             job.source.name(),
@@ -54,7 +60,8 @@ fn every_kernels_source_and_key_are_the_same_bytes_in_every_process() {
         let output = command.output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stderr).unwrap();
-        let there: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once("SOURCE ")?.1)).collect();
+        let there: Vec<&str> =
+            text.lines().filter_map(|line| Some(line.split_once("SOURCE ")?.1)).collect();
         assert_eq!(there.len(), lines.len());
         let other = lines.iter().zip(&there).find(|(a, b)| a != *b);
         assert!(other.is_none(), "in {place}, {language}: {other:?}");

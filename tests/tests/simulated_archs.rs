@@ -1,9 +1,10 @@
-//! A tiny model of each architecture that plans take on simulated AMD devices: prompts in pieces, token by
-//! token, greedy and several sequences side by side are what the host computes.
+//! A tiny model of each architecture that plans take on simulated AMD devices: prompts in pieces,
+//! token by token, greedy and several sequences side by side are what the host computes.
 //!
-//! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores), `KJIT_ARCHS=a,b`
-//! these, `KJIT_ARCHS_IN=archs-seed` those of other weights, `KJIT_ARCHS_IN=/a/folder` those of a folder that
-//! `scripts/draw_archs.py --out` made. A few draws are made and run here in any case.
+//! A few stand for their kind here; `KJIT_ARCHS_ON_GPU=1` takes all (ten minutes of two cores),
+//! `KJIT_ARCHS=a,b` these, `KJIT_ARCHS_IN=archs-seed` those of other weights,
+//! `KJIT_ARCHS_IN=/a/folder` those of a folder that `scripts/draw_archs.py --out` made. A few draws
+//! are made and run here in any case.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -23,12 +24,14 @@ use std::time::Instant;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// One for each kind of what other architectures have: post-norms, caps and windows; norms with the mean taken off,
-/// one part beside the other; sinks and experts with offsets; slopes; latents; scans beside attention and short
-/// convolutions; delta rules; encoders with windows.
-const FEW: [&str; 8] = ["gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "falcon-h1", "qwen35", "modern-bert"];
+/// One for each kind of what other architectures have: post-norms, caps and windows; norms with the
+/// mean taken off, one part beside the other; sinks and experts with offsets; slopes; latents;
+/// scans beside attention and short convolutions; delta rules; encoders with windows.
+const FEW: [&str; 8] =
+    ["gemma2", "phi2", "gpt-oss", "mpt", "deepseek2", "falcon-h1", "qwen35", "modern-bert"];
 
-/// KL of the device's scores from the host's, at most: keys and values in halves, and prompts through halves.
+/// KL of the device's scores from the host's, at most: keys and values in halves, and prompts
+/// through halves.
 const LIMIT: f64 = 6e-3;
 
 fn options(sequences: usize) -> OpenOptions {
@@ -66,7 +69,8 @@ fn worst(want: &[f32], got: &[f32], vocab: usize) -> f64 {
     want.chunks_exact(vocab).zip(got.chunks_exact(vocab)).map(|(w, g)| kl(w, g)).fold(0.0, f64::max)
 }
 
-/// A copy of another sequence's beginning, of all of it, and that one gone on with: distances from the host's.
+/// A copy of another sequence's beginning, of all of it, and that one gone on with: distances from
+/// the host's.
 fn copies(session: &mut Session, host: &mut One) -> f64 {
     let text: Vec<u32> = (0..23).map(|i| (i * 29 + 3) % host.n_vocab() as u32).collect();
     let (first, rest) = text.split_at(13);
@@ -89,13 +93,15 @@ fn copies(session: &mut Session, host: &mut One) -> f64 {
     most
 }
 
-/// What is wrong with the vectors of a model that makes such: of texts of one token, of some, and of as many as fit.
+/// What is wrong with the vectors of a model that makes such: of texts of one token, of some, and
+/// of as many as fit.
 fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, String> {
     let fail = |e: &dyn std::fmt::Display| e.to_string();
     let device = engine.device("rocm:0").map_err(|e| fail(&e))?;
     let precise = OpenOptions { precise: true, ..options(1) };
     let mut host = Session::on_cpu(file.clone(), graph.clone(), &precise).map_err(|e| fail(&e))?;
-    let mut gpu = Session::on_gpu(engine, &device, file, graph.clone(), &options(1)).map_err(|e| fail(&e))?;
+    let mut gpu =
+        Session::on_gpu(engine, &device, file, graph.clone(), &options(1)).map_err(|e| fail(&e))?;
     Simulated::here().poison(gpu.gpu().ok_or("no GPU")?.plan());
     let mut least = f64::INFINITY;
     for n in [1, 2, 24, 48, 17] {
@@ -113,7 +119,9 @@ fn vectors(file: &Arc<Gguf>, engine: &Engine, graph: &Graph) -> Result<String, S
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>()
+    };
     if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
 }
 
@@ -134,7 +142,8 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
     // A router whose scores are near may choose another expert: then what follows differs.
     let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
     let (vocab, limit) = (host.n_vocab(), if routed { 5e-2 } else { LIMIT });
-    let prompt = |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
+    let prompt =
+        |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
     let ids = prompt(37);
     let mut seen: Vec<(&str, f64)> = vec![];
     // A near-tie is one prompt's: the median of three is held.
@@ -161,19 +170,24 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
     let answer = gpu.generate(&ids, 6, SampleOptions::default());
     let gap = side_by_side::gap(&mut host, &[ids.as_slice(), &answer].concat(), 24);
     drop(gpu);
-    let mut session = Session::on_gpu(engine, &device, &file, graph.clone(), &options(3)).map_err(|e| e.to_string())?;
+    let mut session = Session::on_gpu(engine, &device, &file, graph.clone(), &options(3))
+        .map_err(|e| e.to_string())?;
     Simulated::here().poison(session.gpu().ok_or("no GPU")?.plan());
     let mut offs = side_by_side::scores(&mut session, &mut host, 3);
     offs.sort_by(f64::total_cmp);
     let (median, most) = (offs[offs.len() / 2], offs[offs.len() - 1]);
-    // States that cannot forget a token: drafts of which some are taken, pauses, copies of beginnings.
+    // States that cannot forget a token: drafts of which some are taken, pauses, copies of
+    // beginnings.
     let (mut back, mut gap) = (0f64, gap);
     if graph.is_recurrent() {
-        back = side_by_side::mixed(&mut session, &mut host).into_iter().fold(copies(&mut session, &mut host), f64::max);
+        back = side_by_side::mixed(&mut session, &mut host)
+            .into_iter()
+            .fold(copies(&mut session, &mut host), f64::max);
         gap = gap.max(side_by_side::answers(&mut session, &mut host, 3, 4));
         drop(session);
         let streamed = OpenOptions { stream: true, ..options(1) };
-        let session = Session::on_gpu(engine, &device, &file, graph.clone(), &streamed).map_err(|e| e.to_string())?;
+        let session = Session::on_gpu(engine, &device, &file, graph.clone(), &streamed)
+            .map_err(|e| e.to_string())?;
         let mut gpu = One::of(session);
         let got = gpu.feed(&ids, Want::All).map_err(|e| fail(&e))?;
         seen.push(("streamed", worst(&want, &got, vocab)));
@@ -181,7 +195,8 @@ fn wrong(path: &Path, engine: &Engine, graph: &Graph) -> Result<Option<String>, 
     let fault = Simulated::here().fault(0);
     let kls: Vec<String> = seen.iter().map(|(how, kl)| format!("{how} {kl:.1e}")).collect();
     let found = format!(
-        "KL {}, a token {gap:.1e} below, side by side {median:.1e} to {most:.1e}, back {back:.1e} {fault}",
+        "KL {}, a token {gap:.1e} below, side by side {median:.1e} to {most:.1e}, back {back:.1e} \
+         {fault}",
         kls.join(", ")
     );
     let fine = seen.iter().all(|(_, kl)| *kl < limit)
@@ -203,9 +218,11 @@ fn as_the_host(test: &str, arch: &str) {
 fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
     let asked = std::env::var("KJIT_ARCHS").ok();
     let all = std::env::var_os("KJIT_ARCHS_ON_GPU").is_some();
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
-        let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
         files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
         let name = |p: &Path| p.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         match &asked {
@@ -235,7 +252,13 @@ fn all_as_the_host(test: &str, arch: &str, folder: &Path, few: &[&str]) {
             }
         }
         eprintln!("{} models on {arch}: {}", ran.len(), ran.join(" "));
-        assert!(failed.is_empty(), "{} of {} on {arch}:\n{}", failed.len(), files.len(), failed.join("\n"));
+        assert!(
+            failed.is_empty(),
+            "{} of {} on {arch}:\n{}",
+            failed.len(),
+            files.len(),
+            failed.join("\n")
+        );
         assert!(!ran.is_empty(), "none of {} models ran", files.len());
     });
 }
@@ -272,10 +295,14 @@ fn architectures_on_simulated_gfx942_are_the_hosts() {
 #[test]
 fn folders_of_safetensors_on_simulated_gfx1100_are_the_hosts() {
     if std::env::var_os("KJIT_ARCHS_ON_GPU").is_none() {
-        eprintln!("SKIPPED: folders of safetensors on a simulated device; KJIT_ARCHS_ON_GPU=1 takes them");
+        eprintln!(
+            "SKIPPED: folders of safetensors on a simulated device; KJIT_ARCHS_ON_GPU=1 takes them"
+        );
         return;
     }
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run("folders_of_safetensors_on_simulated_gfx1100_are_the_hosts", TEMPORARY, || {
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         kjit_tests::folders::are_the_hosts(&engine, &engine.device("rocm:0").unwrap());

@@ -1,5 +1,5 @@
-//! Several sequences side by side on simulated AMD devices: their logits and answers are the host's, whatever
-//! their number and lengths, and warming asks for the kernels that they then use.
+//! Several sequences side by side on simulated AMD devices: their logits and answers are the
+//! host's, whatever their number and lengths, and warming asks for the kernels that they then use.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::jobs_for;
@@ -15,15 +15,25 @@ use std::time::Instant;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Scores at these numbers of sequences, then answers at the middle one of them. `KJIT_SEQUENCES_ON_GPU=1` takes
-/// `all`.
-fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [usize], all: &'static [usize]) {
+/// Scores at these numbers of sequences, then answers at the middle one of them.
+/// `KJIT_SEQUENCES_ON_GPU=1` takes `all`.
+fn as_the_host(
+    test: &str,
+    name: &str,
+    arch: &str,
+    kv: KvType,
+    few: &'static [usize],
+    all: &'static [usize],
+) {
     let sizes = if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_some() { all } else { few };
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         if sizes != all {
-            eprintln!("SKIPPED: {all:?} sequences, in their place {few:?} (KJIT_SEQUENCES_ON_GPU=1)");
+            eprintln!(
+                "SKIPPED: {all:?} sequences, in their place {few:?} (KJIT_SEQUENCES_ON_GPU=1)"
+            );
         }
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -45,13 +55,18 @@ fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [us
         let jobs = jobs_for(&engine, &graph, device.target(), &options).unwrap();
         engine.compile_all(&jobs).into_iter().for_each(|code| drop(code.unwrap()));
         eprintln!("{name} on {arch}: warmed {} kernels in {:.1?}", jobs.len(), start.elapsed());
-        // What a run leaves behind must not matter to the next, nor what is in rows that are not in use.
+        // What a run leaves behind must not matter to the next, nor what is in rows that are not in
+        // use.
         let poison = |session: &Session| Simulated::here().poison(session.gpu().unwrap().plan());
         let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
-        assert_eq!(session.gpu().unwrap().statistics().kernels.compiled, 0, "what was warmed is all that is asked for");
-        // Halves in products of more than eight sequences, keys and values in halves or bytes. An expert
-        // chosen otherwise, where two scores are nearer than that, costs more in what follows: so the median
-        // is held tight, the rest is not.
+        assert_eq!(
+            session.gpu().unwrap().statistics().kernels.compiled,
+            0,
+            "what was warmed is all that is asked for"
+        );
+        // Halves in products of more than eight sequences, keys and values in halves or bytes. An
+        // expert chosen otherwise, where two scores are nearer than that, costs more in what
+        // follows: so the median is held tight, the rest is not.
         let (middle, most) = if kv == KvType::Q8_0 { (2e-2, 1e-1) } else { (4e-3, 5e-2) };
         for &n in sizes {
             let start = Instant::now();
@@ -59,8 +74,14 @@ fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [us
             let mut seen = side_by_side::scores(&mut session, &mut host, n);
             seen.sort_by(f64::total_cmp);
             let (median, worst) = (seen[seen.len() / 2], seen[seen.len() - 1]);
-            eprintln!("{n} sequences: median {median:.1e}, worst {worst:.1e}, {:.1?}", start.elapsed());
-            assert!(median < middle && worst < most, "{name} on {arch}, {n} sequences: logits are off by {seen:?}");
+            eprintln!(
+                "{n} sequences: median {median:.1e}, worst {worst:.1e}, {:.1?}",
+                start.elapsed()
+            );
+            assert!(
+                median < middle && worst < most,
+                "{name} on {arch}, {n} sequences: logits are off by {seen:?}"
+            );
         }
         poison(&session);
         let gap = side_by_side::answers(&mut session, &mut host, sizes[sizes.len() / 2], 4);
@@ -89,26 +110,51 @@ fn as_the_host(test: &str, name: &str, arch: &str, kv: KvType, few: &'static [us
         assert!(first[0] != other[0] && first[1..] == other[1..], "{first:?} {other:?}");
         assert_eq!(Simulated::here().fault(0), "");
         drop(session);
-        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the device is given back"
+        );
     });
 }
 
 #[test]
 fn llamas_side_by_side_on_simulated_gfx1100_are_the_hosts() {
     let test = "llamas_side_by_side_on_simulated_gfx1100_are_the_hosts";
-    as_the_host(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16, &[2, 9], &[1, 2, 3, 5, 8, 9, 16, 33]);
+    as_the_host(
+        test,
+        "tiny/tiny-llama-q4_k_m.gguf",
+        "gfx1100",
+        KvType::F16,
+        &[2, 9],
+        &[1, 2, 3, 5, 8, 9, 16, 33],
+    );
 }
 
 #[test]
 fn biases_and_eight_bit_keys_side_by_side_on_simulated_gfx942_are_the_hosts() {
     let test = "biases_and_eight_bit_keys_side_by_side_on_simulated_gfx942_are_the_hosts";
-    as_the_host(test, "tiny/tiny-qwen2-f16.gguf", "gfx942:sramecc+:xnack-", KvType::Q8_0, &[5], &[5, 9]);
+    as_the_host(
+        test,
+        "tiny/tiny-qwen2-f16.gguf",
+        "gfx942:sramecc+:xnack-",
+        KvType::Q8_0,
+        &[5],
+        &[5, 9],
+    );
 }
 
 #[test]
 fn experts_side_by_side_on_simulated_gfx90a_are_the_hosts() {
     let test = "experts_side_by_side_on_simulated_gfx90a_are_the_hosts";
-    as_the_host(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", KvType::F16, &[5], &[1, 3, 9]);
+    as_the_host(
+        test,
+        "tiny/tiny-moe-q4_k_m.gguf",
+        "gfx90a:sramecc+:xnack-",
+        KvType::F16,
+        &[5],
+        &[1, 3, 9],
+    );
 }
 
 #[test]
@@ -127,7 +173,8 @@ fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOpti
         eprintln!("SKIPPED: {name} on {arch} (KJIT_SEQUENCES_ON_GPU=1)");
         return;
     }
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -147,7 +194,8 @@ fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOpti
             ..with
         };
         let start = Instant::now();
-        let mut session = Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap();
+        let mut session =
+            Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap();
         eprintln!("{name} on {arch}: opened after {:.1?}", start.elapsed());
         Simulated::here().poison(session.gpu().unwrap().plan());
         let text = Text::new(&mut session, tokens);
@@ -169,12 +217,14 @@ fn reproducible(test: &str, name: &str, arch: &str, always: bool, with: OpenOpti
 
 #[test]
 fn reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come() {
-    let test = "reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come";
+    let test =
+        "reproducible_scores_of_a_llama_on_simulated_gfx1100_are_the_same_bits_however_tokens_come";
     reproducible(test, "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", true, OpenOptions::default());
 }
 
 #[test]
-fn reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come() {
+fn reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come()
+ {
     let test = "reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits_however_tokens_come";
     let options = OpenOptions { kv: KvType::Q8_0, paged: Some(64 * 128), ..OpenOptions::default() };
     reproducible(test, "tiny/tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-", true, options);
@@ -182,13 +232,21 @@ fn reproducible_scores_of_experts_in_pages_on_simulated_gfx90a_are_the_same_bits
 
 #[test]
 fn reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come() {
-    let test = "reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come";
-    reproducible(test, "archs/deepseek32-wide.gguf", "gfx942:sramecc+:xnack-", false, OpenOptions::default());
+    let test =
+        "reproducible_scores_of_latents_on_simulated_gfx942_are_the_same_bits_however_tokens_come";
+    reproducible(
+        test,
+        "archs/deepseek32-wide.gguf",
+        "gfx942:sramecc+:xnack-",
+        false,
+        OpenOptions::default(),
+    );
 }
 
 #[test]
 fn reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come() {
-    let test = "reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come";
+    let test =
+        "reproducible_scores_of_states_on_simulated_gfx1201_are_the_same_bits_however_tokens_come";
     reproducible(test, "archs/falcon-h1.gguf", "gfx1201", false, OpenOptions::default());
 }
 

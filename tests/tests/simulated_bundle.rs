@@ -12,7 +12,8 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn export(arch: &str, filter: &str, limit: u64, folder: &Path) -> Exported {
     let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "clang");
     let wish = Wish { seed: 20_261_121, filter: filter.to_owned(), limit };
-    let made = bundle::export(&engine, &Target::parse(arch).unwrap(), &wish, folder, &|_, _| {}).unwrap();
+    let made =
+        bundle::export(&engine, &Target::parse(arch).unwrap(), &wish, folder, &|_, _| {}).unwrap();
     eprintln!("{arch} '{filter}': {made:?}");
     made
 }
@@ -34,27 +35,35 @@ fn setup(arch: &str) -> Setup {
 
 #[test]
 fn a_bundle_of_clangs_code_is_right_on_the_simulated_card() {
-    setup("gfx1100").run("a_bundle_of_clangs_code_is_right_on_the_simulated_card", TEMPORARY, || {
-        let folder = tempfile::tempdir().unwrap();
-        // One family with LDS and several buffers, at both wave widths.
-        let made = export("gfx1100", "attend", 2 * LIMIT, folder.path());
-        assert!(made.cases > 4 && made.left_out.is_empty(), "{made:?}");
-        let on_disk: u64 = files(folder.path()).iter().map(|f| f.metadata().unwrap().len()).sum();
-        assert_eq!(on_disk, made.bytes);
-        assert!(on_disk < 2 * LIMIT, "{on_disk} bytes");
-        let bundle = Bundle::open(folder.path()).unwrap();
-        assert_eq!(bundle.cases(), made.cases);
-        // Its cache is empty, so whatever it did not compile came out of the bundle.
-        let empty = tempfile::tempdir().unwrap();
-        let engine = engine(empty.path(), WORKER, "hiprtc");
-        let device = engine.device("rocm:0").unwrap();
-        let verdicts = bundle.run(&device, &|_, _| {}).unwrap();
-        let failed: Vec<_> = verdicts.iter().filter(|v| v.failure.is_some()).collect();
-        assert!(failed.is_empty(), "{failed:?} {}", Simulated::here().fault(0));
-        assert_eq!(verdicts.len(), made.cases);
-        assert!(verdicts.iter().any(|v| v.case.ends_with("at wave 64")), "both wave widths are in it");
-        assert_eq!(engine.counts().compiled, 0, "all that ran came out of the bundle");
-    });
+    setup("gfx1100").run(
+        "a_bundle_of_clangs_code_is_right_on_the_simulated_card",
+        TEMPORARY,
+        || {
+            let folder = tempfile::tempdir().unwrap();
+            // One family with LDS and several buffers, at both wave widths.
+            let made = export("gfx1100", "attend", 2 * LIMIT, folder.path());
+            assert!(made.cases > 4 && made.left_out.is_empty(), "{made:?}");
+            let on_disk: u64 =
+                files(folder.path()).iter().map(|f| f.metadata().unwrap().len()).sum();
+            assert_eq!(on_disk, made.bytes);
+            assert!(on_disk < 2 * LIMIT, "{on_disk} bytes");
+            let bundle = Bundle::open(folder.path()).unwrap();
+            assert_eq!(bundle.cases(), made.cases);
+            // Its cache is empty, so whatever it did not compile came out of the bundle.
+            let empty = tempfile::tempdir().unwrap();
+            let engine = engine(empty.path(), WORKER, "hiprtc");
+            let device = engine.device("rocm:0").unwrap();
+            let verdicts = bundle.run(&device, &|_, _| {}).unwrap();
+            let failed: Vec<_> = verdicts.iter().filter(|v| v.failure.is_some()).collect();
+            assert!(failed.is_empty(), "{failed:?} {}", Simulated::here().fault(0));
+            assert_eq!(verdicts.len(), made.cases);
+            assert!(
+                verdicts.iter().any(|v| v.case.ends_with("at wave 64")),
+                "both wave widths are in it"
+            );
+            assert_eq!(engine.counts().compiled, 0, "all that ran came out of the bundle");
+        },
+    );
 }
 
 #[test]
@@ -72,7 +81,11 @@ fn a_bundle_with_one_flipped_byte_is_refused() {
                 bad[at] ^= 1;
                 std::fs::write(&file, &bad).unwrap();
                 let refused = Bundle::open(folder.path());
-                assert!(refused.is_err(), "byte {at} of {} flipped, and nobody noticed", file.display());
+                assert!(
+                    refused.is_err(),
+                    "byte {at} of {} flipped, and nobody noticed",
+                    file.display()
+                );
             }
             std::fs::write(&file, &good).unwrap();
         }
@@ -88,8 +101,9 @@ fn a_wrong_result_is_a_bad_verdict() {
         // Another oracle, with sums that fit it: as if the device had computed something else.
         let manifest = folder.path().join("manifest.json");
         let text = std::fs::read_to_string(&manifest).unwrap();
-        let spoiled =
-            text.replace("\"must_be\": \"exactly\"", "\"must_be\": \"unchanged\"").replace("\"content\"", "\"note\"");
+        let spoiled = text
+            .replace("\"must_be\": \"exactly\"", "\"must_be\": \"unchanged\"")
+            .replace("\"content\"", "\"note\"");
         assert_ne!(text, spoiled);
         std::fs::write(&manifest, &spoiled).unwrap();
         let sums = folder.path().join("SHA256SUMS");
@@ -97,7 +111,8 @@ fn a_wrong_result_is_a_bad_verdict() {
         let listed = std::fs::read_to_string(&sums).unwrap();
         std::fs::write(&sums, listed.replace(&digest(&text), &digest(&spoiled))).unwrap();
         let bundle = Bundle::open(folder.path()).unwrap();
-        let device = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
+        let device =
+            engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
         let verdicts = bundle.run(&device, &|_, _| {}).unwrap();
         assert_eq!(verdicts.len(), made.cases);
         assert!(verdicts.iter().all(|v| v.failure.is_some()), "{verdicts:?}");
@@ -109,7 +124,8 @@ fn a_bundle_for_another_card_is_not_run() {
     setup("gfx1030").run("a_bundle_for_another_card_is_not_run", TEMPORARY, || {
         let folder = tempfile::tempdir().unwrap();
         export("gfx1100", "argmax", LIMIT, folder.path());
-        let device = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
+        let device =
+            engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc").device("rocm:0").unwrap();
         let refused = Bundle::open(folder.path()).unwrap().run(&device, &|_, _| {});
         assert!(matches!(refused, Err(BundleError::Arch { .. })), "{refused:?}");
     });

@@ -1,10 +1,12 @@
-//! What must be another code object, and what must not: the engine and its cache on the simulated device,
-//! whose compiler is a library that these tests copy, move and replace.
+//! What must be another code object, and what must not: the engine and its cache on the simulated
+//! device, whose compiler is a library that these tests copy, move and replace.
 
 mod common;
 
 use common::TEMPORARY;
-use kjit_engine::{Config, Constants, Engine, Geometry, Isolation, Job, Options, Source, Target, args};
+use kjit_engine::{
+    Config, Constants, Engine, Geometry, Isolation, Job, Options, Source, Target, args,
+};
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{self, Setup};
 use std::path::{Path, PathBuf};
@@ -27,7 +29,13 @@ fn engine(dir: &Path, compiler: &Path) -> Engine {
 fn engine_beside(layer: &Path, dir: &Path, compiler: &Path) -> Engine {
     let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir).read_only(layer);
     let isolation = Isolation::Worker(PathBuf::from(WORKER));
-    Engine::new(Config::new().cache(cache).isolation(isolation).compiler_kind("hiprtc").compiler_path(compiler))
+    Engine::new(
+        Config::new()
+            .cache(cache)
+            .isolation(isolation)
+            .compiler_kind("hiprtc")
+            .compiler_path(compiler),
+    )
 }
 
 /// A kernel that writes what its header says, plus a constant.
@@ -52,7 +60,8 @@ fn compiled(engine: &Engine) -> u64 {
 }
 
 #[test]
-fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys() {
+fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys()
+{
     let test = "a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_code_under_new_keys";
     Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
@@ -70,7 +79,8 @@ fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_c
         // The running process notices at its next compile, and nobody has to do it again by hand.
         let next = running.compile(&job("#define VALUE 1", 2)).unwrap();
         assert_eq!((compiled(&running), running.counts().failed), (2, 0));
-        // The next process has the new one's code of what was compiled since, and none of the old one's.
+        // The next process has the new one's code of what was compiled since, and none of the old
+        // one's.
         let fresh = engine(&cache, &compiler);
         assert_eq!(fresh.compile(&job("#define VALUE 1", 2)).unwrap().digest(), next.digest());
         assert_eq!(compiled(&fresh), 0, "it was kept under the old compiler's key");
@@ -78,7 +88,14 @@ fn a_compiler_replaced_under_the_same_version_while_the_process_runs_makes_new_c
         assert_eq!(compiled(&fresh), 1, "the old compiler's code was taken for the new one's");
         let builds = fresh.cache().list();
         assert_eq!(builds.len(), 3);
-        assert_eq!(builds.iter().map(|e| e.key.source().digest()).collect::<std::collections::BTreeSet<_>>().len(), 2);
+        assert_eq!(
+            builds
+                .iter()
+                .map(|e| e.key.source().digest())
+                .collect::<std::collections::BTreeSet<_>>()
+                .len(),
+            2
+        );
         assert_ne!(again.digest(), old.digest());
     });
 }
@@ -95,7 +112,9 @@ fn a_changed_header_or_constant_is_compiled_anew_and_its_own_code_runs() {
         let answer = |header: &str, more: i32| {
             let module = engine.load(&device, &job(header, more)).unwrap();
             let out = stream.upload(&[0u32]).unwrap();
-            stream.put(&module.kernel("answer").unwrap(), &Geometry::new(1, 64), &args![&out]).unwrap();
+            stream
+                .put(&module.kernel("answer").unwrap(), &Geometry::new(1, 64), &args![&out])
+                .unwrap();
             (stream.read(&out).unwrap()[0], compiled(&engine))
         };
         assert_eq!(answer("#define VALUE 10", 1), (11, 1));
@@ -118,8 +137,10 @@ fn the_same_compiler_and_cache_under_other_paths_are_hits() {
         }
         let here = engine(&at("here/cache"), &at("here/libhiprtc.so.6"));
         here.compile(&job("#define VALUE 1", 1)).unwrap();
-        let moved =
-            std::process::Command::new("cp").arg("-r").args([at("here/cache"), at("in a container/cache")]).status();
+        let moved = std::process::Command::new("cp")
+            .arg("-r")
+            .args([at("here/cache"), at("in a container/cache")])
+            .status();
         assert!(moved.unwrap().success());
         let there = engine(&at("in a container/cache"), &at("in a container/libhiprtc.so.6"));
         there.compile(&job("#define VALUE 1", 1)).unwrap();
@@ -150,7 +171,10 @@ fn what_tells_something_of_the_compiler_is_taken_from_no_other_while_one_is_here
         assert_eq!((compiled(&here), compiled(&again)), (1, 0));
         // Its own in a pack is its own.
         let packed = engine_beside(&path("home"), &path("third"), &one);
-        assert_eq!((packed.compile_own(&asked).unwrap().digest(), compiled(&packed)), (own.digest(), 0));
+        assert_eq!(
+            (packed.compile_own(&asked).unwrap().digest(), compiled(&packed)),
+            (own.digest(), 0)
+        );
         // Where nothing compiles, what there is counts.
         let none = engine_beside(&path("pack"), &path("fourth"), &path("none"));
         assert_eq!(none.compile_own(&asked).unwrap().digest(), made.digest());

@@ -1,5 +1,5 @@
-//! Drafted tokens on a simulated AMD device: a few of one sequence go through a program of their own, which
-//! chooses what tokens one by one would, whatever is drafted.
+//! Drafted tokens on a simulated AMD device: a few of one sequence go through a program of their
+//! own, which chooses what tokens one by one would, whatever is drafted.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -17,10 +17,18 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const ARCH: &str = "gfx1100";
 
-/// With keys and values in pages, or not; room for a prompt that ends before the first page does, and what comes behind it.
+/// With keys and values in pages, or not; room for a prompt that ends before the first page does,
+/// and what comes behind it.
 fn options(paged: bool) -> OpenOptions {
     let paged = paged.then_some(3 * PAGE);
-    OpenOptions { prefill_chunk: Some(16), threads: 2, drafts: true, sequences: 2, paged, ..OpenOptions::new(160) }
+    OpenOptions {
+        prefill_chunk: Some(16),
+        threads: 2,
+        drafts: true,
+        sequences: 2,
+        paged,
+        ..OpenOptions::new(160)
+    }
 }
 
 fn open(engine: &Engine, gguf: &Arc<Gguf>, paged: bool) -> Session {
@@ -41,8 +49,8 @@ fn like(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions) ->
     session.fork(base.0, usize::MAX, how.clone()).unwrap()
 }
 
-/// Behind a prompt so many tokens are chosen, `most` drafted at once. A draft is what comes without, but for each
-/// third one, whose token at place `wrong` is another.
+/// Behind a prompt so many tokens are chosen, `most` drafted at once. A draft is what comes
+/// without, but for each third one, whose token at place `wrong` is another.
 fn drafted(
     session: &mut Session,
     base: &(SequenceId, u32),
@@ -57,14 +65,17 @@ fn drafted(
     let mut steps = 0;
     while chosen.len() < plain.len() {
         let at = chosen.len();
-        let mut draft: Vec<u32> = plain.iter().skip(at).take(if at == 0 { 0 } else { most }).copied().collect();
+        let mut draft: Vec<u32> =
+            plain.iter().skip(at).take(if at == 0 { 0 } else { most }).copied().collect();
         if let Some(one) = draft.get_mut(wrong).filter(|_| steps % 3 == 2) {
             *one = (*one + 1) % 250;
         }
         tokens.extend(&draft);
         let before = session.len(id).unwrap() + tokens.len() - draft.len();
         let work = Work { sequence: id, tokens: &tokens, want: Want::Drafted(draft.len()) };
-        let Some(Given::Tokens(ids)) = session.step(&[work]).unwrap().pop() else { panic!("no tokens") };
+        let Some(Given::Tokens(ids)) = session.step(&[work]).unwrap().pop() else {
+            panic!("no tokens")
+        };
         assert_eq!(session.len(id).unwrap(), before + ids.len() - 1);
         chosen.extend(&ids);
         tokens = vec![*ids.last().unwrap()];
@@ -75,7 +86,12 @@ fn drafted(
     (chosen, steps)
 }
 
-fn plain(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions, n: usize) -> Vec<u32> {
+fn plain(
+    session: &mut Session,
+    base: &(SequenceId, u32),
+    how: &SampleOptions,
+    n: usize,
+) -> Vec<u32> {
     let id = like(session, base, how);
     let mut chosen = vec![];
     let mut sink = |_: SequenceId, token| {
@@ -90,18 +106,22 @@ fn plain(session: &mut Session, base: &(SequenceId, u32), how: &SampleOptions, n
 #[test]
 fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup = Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(ARCH).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run("what_is_drafted_on_simulated_gfx1100_changes_no_token", TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options(false) });
+        let mut host =
+            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options(false) });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let before = Simulated::here().alive();
         let greedy = SampleOptions::default();
-        let drawn = SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
+        let drawn =
+            SampleOptions { temperature: 0.8, top_k: 40, seed: 7, ..SampleOptions::default() };
         for (paged, how) in [(false, greedy), (true, drawn)] {
             let mut session = open(&engine, &gguf, paged);
-            // What others begin with; what they draft is in the second slot, and in a copy of a page.
+            // What others begin with; what they draft is in the second slot, and in a copy of a
+            // page.
             let (prompt, first) = (prompt(paged), session.add(SampleOptions::default()).unwrap());
             let base = (first, *prompt.last().unwrap());
             session.feed(first, &prompt[..prompt.len() - 1], Want::Nothing).unwrap();
@@ -126,7 +146,11 @@ fn what_is_drafted_on_simulated_gfx1100_changes_no_token() {
             }
         }
         assert_eq!(Simulated::here().fault(0), "");
-        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the device is given back"
+        );
     });
 }
 
@@ -140,7 +164,9 @@ fn goes_round(session: &mut Session) {
         session.decode(&[(id, &round)], &mut |_, id| push(&mut ids[0], id)).unwrap();
         session.remove(id).unwrap();
         let id = session.add(how.clone()).unwrap();
-        let drafts = lookup::decode(session, id, round.clone(), 16, &mut |id| push(&mut ids[1], id)).unwrap();
+        let drafts =
+            lookup::decode(session, id, round.clone(), 16, &mut |id| push(&mut ids[1], id))
+                .unwrap();
         session.remove(id).unwrap();
         assert_eq!(ids[0], ids[1], "{drafts:?}");
         // Whether they pay by the simulator's clock is open; what was tried was right.

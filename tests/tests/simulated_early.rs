@@ -1,6 +1,7 @@
-//! Starting before every kernel is there, with a compiler that takes its time: tokens come before it has
-//! ended, the kernels for prompts take over between two tokens, logits are the host's before and after, a token
-//! that is to be one launch becomes it between two, and a kernel that fails meanwhile is an error.
+//! Starting before every kernel is there, with a compiler that takes its time: tokens come before
+//! it has ended, the kernels for prompts take over between two tokens, logits are the host's before
+//! and after, a token that is to be one launch becomes it between two, and a kernel that fails
+//! meanwhile is an error.
 
 use kjit_engine::Engine;
 use kjit_model::gguf::Gguf;
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-// Architectures and options are those of the tests of whole models, so that kernels are compiled for the CPU
-// once.
+// Architectures and options are those of the tests of whole models, so that kernels are compiled
+// for the CPU once.
 
 struct Model {
     gguf: Arc<Gguf>,
@@ -46,7 +47,13 @@ impl Model {
     /// Opens with what is in the cache; `early` or not.
     fn open(&self, engine: &Engine, early: bool) -> Result<Session, SessionError> {
         let options = OpenOptions { early, ..self.options.clone() };
-        Session::on_gpu(engine, &engine.device("rocm:0").unwrap(), &self.gguf, self.graph.clone(), &options)
+        Session::on_gpu(
+            engine,
+            &engine.device("rocm:0").unwrap(),
+            &self.gguf,
+            self.graph.clone(),
+            &options,
+        )
     }
 
     fn early(&self, cache: &std::path::Path) -> One {
@@ -74,7 +81,11 @@ fn setup(arch: &str, slow: &str, refuse: &str) -> Setup {
 fn compiled(gpu: &mut One, probe: &[u32]) {
     let until = Instant::now() + Duration::from_secs(60);
     while late(gpu).status().swapped_at.is_none() {
-        assert!(Instant::now() < until, "the kernels for prompts never came: {:?}", late(gpu).status());
+        assert!(
+            Instant::now() < until,
+            "the kernels for prompts never came: {:?}",
+            late(gpu).status()
+        );
         let len = gpu.tokens();
         std::thread::sleep(Duration::from_millis(100));
         gpu.feed(probe, Want::Nothing).unwrap();
@@ -88,27 +99,36 @@ fn tokens_come_first(test: &str, name: &str, arch: &str) {
         let cache = tempfile::tempdir().unwrap();
         let mut gpu = model.early(cache.path());
         let first = late(&gpu).status();
-        assert!(first.late > 0 && first.single == 0 && first.swapped_at.is_none(), "{name}: {first:?}");
+        assert!(
+            first.late > 0 && first.single == 0 && first.swapped_at.is_none(),
+            "{name}: {first:?}"
+        );
         let mut host = model.host();
         let ids: Vec<u32> = (0..60).map(|i| (i * 101 + 5) % host.n_vocab() as u32).collect();
         // 7 tokens one by one, while the compiler sleeps.
-        let (want, got) = (host.feed(&ids[..7], Want::Last).unwrap(), gpu.feed(&ids[..7], Want::Last).unwrap());
+        let (want, got) =
+            (host.feed(&ids[..7], Want::Last).unwrap(), gpu.feed(&ids[..7], Want::Last).unwrap());
         let status = late(&gpu).status();
         assert_eq!((status.single, status.swapped_at), (6, None), "{name}: tokens came first");
         let mut seen = vec![off(&got, &want)];
-        // The rest of the sequence with the kernels for prompts: what the single ones left in the cache is
-        // read by them.
+        // The rest of the sequence with the kernels for prompts: what the single ones left in the
+        // cache is read by them.
         compiled(&mut gpu, &ids[7..9]);
         assert_eq!(late(&gpu).status().swapped_at, Some(7), "{name}");
         for part in [&ids[7..50], &ids[50..51], &ids[51..]] {
-            let (want, got) = (host.feed(part, Want::Last).unwrap(), gpu.feed(part, Want::Last).unwrap());
+            let (want, got) =
+                (host.feed(part, Want::Last).unwrap(), gpu.feed(part, Want::Last).unwrap());
             seen.push(off(&got, &want));
         }
         let single = late(&gpu).status().single;
         eprintln!("{name}: off by {seen:?} of the norm, {single} tokens one by one");
-        // As the tests of whole models: see there for what half precision and a changed expert cost.
+        // As the tests of whole models: see there for what half precision and a changed expert
+        // cost.
         seen.sort_by(f64::total_cmp);
-        assert!(seen[1] < 4e-3 && seen[3] < 5e-2, "{name}: logits are off by {seen:?} of their norm");
+        assert!(
+            seen[1] < 4e-3 && seen[3] < 5e-2,
+            "{name}: logits are off by {seen:?} of their norm"
+        );
         late(&gpu).finish(Duration::from_secs(30)).unwrap();
         assert_eq!(Simulated::here().fault(0), "");
         // The next start finds all of it.
@@ -131,7 +151,11 @@ fn tokens_come_before_the_compiler_has_ended_and_its_kernels_take_over_between_t
 
 #[test]
 fn experts_take_over_between_two_tokens() {
-    tokens_come_first("experts_take_over_between_two_tokens", "tiny-moe-q4_k_m.gguf", "gfx90a:sramecc+:xnack-");
+    tokens_come_first(
+        "experts_take_over_between_two_tokens",
+        "tiny-moe-q4_k_m.gguf",
+        "gfx90a:sramecc+:xnack-",
+    );
 }
 
 #[test]
@@ -157,7 +181,10 @@ fn a_kernel_that_fails_behind_the_work_is_an_error_of_the_feed_that_wants_it() {
             }
             assert!(Instant::now() < until, "no error came");
         };
-        assert!(error.contains("flash") && error.contains("refused") && !error.contains('\n'), "{error}");
+        assert!(
+            error.contains("flash") && error.contains("refused") && !error.contains('\n'),
+            "{error}"
+        );
         assert_eq!(gpu.tokens(), 3, "nothing was fed");
         // It stays so, and is told at the end too.
         assert_eq!(gpu.feed(&[4, 5], Want::Last).unwrap_err().to_string(), error);
@@ -185,12 +212,15 @@ fn an_end_that_does_not_wait_leaves_what_was_not_begun() {
     });
 }
 
-/// A model whose tokens are to be one launch. Its kernel is that of the test of late waves, so that it is compiled
-/// for the CPU once.
+/// A model whose tokens are to be one launch. Its kernel is that of the test of late waves, so that
+/// it is compiled for the CPU once.
 fn one_launch() -> Option<Model> {
     let model = model("tiny-llama-q4_k_m.gguf")?;
     let (persistent, probe, prefill_chunk) = (Persistence::On, Probe::Delays, Some(8));
-    Some(Model { options: OpenOptions { persistent, probe, prefill_chunk, ..model.options }, ..model })
+    Some(Model {
+        options: OpenOptions { persistent, probe, prefill_chunk, ..model.options },
+        ..model
+    })
 }
 
 #[test]
@@ -202,8 +232,10 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
         let [all, none] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let greedy = SampleOptions::default();
         let launches = OpenOptions { persistent: Persistence::Off, ..model.options.clone() };
-        let launches = Model { gguf: Arc::clone(&model.gguf), graph: model.graph.clone(), options: launches };
-        let mut launches = One::of(launches.open(&engine(all.path(), WORKER, "hiprtc"), false).unwrap());
+        let launches =
+            Model { gguf: Arc::clone(&model.gguf), graph: model.graph.clone(), options: launches };
+        let mut launches =
+            One::of(launches.open(&engine(all.path(), WORKER, "hiprtc"), false).unwrap());
         let want = launches.generate(&[5], TOKENS, greedy.clone());
 
         let mut gpu = model.early(none.path());
@@ -220,8 +252,16 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
         })
         .unwrap();
         let at = early.status().one_launch_at;
-        assert_eq!((first, ids), (Some((None, true)), want.clone()), "tokens came first, and are those of launches");
-        assert!(at.is_some_and(|at| (1..TOKENS).contains(&at)), "it took over: {:?}", early.status());
+        assert_eq!(
+            (first, ids),
+            (Some((None, true)), want.clone()),
+            "tokens came first, and are those of launches"
+        );
+        assert!(
+            at.is_some_and(|at| (1..TOKENS).contains(&at)),
+            "it took over: {:?}",
+            early.status()
+        );
         assert!(gpu.on_gpu().persistent().is_some());
         // It stays.
         gpu.truncate(0);
@@ -233,7 +273,10 @@ fn a_token_becomes_one_launch_between_two_when_its_kernel_is_compiled() {
         let engine = engine(none.path(), WORKER, "hiprtc");
         let again = model.open(&engine, true).unwrap();
         let gpu = again.gpu().unwrap();
-        assert!(gpu.persistent().is_some() && !gpu.early().is_some_and(|early| early.status().one_launch_late));
+        assert!(
+            gpu.persistent().is_some()
+                && !gpu.early().is_some_and(|early| early.status().one_launch_late)
+        );
     });
 }
 
@@ -254,7 +297,10 @@ fn a_kernel_of_a_whole_token_that_fails_behind_the_work_is_an_error_of_a_token()
             }
             assert!(Instant::now() < until, "no error came");
         };
-        assert!(error.contains("persistent") && error.contains("refused") && !error.contains('\n'), "{error}");
+        assert!(
+            error.contains("persistent") && error.contains("refused") && !error.contains('\n'),
+            "{error}"
+        );
         assert_eq!(gpu.tokens(), 1, "nothing was fed");
         assert_eq!(gpu.feed(&[4], Want::Last).unwrap_err().to_string(), error);
         assert_eq!(late(&gpu).finish(Duration::ZERO).unwrap_err().to_string(), error);

@@ -1,5 +1,6 @@
-//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and a runtime of which any
-//! call may fail. Each test runs in a process of its own, whose HIP runtime is the simulated one.
+//! The engine on simulated AMD devices: memory, streams, events, graphs, leaks, and a runtime of
+//! which any call may fail. Each test runs in a process of its own, whose HIP runtime is the
+//! simulated one.
 
 mod common;
 #[path = "../../engine/examples/saxpy.rs"]
@@ -26,7 +27,11 @@ fn saxpy_is_right_at_odd_sizes_and_touches_nothing_else() {
                     let (dx, dy) = (stream.upload(&x).unwrap(), stream.upload(&y).unwrap());
                     let grid = (n as u32).div_ceil(BLOCK);
                     stream
-                        .put(&b.kernel("saxpy"), &Geometry::new(grid, BLOCK), &args![&dx, &dy, 3.0f32, n as u32])
+                        .put(
+                            &b.kernel("saxpy"),
+                            &Geometry::new(grid, BLOCK),
+                            &args![&dx, &dy, 3.0f32, n as u32],
+                        )
                         .unwrap();
                     let got = stream.read(&dy).unwrap();
                     let want: Vec<f32> = x.iter().zip(&y).map(|(x, y)| 3.0 * x + y).collect();
@@ -59,7 +64,8 @@ fn a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves() {
         let stream = here.stream().unwrap();
         let near = stream.upload(&[1u32; 4]).unwrap();
         let far = there.stream().unwrap().upload(&[2u32; 4]).unwrap();
-        let (near_host, far_host) = (here.pinned::<u32>(4).unwrap(), there.pinned::<u32>(4).unwrap());
+        let (near_host, far_host) =
+            (here.pinned::<u32>(4).unwrap(), there.pinned::<u32>(4).unwrap());
         for refused in [
             stream.write(&far, &[3; 4]),
             stream.read(&far).map(drop),
@@ -80,22 +86,32 @@ fn a_copy_by_a_stream_of_another_device_is_refused_before_an_address_leaves() {
 
 #[test]
 fn arguments_of_every_size_arrive_and_the_block_shares_its_memory() {
-    Setup::devices("gfx942").run("arguments_of_every_size_arrive_and_the_block_shares_its_memory", TEMPORARY, || {
-        let b = Bench::new("rocm:0");
-        let stream = b.device.stream().unwrap();
-        let x: Vec<f32> = (0..BLOCK).map(|i| i as f32).collect();
-        let (dx, dy) = (stream.upload(&x).unwrap(), b.device.buffer::<f32>(BLOCK as usize).unwrap());
-        #[repr(C)]
-        #[derive(Clone, Copy)]
-        struct Pair(i32, [f32; 3]);
-        let pair = Pair(-5, [0.0, 0.25, 0.0]);
-        let bytes: Vec<u8> =
-            pair.0.to_le_bytes().into_iter().chain(pair.1.into_iter().flat_map(f32::to_le_bytes)).collect();
-        let all = args![&dx, &dy, kjit_engine::Arg::Bytes(&bytes), 4u8, 0.5f64];
-        stream.put(&b.kernel("mixed"), &Geometry::new(1, BLOCK), &all).unwrap();
-        let want: Vec<f32> = (0..BLOCK).map(|i| (BLOCK - 1 - i) as f32 + 1.0 + 0.5 - 5.0).collect();
-        assert_eq!(stream.read(&dy).unwrap(), want);
-    });
+    Setup::devices("gfx942").run(
+        "arguments_of_every_size_arrive_and_the_block_shares_its_memory",
+        TEMPORARY,
+        || {
+            let b = Bench::new("rocm:0");
+            let stream = b.device.stream().unwrap();
+            let x: Vec<f32> = (0..BLOCK).map(|i| i as f32).collect();
+            let (dx, dy) =
+                (stream.upload(&x).unwrap(), b.device.buffer::<f32>(BLOCK as usize).unwrap());
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            struct Pair(i32, [f32; 3]);
+            let pair = Pair(-5, [0.0, 0.25, 0.0]);
+            let bytes: Vec<u8> = pair
+                .0
+                .to_le_bytes()
+                .into_iter()
+                .chain(pair.1.into_iter().flat_map(f32::to_le_bytes))
+                .collect();
+            let all = args![&dx, &dy, kjit_engine::Arg::Bytes(&bytes), 4u8, 0.5f64];
+            stream.put(&b.kernel("mixed"), &Geometry::new(1, BLOCK), &all).unwrap();
+            let want: Vec<f32> =
+                (0..BLOCK).map(|i| (BLOCK - 1 - i) as f32 + 1.0 + 0.5 - 5.0).collect();
+            assert_eq!(stream.read(&dy).unwrap(), want);
+        },
+    );
 }
 
 #[test]
@@ -104,15 +120,22 @@ fn waves_are_as_wide_as_the_kernel_asked_on_each_family() {
         "waves_are_as_wide_as_the_kernel_asked_on_each_family",
         TEMPORARY,
         || {
-            for (name, wave) in [("rocm:0", 32), ("rocm:0", 64), ("rocm:1", 64), ("rocm:2", 32), ("rocm:2", 64)] {
+            for (name, wave) in
+                [("rocm:0", 32), ("rocm:0", 64), ("rocm:1", 64), ("rocm:2", 32), ("rocm:2", 64)]
+            {
                 let engine = engine(&cache(TEMPORARY).join("real"), WORKER, "hiprtc");
                 let device = engine.device(name).unwrap();
                 let module = engine.load(&device, &job(&device, wave)).unwrap();
                 let stream = device.stream().unwrap();
                 let out = device.buffer::<u32>(3 * BLOCK as usize).unwrap();
-                stream.put(&module.kernel("waves").unwrap(), &Geometry::new(3, BLOCK), &args![&out]).unwrap();
+                stream
+                    .put(&module.kernel("waves").unwrap(), &Geometry::new(3, BLOCK), &args![&out])
+                    .unwrap();
                 let want = wave * (wave - 1) / 2 + 10_000 * (wave / 2) + 1_000_000 * (wave - 1);
-                assert!(stream.read(&out).unwrap().iter().all(|v| *v == want), "{name} wave {wave}");
+                assert!(
+                    stream.read(&out).unwrap().iter().all(|v| *v == want),
+                    "{name} wave {wave}"
+                );
             }
         },
     );
@@ -137,7 +160,8 @@ fn a_persistent_kernel_with_a_grid_barrier_ends_because_its_blocks_are_resident(
         let words = stream.upload(&[0u32; 2]).unwrap();
         let out = b.device.buffer::<u32>(blocks as usize + 1).unwrap();
         let shape = Geometry::new(blocks + 1, BLOCK).cooperative(true);
-        let error = stream.put(&kernel, &shape, &args![&words, &out, blocks + 1]).unwrap_err().to_string();
+        let error =
+            stream.put(&kernel, &shape, &args![&words, &out, blocks + 1]).unwrap_err().to_string();
         assert!(error.contains("8 fit the device at once"), "{error}");
     });
 }
@@ -159,7 +183,8 @@ fn lds_and_new_memory_are_poison() {
 fn two_streams(b: &Bench, ordered: bool) -> bool {
     const N: usize = 300;
     let (first, second) = (b.device.stream().unwrap(), b.device.stream().unwrap());
-    // One arena for both: the engine orders what it can see, and must be told where streams share memory.
+    // One arena for both: the engine orders what it can see, and must be told where streams share
+    // memory.
     let arena: Arena = b.device.arena(8192).unwrap();
     let [x, y, z]: [DeviceBuffer<u32>; 3] = [0; 3].map(|_| arena.buffer(N).unwrap());
     for buffer in [&x, &y, &z] {
@@ -185,39 +210,47 @@ fn a_missing_event_between_streams_shows_and_a_present_one_orders_them() {
     Setup::devices("gfx1100").run(test, TEMPORARY, || {
         let b = Bench::new("rocm:0");
         assert!((0..50).all(|_| two_streams(&b, true)));
-        assert!((0..50).any(|_| !two_streams(&b, false)), "50 unordered pairs all ran in the order of the calls");
+        assert!(
+            (0..50).any(|_| !two_streams(&b, false)),
+            "50 unordered pairs all ran in the order of the calls"
+        );
     });
 }
 
 #[test]
 fn a_graph_replays_what_was_captured_and_takes_new_parameters() {
-    Setup::devices("gfx942").run("a_graph_replays_what_was_captured_and_takes_new_parameters", TEMPORARY, || {
-        let b = Bench::new("rocm:0");
-        let stream = b.device.stream().unwrap();
-        let (x, y) = (stream.upload(&[1.0f32; 200]).unwrap(), stream.upload(&[0.0f32; 200]).unwrap());
-        let (kernel, shape) = (b.kernel("saxpy"), Geometry::new(2, BLOCK));
-        let record = |a: f32| {
-            let (stream, kernel, x, y) = (&stream, &kernel, &x, &y);
-            move || {
-                stream.put(kernel, &shape, &args![x, y, a, 200u32])?;
-                stream.put(kernel, &shape, &args![x, y, 10.0 * a, 200u32])
+    Setup::devices("gfx942").run(
+        "a_graph_replays_what_was_captured_and_takes_new_parameters",
+        TEMPORARY,
+        || {
+            let b = Bench::new("rocm:0");
+            let stream = b.device.stream().unwrap();
+            let (x, y) =
+                (stream.upload(&[1.0f32; 200]).unwrap(), stream.upload(&[0.0f32; 200]).unwrap());
+            let (kernel, shape) = (b.kernel("saxpy"), Geometry::new(2, BLOCK));
+            let record = |a: f32| {
+                let (stream, kernel, x, y) = (&stream, &kernel, &x, &y);
+                move || {
+                    stream.put(kernel, &shape, &args![x, y, a, 200u32])?;
+                    stream.put(kernel, &shape, &args![x, y, 10.0 * a, 200u32])
+                }
+            };
+            let mut graph = stream.capture(record(1.0)).unwrap();
+            assert_eq!(graph.nodes(), 2);
+            assert_eq!(stream.read(&y).unwrap()[199], 0.0, "captured work does not run");
+            let before = b.device.counts();
+            for _ in 0..3 {
+                stream.replay(&graph).unwrap();
             }
-        };
-        let mut graph = stream.capture(record(1.0)).unwrap();
-        assert_eq!(graph.nodes(), 2);
-        assert_eq!(stream.read(&y).unwrap()[199], 0.0, "captured work does not run");
-        let before = b.device.counts();
-        for _ in 0..3 {
+            assert_eq!((b.device.counts() - before).allocations, 0);
+            assert_eq!(stream.read(&y).unwrap(), vec![33.0; 200]);
+            assert!(graph.update(&stream, record(2.0)).unwrap());
             stream.replay(&graph).unwrap();
-        }
-        assert_eq!((b.device.counts() - before).allocations, 0);
-        assert_eq!(stream.read(&y).unwrap(), vec![33.0; 200]);
-        assert!(graph.update(&stream, record(2.0)).unwrap());
-        stream.replay(&graph).unwrap();
-        assert_eq!(stream.read(&y).unwrap(), vec![55.0; 200]);
-        let other = |_: ()| stream.put(&kernel, &shape, &args![&x, &y, 1.0f32, 200u32]);
-        assert!(!graph.update(&stream, || other(())).unwrap(), "another shape");
-    });
+            assert_eq!(stream.read(&y).unwrap(), vec![55.0; 200]);
+            let other = |_: ()| stream.put(&kernel, &shape, &args![&x, &y, 1.0f32, 200u32]);
+            assert!(!graph.update(&stream, || other(())).unwrap(), "another shape");
+        },
+    );
 }
 
 #[test]
@@ -270,9 +303,11 @@ fn everything_is_given_back_when_it_is_dropped() {
             stream.copy_in(&pinned, &buffer).unwrap();
             stream.copy_out(&buffer, &pinned).unwrap();
             let module = b.engine.load(&b.device, &job(&b.device, 32)).unwrap();
-            let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[1.0f32; 64]).unwrap());
+            let (x, y) =
+                (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[1.0f32; 64]).unwrap());
             let kernel = module.kernel("saxpy").unwrap();
-            let launch = || stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+            let launch =
+                || stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
             let graph = stream.capture(launch).unwrap();
             stream.replay(&graph).unwrap();
         };
@@ -295,7 +330,8 @@ fn out_of_memory_says_what_was_asked_and_what_is_free_and_loses_nothing() {
         let before = Simulated::here().alive();
         let held = b.device.buffer::<u8>(600_000).unwrap();
         let error = b.device.buffer::<u8>(600_000).unwrap_err();
-        let kjit_engine::Error::OutOfMemory { asked: 600_000, free, total: 1_000_000, .. } = error else {
+        let kjit_engine::Error::OutOfMemory { asked: 600_000, free, total: 1_000_000, .. } = error
+        else {
             panic!("{error}")
         };
         assert!(free < 600_000);
@@ -316,7 +352,8 @@ fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
             let module = b.engine.load(&b.device, &job(&b.device, 32))?;
             let kernel = module.kernel("saxpy")?;
             let (x, y) = (stream.upload(&[1.0f32; 64])?, stream.upload(&[2.0f32; 64])?);
-            let launch = || stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
+            let launch =
+                || stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32]);
             let graph = stream.capture(launch)?;
             stream.replay(&graph)?;
             let event = b.device.event()?;
@@ -349,7 +386,8 @@ fn whichever_call_of_the_runtime_fails_the_error_names_it_and_nothing_leaks() {
                 simulated.fail(call, n, 1);
                 let error = work().unwrap_err().to_string();
                 // A launch is known by its kernel's name.
-                let named = error.contains(call.to_str().unwrap()) || error.starts_with("launch of 'saxpy'");
+                let named = error.contains(call.to_str().unwrap())
+                    || error.starts_with("launch of 'saxpy'");
                 assert!(named, "{call:?} {n}: {error}");
                 assert_eq!(simulated.alive().allocations, before.allocations, "{call:?} {n}");
                 assert_eq!(work().unwrap(), vec![3.0; 64], "after {call:?} {n}");
@@ -369,8 +407,11 @@ fn rocm_5_without_the_newer_calls_does_the_same_work() {
         let stream = b.device.stream().unwrap();
         let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
         let kernel = b.kernel("saxpy");
-        let graph =
-            stream.capture(|| stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])).unwrap();
+        let graph = stream
+            .capture(|| {
+                stream.put(&kernel, &Geometry::new(1, BLOCK), &args![&x, &y, 1.0f32, 64u32])
+            })
+            .unwrap();
         stream.replay(&graph).unwrap();
         assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
     });
@@ -395,13 +436,17 @@ fn what_clang_compiled_runs_and_runs_again_from_the_cache_without_any_compiler()
             let device = engine.device("rocm:0").unwrap();
             let module = engine.load(&device, &job(&device, 32)).unwrap();
             let stream = device.stream().unwrap();
-            let (x, y) = (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
+            let (x, y) =
+                (stream.upload(&[1.0f32; 64]).unwrap(), stream.upload(&[2.0f32; 64]).unwrap());
             let shape = Geometry::new(1, BLOCK);
-            stream.put(&module.kernel("saxpy").unwrap(), &shape, &args![&x, &y, 1.0f32, 64u32]).unwrap();
+            stream
+                .put(&module.kernel("saxpy").unwrap(), &shape, &args![&x, &y, 1.0f32, 64u32])
+                .unwrap();
             assert_eq!(stream.read(&y).unwrap(), vec![3.0; 64]);
             engine.counts()
         };
-        if engine(dir.path(), WORKER, "clang").compilers(kjit_engine::Vendor::Amd).found.is_empty() {
+        if engine(dir.path(), WORKER, "clang").compilers(kjit_engine::Vendor::Amd).found.is_empty()
+        {
             eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
             return;
         }

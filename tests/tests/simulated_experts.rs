@@ -1,5 +1,5 @@
-//! Experts on the CPU beside a simulated AMD device that has all else: the host's logits and tokens, alone and side by
-//! side, with less memory on the device.
+//! Experts on the CPU beside a simulated AMD device that has all else: the host's logits and
+//! tokens, alone and side by side, with less memory on the device.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan_for;
@@ -35,22 +35,33 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         off.extend(side_by_side::mixed(&mut alone, &mut host));
         drop(alone);
         let mut weights = whole;
-        // The CPU rounds rows to eight bits, as it does alone: where two experts' scores are near, another is chosen.
+        // The CPU rounds rows to eight bits, as it does alone: where two experts' scores are near,
+        // another is chosen.
         for (n, precise) in [(1, false), (99, true)] {
             let host_prompts = HostPrompts::Compute;
             let with = OpenOptions { host_experts: n, host_prompts, precise, ..here.clone() };
             let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
             let (taken, of) = (n.min(3), 3);
-            let said = format!("the CPU computes the experts of {taken} of {of} layers that have some");
+            let said =
+                format!("the CPU computes the experts of {taken} of {of} layers that have some");
             assert!(gpu.remarks().contains(&said), "{:?}", gpu.remarks());
-            assert!(gpu.plan().no_prompts.is_none(), "prompts go in pieces: {:?}", gpu.plan().no_prompts);
+            assert!(
+                gpu.plan().no_prompts.is_none(),
+                "prompts go in pieces: {:?}",
+                gpu.plan().no_prompts
+            );
             assert_eq!(gpu.plan().decode.pauses.len(), taken);
-            assert!(gpu.plan().memory.weights < weights, "{n}: {} of {weights}", gpu.plan().memory.weights);
+            assert!(
+                gpu.plan().memory.weights < weights,
+                "{n}: {} of {weights}",
+                gpu.plan().memory.weights
+            );
             weights = gpu.plan().memory.weights;
             let mut seen = side_by_side::scores(&mut session, &mut host, 3);
             if precise {
-                // Off as the device alone is: there one row has another expert, whose score is near.
+                // Off as the device alone is: there one row has another expert, whose score is
+                // near.
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 let gap = side_by_side::joining(&mut session, &mut host, 2);
                 assert!(gap < 0.05, "a token is {gap} below the host's choice");
@@ -66,7 +77,8 @@ fn experts_on_the_cpu_beside_simulated_gfx90a_give_the_hosts_logits() {
         assert_eq!(Simulated::here().fault(0), "");
         // What does not fit then is not streamed beside it.
         let memory = Some(weights / 2);
-        let error = all.open(&OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
+        let error =
+            all.open(&OpenOptions { host_experts: 1, memory, ..here }).err().unwrap().to_string();
         assert!(error.contains("a larger --host-experts"), "{error}");
     });
 }
@@ -94,7 +106,8 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
             assert_eq!(told.streamed, None, "a token's step copies nothing");
             // The ring is counted before anything is opened.
             let (part, ..) = experts_apart(&all.graph, n).unwrap();
-            let named = plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
+            let named =
+                plan_for(&all.engine, &part, &plan.target, &copying).unwrap().memory.total();
             let off = (named as f64 - told.peak as f64).abs() / told.peak as f64;
             assert!(off < 0.05, "{named} were named, {} are in use", told.peak);
             gpu.poison_ring();
@@ -114,23 +127,33 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
         assert!(copied.from >= 2 && copied.rate > 0.0, "{copied:?}");
         let [(one, takes), (most, longest)] = copied.computed.unwrap();
         assert!(one == 1 && most >= 1 && takes > 0.0 && longest > 0.0, "{copied:?}");
-        let said = format!("prompts of {} tokens and more have them copied to the card", copied.from);
+        let said =
+            format!("prompts of {} tokens and more have them copied to the card", copied.from);
         assert!(gpu.remarks().iter().any(|line| line.contains(&said)), "{:?}", gpu.remarks());
         let total = gpu.plan().memory.total();
         drop(session);
         // Where the ring has no room the CPU has prompts, too.
         let memory = Some(total - 1);
-        let session = all.open(&OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
+        let session =
+            all.open(&OpenOptions { memory, ..apart(99, HostPrompts::Measured) }).unwrap();
         let gpu = session.gpu().unwrap();
         assert!(gpu.copied().is_none() && gpu.plan().memory.total() < total);
-        assert!(gpu.remarks().iter().any(|line| line.contains("MiB of the card")), "{:?}", gpu.remarks());
+        assert!(
+            gpu.remarks().iter().any(|line| line.contains("MiB of the card")),
+            "{:?}",
+            gpu.remarks()
+        );
         drop(session);
         // Nor is a second copy of all experts made in the host's memory.
         (1..200).for_each(|n| Simulated::here().fail(c"hipHostRegister", n, 801));
         let mut session = all.open(&apart(99, HostPrompts::Copy)).unwrap();
         let gpu = session.gpu().unwrap();
         assert!(gpu.copied().is_none());
-        assert!(gpu.remarks().iter().any(|line| line.contains("cannot be locked")), "{:?}", gpu.remarks());
+        assert!(
+            gpu.remarks().iter().any(|line| line.contains("cannot be locked")),
+            "{:?}",
+            gpu.remarks()
+        );
         assert_eq!(prompts(&mut session).len(), want.len());
         drop(session);
         assert_eq!(Simulated::here().fault(0), "");
@@ -138,7 +161,8 @@ fn a_prompts_experts_copied_to_simulated_gfx90a_give_the_bits_of_the_device_alon
     });
 }
 
-/// The model with routers whose rows are of different lengths: some experts are chosen far more often than others.
+/// The model with routers whose rows are of different lengths: some experts are chosen far more
+/// often than others.
 fn skewed() -> PathBuf {
     let path = model_path(EXPERTS).unwrap();
     let gguf = Gguf::open(&path).unwrap();
@@ -190,11 +214,18 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             assert!(experts_here(&apart.graph).unwrap().ops == all.graph.ops);
             let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
-            assert!(gpu.remarks().iter().any(|line| line.starts_with(&apart.to_string())), "{:?}", gpu.remarks());
+            assert!(
+                gpu.remarks().iter().any(|line| line.starts_with(&apart.to_string())),
+                "{:?}",
+                gpu.remarks()
+            );
             let counts = gpu.hot().unwrap();
             assert_eq!((counts.layers, counts.places, counts.chosen), (3, apart.places, 0));
             // What takes part in it is counted before anything is opened.
-            let named = plan_for(&all.engine, &apart.graph, &gpu.plan().target, &with).unwrap().memory.total();
+            let named = plan_for(&all.engine, &apart.graph, &gpu.plan().target, &with)
+                .unwrap()
+                .memory
+                .total();
             let peak = gpu.statistics().peak;
             let off = (named as f64 - peak as f64).abs() / peak as f64;
             assert!(off < 0.05, "{named} were named, {peak} are in use");
@@ -203,8 +234,8 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             let (mut worst, mut first) = (0f32, None);
             for (at, want) in want.iter().enumerate() {
                 let row = session.feed(id, &[ids[at]], Want::Last).unwrap();
-                let gap =
-                    want[ids[at + 1] as usize] - want[(0..).zip(&row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0];
+                let gap = want[ids[at + 1] as usize]
+                    - want[(0..).zip(&row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0];
                 worst = worst.max(gap);
                 if at == 11 {
                     first = session.gpu().unwrap().hot();
@@ -218,10 +249,16 @@ fn hot_experts_on_simulated_gfx90a_take_the_places_of_others_and_give_the_same_t
             assert_eq!(last.chosen, 80 * 3 * 4);
             assert!(last.brought >= 5, "{last}");
             let rate = |from: u64, to: u64, of: u64| (to - from) as f64 / of as f64;
-            let (early, late) =
-                (rate(0, first.hit, first.chosen), rate(first.hit, last.hit, last.chosen - first.chosen));
-            assert!(late > early + 0.1 && late > 0.6, "{early} of them were there at first, then {late}");
-            // Prompts, which go through copied experts or through both, and behind them tokens again.
+            let (early, late) = (
+                rate(0, first.hit, first.chosen),
+                rate(first.hit, last.hit, last.chosen - first.chosen),
+            );
+            assert!(
+                late > early + 0.1 && late > 0.6,
+                "{early} of them were there at first, then {late}"
+            );
+            // Prompts, which go through copied experts or through both, and behind them tokens
+            // again.
             session.remove(id).unwrap();
             let rows = prompts(&mut session);
             for (row, whole) in rows.iter().flatten().zip(whole.iter().flatten()) {
@@ -250,8 +287,13 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
     }
     setup("gfx90a:sramecc+:xnack-").run(test, TEMPORARY, || {
         let all = Several::new(EXPERTS, TEMPORARY, WORKER);
-        let here = OpenOptions { precise: true, host_prompts: HostPrompts::Compute, ..options(KvType::F16) };
-        let mut host = One::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
+        let here = OpenOptions {
+            precise: true,
+            host_prompts: HostPrompts::Compute,
+            ..options(KvType::F16)
+        };
+        let mut host =
+            One::cpu(&all.gguf, &all.graph, &OpenOptions { sequences: 1, ..here.clone() });
         let off = side_by_side::scores(&mut all.open(&here).unwrap(), &mut host, 3);
         // Two of three layers; the experts of the third are the device's.
         let with = OpenOptions { host_experts: 2, hot_experts: Some(1 << 20), ..here };
@@ -263,13 +305,20 @@ fn hot_experts_of_some_layers_on_simulated_gfx90a_serve_sequences_side_by_side()
         Simulated::here().poison(gpu.plan());
         let seen = side_by_side::scores(&mut session, &mut host, 3);
         // Off as the device alone is: where two experts' scores are near, another is chosen.
-        assert!(seen.iter().zip(&off).all(|(x, off)| *x < off + 1e-3), "logits are off by {seen:?}, not {off:?}");
+        assert!(
+            seen.iter().zip(&off).all(|(x, off)| *x < off + 1e-3),
+            "logits are off by {seen:?}, not {off:?}"
+        );
         let gap = side_by_side::joining(&mut session, &mut host, 2);
         assert!(gap < 0.05, "a token is {gap} below the host's choice");
         let counts = session.gpu().unwrap().hot().unwrap();
         assert_eq!((counts.layers, counts.places), (2, apart.places));
-        // Each token chooses four in each of the two; some of them the device has, and the CPU computes the others.
-        assert!(counts.chosen.is_multiple_of(8) && counts.hit > 0 && counts.hit < counts.chosen, "{counts}");
+        // Each token chooses four in each of the two; some of them the device has, and the CPU
+        // computes the others.
+        assert!(
+            counts.chosen.is_multiple_of(8) && counts.hit > 0 && counts.hit < counts.chosen,
+            "{counts}"
+        );
         assert_eq!(Simulated::here().fault(0), "");
     });
 }

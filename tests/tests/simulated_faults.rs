@@ -1,5 +1,5 @@
-//! Whatever a kernel does wrong is one sentence that names the kernel, the wrong, the block and the thread;
-//! and after it nothing works on that device any more.
+//! Whatever a kernel does wrong is one sentence that names the kernel, the wrong, the block and the
+//! thread; and after it nothing works on that device any more.
 
 mod common;
 
@@ -43,15 +43,19 @@ macro_rules! wrongs {
     )*};
 }
 wrongs! {
-    a_read_one_element_behind_a_buffer_is_a_fault: "reads_behind", 101, 2, "reads outside of what it was given";
-    a_read_far_behind_a_buffer_is_a_fault: "reads_behind", 1 << 20, 2, "reads outside of what it was given";
-    a_write_before_a_buffer_is_a_fault: "writes_before", 1, 1, "writes outside of what it was given";
+    a_read_one_element_behind_a_buffer_is_a_fault: "reads_behind", 101, 2, "reads outside of what \
+        it was given";
+    a_read_far_behind_a_buffer_is_a_fault: "reads_behind", 1 << 20, 2, "reads outside of what it \
+        was given";
+    a_write_before_a_buffer_is_a_fault: "writes_before", 1, 1, "writes outside of what it \
+        was given";
     a_vector_load_off_its_alignment_is_a_fault: "unaligned", 8, 2, "unaligned";
     a_word_load_off_its_alignment_is_a_fault: "unaligned_word", 2, 2, "unaligned";
     a_barrier_that_some_threads_miss_is_a_fault: "divergent", 40, 1, "divergent barrier";
     a_wave_operation_that_some_lanes_miss_is_a_fault: "lanes_missing", 5, 1, "not all lanes reach";
     lanes_at_different_wave_operations_are_a_fault: "other_operation", 5, 1, "different wave operations";
-    a_read_behind_a_blocks_array_is_a_fault: "behind_lds", 128, 1, "reads outside of what it was given";
+    a_read_behind_a_blocks_array_is_a_fault: "behind_lds", 128, 1, "reads outside of what it \
+        was given";
     a_shift_by_too_many_bits_is_a_fault: "shifts_too_far", 32, 1, "shift";
 }
 
@@ -69,12 +73,14 @@ fn another_buffer_of_the_device_that_the_launch_was_not_given_is_a_fault() {
         stream.put(&reads, &shape, &args![&other, &y, 63u32]).unwrap();
         assert_eq!(stream.read(&y).unwrap(), [2.0; BLOCK as usize]);
         let away = (other.address().wrapping_sub(x.address()) as i64 / 4) as u32;
-        let (first, second) = if other.address() > x.address() { (&x, away) } else { (&other, away.wrapping_neg()) };
+        let (first, second) =
+            if other.address() > x.address() { (&x, away) } else { (&other, away.wrapping_neg()) };
         stream.put(&reads, &shape, &args![first, &y, second]).unwrap();
         stream.read(&y).unwrap_err();
         let why = Simulated::here().fault(0);
         assert!(
-            why.contains("reads outside of what it was given") && why.contains("from the start of argument 0"),
+            why.contains("reads outside of what it was given")
+                && why.contains("from the start of argument 0"),
             "{why}"
         );
     });
@@ -86,41 +92,58 @@ fn a_choice_that_nobody_wrote_is_a_fault() {
     Setup::devices("gfx1100").run("a_choice_that_nobody_wrote_is_a_fault", TEMPORARY, || {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
-        let (x, y) = (b.device.buffer::<f32>(1 << 20).unwrap(), b.device.buffer::<u32>(BLOCK as usize).unwrap());
+        let (x, y) = (
+            b.device.buffer::<f32>(1 << 20).unwrap(),
+            b.device.buffer::<u32>(BLOCK as usize).unwrap(),
+        );
         stream.fill(&x, 0).unwrap();
-        stream.put(&b.kernel("follows_choice"), &Geometry::new(1, BLOCK), &args![&x, &y, 16u32]).unwrap();
+        stream
+            .put(&b.kernel("follows_choice"), &Geometry::new(1, BLOCK), &args![&x, &y, 16u32])
+            .unwrap();
         stream.synchronize().unwrap_err();
         let why = Simulated::here().fault(0);
         assert!(why.contains("outside of what it was given"), "{why}");
     });
 }
 
-/// What ended in an illegal access on an H200: fewer sequences than the program has rows, and the kernel of
-/// experts told of all its rows.
+/// What ended in an illegal access on an H200: fewer sequences than the program has rows, and the
+/// kernel of experts told of all its rows.
 #[test]
 fn experts_of_rows_that_are_not_in_use_are_a_fault() {
-    Setup::devices("gfx942").run("experts_of_rows_that_are_not_in_use_are_a_fault", TEMPORARY, || {
-        let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
-        let device = engine.device("rocm:0").unwrap();
-        let all = kjit_kernels::cases::all(device.target(), 64, 1).unwrap();
-        let mut case =
-            all.into_iter().find(|c| c.name.starts_with("experts Q8_0") && c.name.contains("2 of 3 tokens")).unwrap();
-        let kernel =
-            engine.load(&device, &case.kernel.job(device.target())).unwrap().kernel(case.kernel.entry).unwrap();
-        let stream = device.stream().unwrap();
-        let right = stream.try_out(&kernel, &case.geometry, &case.host_args()).unwrap();
-        case.check(&right).unwrap();
-        let used = case.args.iter_mut().rev().nth(1).unwrap();
-        assert!(matches!(used, CaseArg::U32(2)), "{used:?}");
-        *used = CaseArg::U32(3);
-        stream.try_out(&kernel, &case.geometry, &case.host_args()).unwrap_err();
-        let why = Simulated::here().fault(0);
-        assert!(why.contains("experts: ") && why.contains("outside of what it was given"), "{why}");
-    });
+    Setup::devices("gfx942").run(
+        "experts_of_rows_that_are_not_in_use_are_a_fault",
+        TEMPORARY,
+        || {
+            let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
+            let device = engine.device("rocm:0").unwrap();
+            let all = kjit_kernels::cases::all(device.target(), 64, 1).unwrap();
+            let mut case = all
+                .into_iter()
+                .find(|c| c.name.starts_with("experts Q8_0") && c.name.contains("2 of 3 tokens"))
+                .unwrap();
+            let kernel = engine
+                .load(&device, &case.kernel.job(device.target()))
+                .unwrap()
+                .kernel(case.kernel.entry)
+                .unwrap();
+            let stream = device.stream().unwrap();
+            let right = stream.try_out(&kernel, &case.geometry, &case.host_args()).unwrap();
+            case.check(&right).unwrap();
+            let used = case.args.iter_mut().rev().nth(1).unwrap();
+            assert!(matches!(used, CaseArg::U32(2)), "{used:?}");
+            *used = CaseArg::U32(3);
+            stream.try_out(&kernel, &case.geometry, &case.host_args()).unwrap_err();
+            let why = Simulated::here().fault(0);
+            assert!(
+                why.contains("experts: ") && why.contains("outside of what it was given"),
+                "{why}"
+            );
+        },
+    );
 }
 
-/// A long-lived program goes on after a fault: the error is typed, and the device is opened anew once nothing
-/// of it is held.
+/// A long-lived program goes on after a fault: the error is typed, and the device is opened anew
+/// once nothing of it is held.
 #[test]
 fn a_lost_device_says_so_and_is_opened_anew() {
     Setup::devices("gfx1100").run("a_lost_device_says_so_and_is_opened_anew", TEMPORARY, || {
@@ -134,19 +157,25 @@ fn a_lost_device_says_so_and_is_opened_anew() {
         let x = b.device.buffer::<f32>(101).unwrap();
         let pinned = b.device.pinned::<u32>(4).unwrap();
         let saxpy = b.kernel("saxpy");
-        stream.put(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32]).unwrap();
+        stream
+            .put(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32])
+            .unwrap();
         lost(stream.synchronize().unwrap_err());
         lost(b.device.buffer::<u32>(1).unwrap_err());
         lost(stream.put(&saxpy, &Geometry::new(1, BLOCK), &args![&x, &x, 1f32, 1u32]).unwrap_err());
         // What is page-locked would end under its owner's hands.
-        assert!(lost(b.engine.device("rocm:0").unwrap_err()).contains("drop all that was made on it"));
+        assert!(
+            lost(b.engine.device("rocm:0").unwrap_err()).contains("drop all that was made on it")
+        );
         pinned.write(|to| to.fill(7)).unwrap();
         drop((b, stream, x, pinned, saxpy));
         let b = Bench::new("rocm:0");
         assert_eq!(Simulated::here().alive().bytes, 0, "what was lost is given back");
         let stream = b.device.stream().unwrap();
         let (x, y) = (stream.upload(&[2f32; 33]).unwrap(), stream.upload(&[1f32; 33]).unwrap());
-        stream.put(&b.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3f32, 33u32]).unwrap();
+        stream
+            .put(&b.kernel("saxpy"), &Geometry::new(1, BLOCK), &args![&x, &y, 3f32, 33u32])
+            .unwrap();
         assert_eq!(stream.read(&y).unwrap(), [7.0; 33]);
     });
 }
@@ -158,7 +187,9 @@ fn a_device_that_only_a_new_process_has_again_says_so_at_every_opening() {
         let b = Bench::new("rocm:0");
         let stream = b.device.stream().unwrap();
         let x = b.device.buffer::<f32>(101).unwrap();
-        stream.put(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32]).unwrap();
+        stream
+            .put(&b.kernel("reads_behind"), &Geometry::new(1, BLOCK), &args![&x, &x, 999u32])
+            .unwrap();
         stream.synchronize().unwrap_err();
         let engine = b.engine.clone();
         drop((b, stream, x));

@@ -1,4 +1,5 @@
-//! Feed-forward parts of layers that the CPU computes beside a simulated AMD device, while other layers are copied to it.
+//! Feed-forward parts of layers that the CPU computes beside a simulated AMD device, while other
+//! layers are copied to it.
 
 use kjit_engine::{Config, Engine, Isolation};
 use kjit_model::gpu::{jobs_for, plan_for};
@@ -45,12 +46,17 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
         let cases = [(2, 2), (99, layers)];
         for (n, taken) in cases.into_iter().take(if several { 2 } else { 1 }) {
             // Several sequences, no numbers but the device's own rounding.
-            let with =
-                OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Compute, precise: true, ..here.clone() };
+            let with = OpenOptions {
+                host_ffn: Some(n),
+                host_prompts: HostPrompts::Compute,
+                precise: true,
+                ..here.clone()
+            };
             if several && n == 2 {
                 let mut session = all.open(&tight(&all, &with)).unwrap();
                 let gpu = session.gpu().unwrap();
-                let said = format!("the CPU computes the feed-forward of {taken} of {layers} layers");
+                let said =
+                    format!("the CPU computes the feed-forward of {taken} of {layers} layers");
                 assert!(gpu.remarks().contains(&said), "{:?}", gpu.remarks());
                 assert_eq!(gpu.plan().decode.pauses.len(), taken);
                 gpu.poison_ring();
@@ -59,8 +65,10 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
                 seen.extend(side_by_side::mixed(&mut session, &mut host));
                 assert!(seen.iter().all(|x| *x < 4e-3), "{n}: logits are off by {seen:?}");
             }
-            // A long prompt has all copied: the bits of the device alone, before tokens and after them.
-            let with = OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
+            // A long prompt has all copied: the bits of the device alone, before tokens and after
+            // them.
+            let with =
+                OpenOptions { host_ffn: Some(n), host_prompts: HostPrompts::Copy, ..one.clone() };
             let with = tight(&all, &with);
             let mut session = all.open(&with).unwrap();
             let gpu = session.gpu().unwrap();
@@ -70,9 +78,12 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
             assert_eq!(streaming.layers.len(), steps + taken);
             assert!(n > 2 || steps >= 3, "{steps} layers are streamed beside");
             assert_eq!(told.streamed.map_or(0, |s| s.layers), steps);
-            assert!(told.streamed.is_none_or(|s| s.bytes == streaming.step_bytes() && s.apart == taken));
+            assert!(
+                told.streamed.is_none_or(|s| s.bytes == streaming.step_bytes() && s.apart == taken)
+            );
             // Those of every token take the slots in turn.
-            let slots: Vec<usize> = streaming.layers.iter().filter(|l| !l.for_prompts).map(|l| l.slot).collect();
+            let slots: Vec<usize> =
+                streaming.layers.iter().filter(|l| !l.for_prompts).map(|l| l.slot).collect();
             assert!(slots.windows(2).all(|w| w[0] != w[1]), "{slots:?}");
             let off = (plan.memory.total() as f64 - told.peak as f64).abs() / told.peak as f64;
             assert!(off < 0.05, "{:?} were named, {} are in use", plan.memory, told.peak);
@@ -80,7 +91,10 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
             gpu.poison_ring();
             Simulated::here().poison(gpu.plan());
             for round in 0..4 - n.min(3) {
-                assert!(prompts(&mut session) == want, "{n}, round {round}: copied parts give other numbers");
+                assert!(
+                    prompts(&mut session) == want,
+                    "{n}, round {round}: copied parts give other numbers"
+                );
                 let id = session.add(SampleOptions::default()).unwrap();
                 let mut tokens = vec![];
                 session
@@ -102,7 +116,12 @@ fn beside(test: &str, name: &str, arch: &str, several: bool) {
 
 #[test]
 fn feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030() {
-    beside("feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030", MODEL, "gfx1030", true);
+    beside(
+        "feed_forward_on_the_cpu_beside_layers_streamed_to_simulated_gfx1030",
+        MODEL,
+        "gfx1030",
+        true,
+    );
 }
 
 #[test]
@@ -131,7 +150,12 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
             rows.push(session.feed(id, &[7 * i + 3], Want::Last).unwrap());
         }
         let (copies, parts) = (spans(&trace, "rocm:0 copies"), spans(&trace, "cpu"));
-        assert!(parts.len() == 20 * 3 && copies.len() >= 20 * 2, "{} {}", parts.len(), copies.len());
+        assert!(
+            parts.len() == 20 * 3 && copies.len() >= 20 * 2,
+            "{} {}",
+            parts.len(),
+            copies.len()
+        );
         let meet = |a: &(String, f64, f64)| parts.iter().any(|b| a.1 < b.2 && b.1 < a.2);
         let beside = copies.iter().filter(|copy| meet(copy)).count();
         assert!(beside > 0, "no layer was copied while the CPU computed: {copies:?} {parts:?}");
@@ -148,7 +172,12 @@ fn a_trace_shows_layers_copied_while_the_cpu_computes_and_rates_decide_by_themse
         assert!(gpu.plan().memory.total() <= budget);
         let pauses = gpu.plan().decode.pauses.len();
         let said = format!("the CPU computes the feed-forward of {pauses} of 7 layers: it reads ");
-        assert_eq!(gpu.remarks().iter().any(|line| line.starts_with(&said)), pauses > 0, "{:?}", gpu.remarks());
+        assert_eq!(
+            gpu.remarks().iter().any(|line| line.starts_with(&said)),
+            pauses > 0,
+            "{:?}",
+            gpu.remarks()
+        );
         assert!(pauses > 0 || gpu.statistics().streamed.is_some_and(|s| s.layers > 0));
         let [here, there] = [&mut session, &mut alone].map(|s| {
             let id = s.add(SampleOptions::default()).unwrap();
@@ -184,10 +213,12 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         let line = said(&session);
         assert!(pauses(&session) == 0 && session.gpu().unwrap().statistics().streamed.is_some());
         let why =
-            "all that does not stay on the card is copied: the rates of the CPU and of copies cannot be measured (";
+            "all that does not stay on the card is copied: the rates of the CPU and of copies \
+             cannot be measured (";
         assert!(line.starts_with(why) && line.contains("hipEventCreateWithFlags"), "{line}");
         drop(session);
-        // What a card that holds all of it asks for is warmed, and nothing can be compiled any more.
+        // What a card that holds all of it asks for is warmed, and nothing can be compiled any
+        // more.
         let dir = tempfile::tempdir().unwrap();
         let config = |kind: &str| {
             let cache = kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path());
@@ -202,7 +233,8 @@ fn without_kernels_for_a_part_or_rates_all_is_copied_and_that_is_said() {
         all.engine = Engine::new(config("none"));
         let mut session = all.open(&with).unwrap();
         let line = said(&session);
-        let why = "all that does not stay on the card is copied: a part of the CPU's wants a kernel more: kernel '";
+        let why = "all that does not stay on the card is copied: a part of the CPU's wants a \
+            kernel more: kernel '";
         assert!(pauses(&session) == 0 && line.starts_with(why), "{line}");
         assert!(line.contains("kjit warm --memory SIZE") && !line.contains('\n'), "{line}");
         let id = session.add(SampleOptions::default()).unwrap();
@@ -246,10 +278,18 @@ fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
         let mut session = all.open(&with).unwrap();
         let gpu = session.gpu().unwrap();
         let in_host = Simulated::here().alive().bytes - before - gpu.statistics().peak;
-        assert!((step..step + parts).contains(&in_host), "{in_host} bytes are locked, {step} and {parts} are copied");
+        assert!(
+            (step..step + parts).contains(&in_host),
+            "{in_host} bytes are locked, {step} and {parts} are copied"
+        );
         assert!(gpu.copied().is_none());
         let said = gpu.remarks().join("; ");
-        assert!(said.contains("copied into page-locked memory, and the CPU has its part of prompts, too"), "{said}");
+        assert!(
+            said.contains(
+                "copied into page-locked memory, and the CPU has its part of prompts, too"
+            ),
+            "{said}"
+        );
         gpu.poison_ring();
         Simulated::here().poison(gpu.plan());
         for (row, want) in prompts(&mut session).iter().flatten().zip(want.iter().flatten()) {
@@ -263,7 +303,8 @@ fn where_pages_cannot_be_locked_the_cpus_parts_are_not_in_memory_twice() {
 #[test]
 fn what_was_taken_apart_is_the_same_graph_together_and_a_mixture_has_none() {
     let Some(path) = model_path(MODEL) else { return };
-    let build = |path| kjit_model::arch::build(&kjit_model::gguf::Gguf::open(path).unwrap()).unwrap();
+    let build =
+        |path| kjit_model::arch::build(&kjit_model::gguf::Gguf::open(path).unwrap()).unwrap();
     let graph = build(&path);
     for n in [1, 3, 99] {
         let apart = FfnApart::of(&graph, n).unwrap();
@@ -272,5 +313,8 @@ fn what_was_taken_apart_is_the_same_graph_together_and_a_mixture_has_none() {
     }
     let Some(path) = model_path("tiny/tiny-moe-q4_k_m.gguf") else { return };
     let error = FfnApart::of(&build(&path), 1).unwrap_err().to_string();
-    assert!(error.contains("--host-experts a mixture's experts") && !error.contains('\n'), "{error}");
+    assert!(
+        error.contains("--host-experts a mixture's experts") && !error.contains('\n'),
+        "{error}"
+    );
 }

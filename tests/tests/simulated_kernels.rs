@@ -1,5 +1,5 @@
-//! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded, launched, read
-//! back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
+//! Every kernel case, through the engine, on simulated AMD devices: compiled, cached, loaded,
+//! launched, read back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
 use kjit_engine::{Job, Module, Stream, Target};
 use kjit_kernels::cases::{self, Case};
@@ -16,23 +16,32 @@ fn seed() -> u64 {
 /// Runs one case; what is wrong, as a sentence.
 fn run(stream: &Stream, module: &Module, case: &Case) -> Result<(), String> {
     let kernel = module.kernel(case.kernel.entry);
-    let called = kernel.and_then(|kernel| stream.try_out(&kernel, &case.geometry, &case.host_args()));
+    let called =
+        kernel.and_then(|kernel| stream.try_out(&kernel, &case.geometry, &case.host_args()));
     case.check(&called.map_err(|e| format!("{}: {e}", case.name))?)
 }
 
-/// With `real` code objects where a clang is found (its argument lists and resources are checked then too),
-/// else with those of the simulated hiprtc alone, which takes half the time.
+/// With `real` code objects where a clang is found (its argument lists and resources are checked
+/// then too), else with those of the simulated hiprtc alone, which takes half the time.
 fn all(test: &str, arch: &str, wave: u32, real: bool) {
     some(test, arch, wave, real, &[""]);
 }
 
-/// The same for the cases whose names contain one of `few`; `KJIT_CASES=…` names others, `KJIT_CASES=` all.
+/// The same for the cases whose names contain one of `few`; `KJIT_CASES=…` names others,
+/// `KJIT_CASES=` all.
 fn some(test: &str, arch: &str, wave: u32, real: bool, few: &[&str]) {
     some_as(test, arch, wave, real, few, Target::clone);
 }
 
 /// The same of another variant of the device.
-fn some_as(test: &str, arch: &str, wave: u32, real: bool, few: &[&str], variant: fn(&Target) -> Target) {
+fn some_as(
+    test: &str,
+    arch: &str,
+    wave: u32,
+    real: bool,
+    few: &[&str],
+    variant: fn(&Target) -> Target,
+) {
     let setup = Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og");
     let setup = if real { setup } else { setup.set("KJIT_HIPSIM_CLANG", "none") };
     setup.run(test, TEMPORARY, || {
@@ -44,14 +53,18 @@ fn some_as(test: &str, arch: &str, wave: u32, real: bool, few: &[&str], variant:
             None => few.iter().any(|part| name.contains(part)),
         };
         if only.is_none() && few != [""] {
-            eprintln!("SKIPPED: {arch}: all cases but those of {} (KJIT_CASES= runs all)", few.join(", "));
+            eprintln!(
+                "SKIPPED: {arch}: all cases but those of {} (KJIT_CASES= runs all)",
+                few.join(", ")
+            );
         }
         let seed = seed();
         let target = variant(device.target());
         let cases: Vec<Case> = cases::all(&target, wave, seed).unwrap();
         let cases: Vec<Case> = cases.into_iter().filter(|c| wanted(&c.name)).collect();
         assert!(!cases.is_empty(), "no case has {only:?} in its name");
-        let missing: Vec<_> = few.iter().filter(|part| !cases.iter().any(|c| c.name.contains(**part))).collect();
+        let missing: Vec<_> =
+            few.iter().filter(|part| !cases.iter().any(|c| c.name.contains(**part))).collect();
         assert!(only.is_some() || missing.is_empty(), "no case has {missing:?} in its name");
         let dir = cache(TEMPORARY).join(if real { "real" } else { "none" });
         let engine = engine(&dir, WORKER, "hiprtc");
@@ -60,7 +73,9 @@ fn some_as(test: &str, arch: &str, wave: u32, real: bool, few: &[&str], variant:
         let stream = device.stream().unwrap();
         let mut failed = vec![];
         for (case, module) in cases.iter().zip(modules) {
-            let answer = module.map_err(|e| format!("{}: {e}", case.name)).and_then(|m| run(&stream, &m, case));
+            let answer = module
+                .map_err(|e| format!("{}: {e}", case.name))
+                .and_then(|m| run(&stream, &m, case));
             if let Err(why) = answer {
                 let fault = Simulated::here().fault(0);
                 failed.push(format!("{why} {fault}"));
@@ -70,7 +85,13 @@ fn some_as(test: &str, arch: &str, wave: u32, real: bool, few: &[&str], variant:
             }
         }
         eprintln!("{} cases on {target} wave {wave}: {:?}", cases.len(), engine.counts());
-        assert!(failed.is_empty(), "seed {seed}: {} of {} failed:\n{}", failed.len(), cases.len(), failed.join("\n"));
+        assert!(
+            failed.is_empty(),
+            "seed {seed}: {} of {} failed:\n{}",
+            failed.len(),
+            cases.len(),
+            failed.join("\n")
+        );
     });
 }
 
@@ -79,7 +100,8 @@ fn every_case_is_right_on_gfx1100_with_waves_of_32() {
     all("every_case_is_right_on_gfx1100_with_waves_of_32", "gfx1100", 32, false);
 }
 
-/// One of each kind: the width itself is gfx942's to show, and this card's other properties that of 32.
+/// One of each kind: the width itself is gfx942's to show, and this card's other properties that of
+/// 32.
 #[test]
 fn some_cases_are_right_on_gfx1100_with_waves_of_64() {
     let few = [
@@ -110,7 +132,8 @@ fn products_of_matrices_are_right_on_gfx1250() {
     some("products_of_matrices_are_right_on_gfx1250", "gfx1250", 32, false, &few);
 }
 
-/// GCN as itself: waves of 64 without a matrix unit and without a dot product of bytes or of halves.
+/// GCN as itself: waves of 64 without a matrix unit and without a dot product of bytes or of
+/// halves.
 #[test]
 fn some_cases_are_right_on_gfx900() {
     let few = ["matvec Q8_0×43", "gemm Q4_K×51", "flash 4/2 heads of 64, F16", "draw"];
@@ -120,15 +143,26 @@ fn some_cases_are_right_on_gfx900() {
 /// Before packed halves.
 #[test]
 fn some_cases_are_right_on_gfx803() {
-    some("some_cases_are_right_on_gfx803", "gfx803", 64, false, &["gemm Q8_0×67", "attend 4/2 × 64 F16"]);
+    some(
+        "some_cases_are_right_on_gfx803",
+        "gfx803",
+        64,
+        false,
+        &["gemm Q8_0×67", "attend 4/2 × 64 F16"],
+    );
 }
 
-/// With neither a matrix unit, nor dot products, nor arithmetic on halves: what is tried last on a card.
+/// With neither a matrix unit, nor dot products, nor arithmetic on halves: what is tried last on a
+/// card.
 #[test]
 fn some_cases_are_right_in_f32_alone() {
     if std::env::var_os("KJIT_CASES").is_none() {
-        eprintln!("SKIPPED: cases in f32 alone (KJIT_CASES= runs all); simulated_trust.rs runs a model so");
+        eprintln!(
+            "SKIPPED: cases in f32 alone (KJIT_CASES= runs all); simulated_trust.rs runs a model so"
+        );
         return;
     }
-    some_as("some_cases_are_right_in_f32_alone", "gfx1100", 32, false, &[], |target| target.f32_alone());
+    some_as("some_cases_are_right_in_f32_alone", "gfx1100", 32, false, &[], |target| {
+        target.f32_alone()
+    });
 }

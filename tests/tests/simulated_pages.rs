@@ -1,5 +1,5 @@
-//! Keys and values in pages on simulated AMD devices: the same bits as without, whoever shares what; and requests
-//! that share pages, and lose them, are answered as the host answers them.
+//! Keys and values in pages on simulated AMD devices: the same bits as without, whoever shares
+//! what; and requests that share pages, and lose them, are answered as the host answers them.
 
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::{SampleOptions, TokenMask};
@@ -20,7 +20,8 @@ const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -36,14 +37,22 @@ fn the_same(test: &str, name: &str, arch: &str, kv: KvType) {
 
 #[test]
 fn pages_change_nothing_on_simulated_gfx1100() {
-    the_same("pages_change_nothing_on_simulated_gfx1100", "tiny/tiny-llama-q4_k_m.gguf", "gfx1100", KvType::F16);
+    the_same(
+        "pages_change_nothing_on_simulated_gfx1100",
+        "tiny/tiny-llama-q4_k_m.gguf",
+        "gfx1100",
+        KvType::F16,
+    );
 }
 
 #[test]
 fn pages_of_bytes_change_nothing_on_simulated_gfx942() {
-    let (test, arch) = ("pages_of_bytes_change_nothing_on_simulated_gfx942", "gfx942:sramecc+:xnack-");
+    let (test, arch) =
+        ("pages_of_bytes_change_nothing_on_simulated_gfx942", "gfx942:sramecc+:xnack-");
     if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_none() {
-        eprintln!("SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_SEQUENCES_ON_GPU=1)");
+        eprintln!(
+            "SKIPPED: whole models with pages of bytes, waves of 64 (KJIT_SEQUENCES_ON_GPU=1)"
+        );
         return;
     }
     the_same(test, "tiny/tiny-qwen2-f16.gguf", arch, KvType::Q8_0);
@@ -57,7 +66,9 @@ fn prompt(number: usize, len: usize) -> Vec<u32> {
 fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them() {
     let test = "requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -68,7 +79,8 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             threads: 2,
             ..OpenOptions::new(300)
         };
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let mut host =
+            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let before = Simulated::here().alive();
@@ -96,7 +108,8 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             (6, 2, 0, turn.len() + 3),
             "{status:?}"
         );
-        // Others with the same system prompt, which ends in the middle of a page: each pays for what is its own.
+        // Others with the same system prompt, which ends in the middle of a page: each pays for
+        // what is its own.
         let others: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &prompt(i, 9)].concat()).collect();
         let asked: Vec<Asked> = others.iter().map(|p| ask(&scheduler, p, 4, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&others).enumerate() {
@@ -104,7 +117,8 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
             near(&format!("with the system prompt {i}"), p, &got, 4);
             assert!(got.cached() >= 200, "{} cached", got.cached());
         }
-        // More than there are pages for, as they grow: the youngest give theirs back, and nothing is lost.
+        // More than there are pages for, as they grow: the youngest give theirs back, and nothing
+        // is lost.
         let many: Vec<Vec<u32>> = (10..16).map(|i| prompt(i, 95)).collect();
         let asked: Vec<Asked> = many.iter().map(|p| ask(&scheduler, p, 38, |_| {})).collect();
         for (i, (asked, p)) in asked.into_iter().zip(&many).enumerate() {
@@ -112,25 +126,35 @@ fn requests_that_share_pages_and_lose_them_are_each_what_the_host_makes_of_them(
         }
         let status = scheduler.status();
         assert!(status.preempted > 0, "{status:?}");
-        assert_eq!((status.done, status.failed, status.held_tokens), (11, 0, status.kept_tokens), "{status:?}");
+        assert_eq!(
+            (status.done, status.failed, status.held_tokens),
+            (11, 0, status.kept_tokens),
+            "{status:?}"
+        );
         // One whose prompt and answer take all pages but the last of the kept.
         let long = prompt(30, 290);
         near("a whole context", &long, &ask(&scheduler, &long, 10, |_| {}).got(), 10);
         assert!(scheduler.stop(Duration::from_secs(60)));
         assert_eq!(Simulated::here().fault(0), "");
-        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the device is given back"
+        );
     });
 }
 
 /// Models whose states cannot go back, with what else they have in pages.
 fn returning(test: &str, names: &[&str], arch: &str) {
     let paths: Vec<PathBuf> = names.iter().filter_map(|name| model_path(name)).collect();
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     let one = |path: &PathBuf| {
         let gguf = Arc::new(Gguf::open(path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let options = returning::options(OpenOptions { threads: 2, ..OpenOptions::default() });
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let mut host =
+            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let before = Simulated::here().alive();
@@ -141,7 +165,11 @@ fn returning(test: &str, names: &[&str], arch: &str) {
         returning::the_hosts(&scheduler, &mut host, 0.05, false);
         assert!(scheduler.stop(Duration::from_secs(60)));
         assert_eq!(Simulated::here().fault(0), "");
-        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the device is given back");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the device is given back"
+        );
     };
     setup.run(test, TEMPORARY, || paths.iter().for_each(one));
 }
@@ -155,7 +183,10 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on_on_simulated_gfx1100() 
 #[test]
 fn states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942() {
     if std::env::var_os("KJIT_SEQUENCES_ON_GPU").is_none() {
-        eprintln!("SKIPPED: models of states alone, and of delta rules, waves of 64 (KJIT_SEQUENCES_ON_GPU=1)");
+        eprintln!(
+            "SKIPPED: models of states alone, and of delta rules, waves of 64 \
+             (KJIT_SEQUENCES_ON_GPU=1)"
+        );
         return;
     }
     let test = "states_alone_and_beside_delta_rules_are_kept_on_simulated_gfx942";
@@ -178,7 +209,9 @@ impl Constraint for Nothing {
 /// A session with a scan beside attention, three sequences and four pages, and the host's.
 fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
     let Some(path) = model_path("archs/falcon-h1.gguf") else { return };
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
@@ -188,7 +221,8 @@ fn scan_in_few_pages(test: &str, go: impl FnOnce(Session, One)) {
             paged: Some(4 * PAGE),
             ..returning::options(OpenOptions::default())
         };
-        let host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let host =
+            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         go(Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap(), host);
@@ -227,18 +261,26 @@ fn who_pauses_costs_no_other_that_runs_ahead_the_states_that_cannot_go_back() {
 }
 
 #[test]
-fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short() {
+fn a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short()
+ {
     let test = "a_step_that_fails_for_one_costs_states_that_cannot_go_back_nothing_but_time_where_pages_are_short";
     scan_in_few_pages(test, |session, mut host| {
         let vocab = host.n_vocab();
-        // All four pages are taken: one is of two texts, each has one of its own, and one is of who will fail.
+        // All four pages are taken: one is of two texts, each has one of its own, and one is of who
+        // will fail.
         let scheduler = Scheduler::start(session, returning::scheduling()).unwrap();
         let system = text(77, PAGE + 12, vocab);
         let texts = [3, 4].map(|i| [&system[..], &text(i, 9, vocab)].concat());
         let asked: Vec<Asked> = texts.iter().map(|p| ask(&scheduler, p, 30, |_| {})).collect();
         asked.iter().for_each(|asked| _ = asked.tokens(2));
-        let fails = ask(&scheduler, &text(5, 5, vocab), 4, |r| r.constraint = Some(Box::new(Nothing(vocab)))).got();
-        assert!(matches!(&fails.end, Err(Failure::Request(why)) if why.contains("no token is allowed")), "{fails:?}");
+        let fails = ask(&scheduler, &text(5, 5, vocab), 4, |r| {
+            r.constraint = Some(Box::new(Nothing(vocab)))
+        })
+        .got();
+        assert!(
+            matches!(&fails.end, Err(Failure::Request(why)) if why.contains("no token is allowed")),
+            "{fails:?}"
+        );
         let status = scheduler.status();
         assert_eq!((status.done, status.running), (0, 2), "it failed beside them: {status:?}");
         for (i, (asked, prompt)) in asked.into_iter().zip(&texts).enumerate() {

@@ -1,6 +1,5 @@
-//! A token as one launch, on the simulated device: its blocks are resident together and run in random order,
-//! and its logits are those of
-//! many launches; also where waves are late.
+//! A token as one launch, on the simulated device: its blocks are resident together and run in
+//! random order, and its logits are those of many launches; also where waves are late.
 
 use kjit_engine::{Arg, Device, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
@@ -22,14 +21,17 @@ use std::time::Duration;
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// `chunk`: as other tests of this model on this card have it, so that its launches are compiled for the CPU once.
+/// `chunk`: as other tests of this model on this card have it, so that its launches are compiled
+/// for the CPU once.
 fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Probe) {
     let Some(path) = model_path(name) else { return };
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup =
+        Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
-        let options = OpenOptions { prefill_chunk: Some(chunk), kv: KvType::F16, ..OpenOptions::new(64) };
+        let options =
+            OpenOptions { prefill_chunk: Some(chunk), kv: KvType::F16, ..OpenOptions::new(64) };
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
         let one = OpenOptions { persistent: Persistence::On, probe, ..options.clone() };
@@ -37,20 +39,28 @@ fn as_launches(test: &str, name: &str, (arch, chunk): (&str, usize), probe: Prob
         assert_eq!(many.on_gpu().persistent(), None);
         let mut one = One::gpu(&engine, &device, &gguf, &graph, &one);
         let plan = one.on_gpu().plan();
-        assert_eq!(one.on_gpu().persistent(), Some((plan.decode.launches.len(), 1)), "{:?}", plan.no_persistent);
+        assert_eq!(
+            one.on_gpu().persistent(),
+            Some((plan.decode.launches.len(), 1)),
+            "{:?}",
+            plan.no_persistent
+        );
         let prompt: Vec<u32> = (0..5).map(|i| (i * 37 + 5) % many.n_vocab() as u32).collect();
         for token in prompt {
             one.on_gpu().poison().unwrap();
-            let (got, want) = (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // The same products, perhaps cut into other teams: sums that differ by 2e-7 are rounded to other
-            // halves as
-            // keys and values, 2^-11 apart. The most seen was 7e-5.
+            let (got, want) =
+                (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
+            // The same products, perhaps cut into other teams: sums that differ by 2e-7 are rounded
+            // to other halves as keys and values, 2^-11 apart. The most seen was 7e-5.
             assert!(off(&got, &want) < 5e-4, "{name} on {arch}: off by {}", off(&got, &want));
         }
         let greedy = SampleOptions::default();
         one.truncate(0);
         many.truncate(0);
-        assert_eq!(one.generate(&[5, 9, 2], 6, greedy.clone()), many.generate(&[5, 9, 2], 6, greedy));
+        assert_eq!(
+            one.generate(&[5, 9, 2], 6, greedy.clone()),
+            many.generate(&[5, 9, 2], 6, greedy)
+        );
         assert_eq!(Simulated::here().fault(0), "");
     });
 }
@@ -73,8 +83,9 @@ fn one_launch_a_token_of_experts_of_4_bits_on_simulated_gfx90a() {
     as_launches(test, "tiny/tiny-moe-q4_k_m.gguf", ("gfx90a:sramecc+:xnack-", 32), Probe::Delays);
 }
 
-/// A token of two devices that compute each layer together is one launch on each, in whose midst they meet: by each
-/// other's memory, and by the host's. Prompts are launches that meet by the same words.
+/// A token of two devices that compute each layer together is one launch on each, in whose midst
+/// they meet: by each other's memory, and by the host's. Prompts are launches that meet by the same
+/// words.
 #[test]
 fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
     let test = "one_launch_on_each_of_two_simulated_gfx1100_is_the_launches";
@@ -86,7 +97,8 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
         let b = Several::new(name, TEMPORARY, WORKER);
         let all = b.devices(3);
         let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
-        let on = OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options.clone() };
+        let on =
+            OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options.clone() };
         let opened = |devices: &[Device], o: &OpenOptions| -> One {
             let session = Session::on_gpus(&b.engine, devices, &b.gguf, b.graph.clone(), o);
             One::of(session.map_err(|e| format!("{e:?}")).unwrap())
@@ -98,7 +110,9 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
             for round in 0..2 {
                 let prompt: Vec<u32> = (0..19).map(|i| (i * 37 + 5 + round) % vocab).collect();
                 rows.push(s.feed(&prompt, Want::Last).unwrap());
-                rows.extend((0..4).map(|i| s.feed(&[(i * 41 + 3 + round) % vocab], Want::Last).unwrap()));
+                rows.extend(
+                    (0..4).map(|i| s.feed(&[(i * 41 + 3 + round) % vocab], Want::Last).unwrap()),
+                );
                 s.truncate(0);
             }
             let answer = s.generate(&[5, 9, 2], 6, SampleOptions::default());
@@ -125,9 +139,10 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
                 assert!(off(got, want) < 5e-4, "row {i}, {way}: off by {}", off(got, want));
             }
             assert!(first.get_or_insert(got.clone()).0 == got.0, "other bits {way}");
-            // Another model on one of them: of two such launches each could wait for what the other keeps from beginning. It is
-            // opened in the midst of an answer, and waits for its end. (Here kernels of two models do not lie beside each
-            // other, so the answer does not go on; on cards it does.)
+            // Another model on one of them: of two such launches each could wait for what the other
+            // keeps from beginning. It is opened in the midst of an answer, and waits for its end.
+            // (Here kernels of two models do not lie beside each other, so the answer does not go
+            // on; on cards it does.)
             let mut beside = std::thread::scope(|scope| {
                 let mut opening = None;
                 one.decode(&[5, 9, 2], SampleOptions::default(), &mut |token| {
@@ -155,11 +170,18 @@ fn one_launch_on_each_of_two_simulated_gfx1100_is_the_launches() {
 fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
     let test = "one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100";
     let Some(path) = model_path("tiny/tiny-llama-q4_k_m.gguf") else { return };
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
-        let options = OpenOptions { prefill_chunk: Some(8), kv: KvType::F16, threads: 2, ..OpenOptions::new(24) };
+        let options = OpenOptions {
+            prefill_chunk: Some(8),
+            kv: KvType::F16,
+            threads: 2,
+            ..OpenOptions::new(24)
+        };
         let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..options.clone() });
         let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
@@ -168,7 +190,12 @@ fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
         let options = OpenOptions { sequences: 2, persistent, probe, paged, ..options };
         let mut session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
         let gpu = session.gpu().unwrap();
-        assert_eq!(gpu.persistent().map(|(_, most)| most), Some(2), "{:?}", gpu.plan().no_persistent);
+        assert_eq!(
+            gpu.persistent().map(|(_, most)| most),
+            Some(2),
+            "{:?}",
+            gpu.plan().no_persistent
+        );
         for n in [1, 2] {
             Simulated::here().poison(session.gpu().unwrap().plan());
             let seen = side_by_side::scores(&mut session, &mut host, n);
@@ -186,12 +213,23 @@ fn one_launch_for_a_token_of_each_of_two_sequences_on_simulated_gfx1100() {
 fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
     let device = engine.device("rocm:0").unwrap();
-    let spec = NormSpec { cols: 64, kind: NormKind::Rms, weights: 1, residual: false, tuning: None };
-    let made =
-        Persistent::new(&[spec.into()], device.target(), Probe::None, Inside::of(device.target(), 1, 1)).unwrap();
-    let kernel = engine.load(&device, &made.kernel.job(device.target())).unwrap().kernel("persistent").unwrap();
+    let spec =
+        NormSpec { cols: 64, kind: NormKind::Rms, weights: 1, residual: false, tuning: None };
+    let made = Persistent::new(
+        &[spec.into()],
+        device.target(),
+        Probe::None,
+        Inside::of(device.target(), 1, 1),
+    )
+    .unwrap();
+    let kernel = engine
+        .load(&device, &made.kernel.job(device.target()))
+        .unwrap()
+        .kernel("persistent")
+        .unwrap();
     let stream = device.stream().unwrap();
-    let [x, weight, between, y] = [4.0f32, 0.5, f32::NAN, f32::NAN].map(|v| stream.upload(&[v; 64]).unwrap());
+    let [x, weight, between, y] =
+        [4.0f32, 0.5, f32::NAN, f32::NAN].map(|v| stream.upload(&[v; 64]).unwrap());
     let mut program = vec![];
     for (from, to) in [(&x, &between), (&between, &y)] {
         let end = program.len() + made.words;
@@ -210,7 +248,14 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
     late.write(|to| to.fill(0)).unwrap();
     let word = late.on_device();
     let limit = 50_000_000u64;
-    let args = [Arg::from(&program), 2u32.into(), Arg::from(&meeting), Arg::from(&word), blocks.into(), limit.into()];
+    let args = [
+        Arg::from(&program),
+        2u32.into(),
+        Arg::from(&meeting),
+        Arg::from(&word),
+        blocks.into(),
+        limit.into(),
+    ];
     let shape = Geometry::new(2, made.block).shared(made.kernel.shared).cooperative(true);
     stream.put(&kernel, &shape, &args).unwrap();
     let y = stream.read(&y).unwrap();
@@ -220,12 +265,15 @@ fn two_norms(blocks: u32) -> (u32, Vec<f32>) {
 #[test]
 fn a_block_that_never_comes_is_told_of_and_nothing_hangs() {
     let test = "a_block_that_never_comes_is_told_of_and_nothing_hangs";
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let (late, y) = two_norms(2);
         assert_eq!(late, 0);
         assert!(y.iter().all(|v| (v - 0.5).abs() < 1e-5), "{y:?}");
-        // The second of the two instructions, and one more for the word to be none when all is well.
+        // The second of the two instructions, and one more for the word to be none when all is
+        // well.
         assert_eq!(two_norms(3).0, 2);
     });
 }

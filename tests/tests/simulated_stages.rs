@@ -1,6 +1,6 @@
-//! A model's layers on several simulated AMD devices: bit for bit what one of them computes, whichever way
-//! rows take from one to the next; with the CPU among them what the host computes; and what is said when one
-//! of them is lost.
+//! A model's layers on several simulated AMD devices: bit for bit what one of them computes,
+//! whichever way rows take from one to the next; with the CPU among them what the host computes;
+//! and what is said when one of them is lost.
 
 use kjit_model::placement::{Layers, Place};
 use kjit_model::sample::SampleOptions;
@@ -85,7 +85,8 @@ fn short(session: &mut Session) -> Vec<Vec<f32>> {
     rows
 }
 
-/// One device knows nothing of others: a decoded token is a replay, and nothing else is asked of the driver.
+/// One device knows nothing of others: a decoded token is a replay, and nothing else is asked of
+/// the driver.
 fn a_token_is_one_replay(session: &mut Session) {
     let device = session.gpu().unwrap().opened().clone();
     let id = session.add(SampleOptions::default()).unwrap();
@@ -101,8 +102,18 @@ fn a_token_is_one_replay(session: &mut Session) {
         .unwrap();
     session.remove(id).unwrap();
     let spent = counts[1] - counts[0];
-    let rest = [spent.launches, spent.copies_in, spent.copies_out, spent.copies_within, spent.synchronisations];
-    assert_eq!((spent.replays, rest, spent.allocations + spent.pinned), (6, [0; 5], 0), "{spent:?}");
+    let rest = [
+        spent.launches,
+        spent.copies_in,
+        spent.copies_out,
+        spent.copies_within,
+        spent.synchronisations,
+    ];
+    assert_eq!(
+        (spent.replays, rest, spent.allocations + spent.pinned),
+        (6, [0; 5], 0),
+        "{spent:?}"
+    );
 }
 
 /// Two devices against one, bit for bit.
@@ -126,7 +137,11 @@ fn as_one_device(test: &str, name: &'static str, devices: &str, kv: KvType) {
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().fault(1), "");
         drop(two);
-        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the devices is given back");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the devices is given back"
+        );
         eprintln!("{name} on {devices}: {:.1?}", start.elapsed());
     });
 }
@@ -187,7 +202,8 @@ fn a_link_that_lies_is_not_used_and_rows_go_through_the_host() {
         assert_eq!(gpu.link(), Some("through the host"));
         let said = gpu.remarks().join("; ");
         assert!(
-            said.contains("from rocm:0 to rocm:1 go through the host") && said.contains("did not arrive"),
+            said.contains("from rocm:0 to rocm:1 go through the host")
+                && said.contains("did not arrive"),
             "{said}"
         );
         same(LLAMA, &want, &story(&mut two));
@@ -244,7 +260,10 @@ fn a_device_that_is_lost_is_one_error_that_names_it_and_the_session_stays_as_lon
         // A token is a replay on each device, in their order.
         Simulated::here().fail(c"hipGraphLaunch", 1 + lost, fault);
         let error = two.feed(id, &[2], Want::Last).unwrap_err();
-        assert!(matches!(&error, SessionError::Lost(why) if why.contains(&format!("rocm:{lost}"))), "{error:?}");
+        assert!(
+            matches!(&error, SessionError::Lost(why) if why.contains(&format!("rocm:{lost}"))),
+            "{error:?}"
+        );
         assert_eq!(two.len(id).unwrap(), 6, "no token more than before");
         let again = two.feed(id, &[2], Want::Last).unwrap_err();
         assert_eq!(again.to_string(), error.to_string());

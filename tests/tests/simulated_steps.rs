@@ -1,9 +1,10 @@
-//! Steps of different shapes in one translation unit, and in one kernel: two products of other sizes, formats
-//! and kinds of activations, and an attention, over the same shared memory. What a kernel that runs a whole
-//! token needs of the sources (`gpu/kjit.h`, "step").
+//! Steps of different shapes in one translation unit, and in one kernel: two products of other
+//! sizes, formats and kinds of activations, and an attention, over the same shared memory. What a
+//! kernel that runs a whole token needs of the sources (`gpu/kjit.h`, "step").
 
 use kjit_engine::{
-    Arg, Config, Constants, Engine, Geometry, HostArg, Isolation, Job, Options, Source, Target, Value, Vendor,
+    Arg, Config, Constants, Engine, Geometry, HostArg, Isolation, Job, Options, Source, Target,
+    Value, Vendor,
 };
 use kjit_kernels::cases::{self, Case, CaseArg};
 use kjit_tests::launch::TestLaunch;
@@ -12,8 +13,8 @@ use kjit_tests::simulator::{Setup, cache, engine};
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const BLOCK: u32 = 256;
-/// Fewer than any of the steps would have by itself, so that each block has more than one share of an
-/// attention.
+/// Fewer than any of the steps would have by itself, so that each block has more than one share of
+/// an attention.
 const BLOCKS: u32 = 3;
 
 const TEXT: &str = r#"
@@ -65,21 +66,29 @@ fn told<'c>(case: &'c Case, name: &str) -> Option<&'c Value> {
     case.kernel.constants.told().find(|(n, _)| *n == name).map(|(_, v)| v)
 }
 
-/// Two products and an attention: quantised weights behind a norm, plain ones of other sizes, bytes as keys
-/// where there are such.
+/// Two products and an attention: quantised weights behind a norm, plain ones of other sizes, bytes
+/// as keys where there are such.
 fn three(target: &Target, wave: u32) -> [Case; 3] {
     let all = cases::all(target, wave, 20_261_122).unwrap();
     let fits = |c: &&Case| {
-        let team = |v: Option<&Value>| matches!(v, Some(Value::Int(team)) if *team <= i64::from(BLOCK));
+        let team =
+            |v: Option<&Value>| matches!(v, Some(Value::Int(team)) if *team <= i64::from(BLOCK));
         c.kernel.options.wave == wave && (c.kernel.entry != "matvec" || team(told(c, "TEAM")))
     };
-    let is = |c: &Case, name: &str, value: &str| told(c, name) == Some(&Value::Text(value.to_owned()));
+    let is =
+        |c: &Case, name: &str, value: &str| told(c, name) == Some(&Value::Text(value.to_owned()));
     let pick = |what: &str, wanted: &dyn Fn(&Case) -> bool| {
-        all.iter().filter(fits).find(|c| wanted(c)).unwrap_or_else(|| panic!("{target}: no case with {what}")).clone()
+        all.iter()
+            .filter(fits)
+            .find(|c| wanted(c))
+            .unwrap_or_else(|| panic!("{target}: no case with {what}"))
+            .clone()
     };
     [
         pick("a quantised product behind a norm", &|c| {
-            c.kernel.entry == "matvec" && is(c, "FORM", "Form::Quantised") && is(c, "PROLOGUE", "Prologue::Norm")
+            c.kernel.entry == "matvec"
+                && is(c, "FORM", "Form::Quantised")
+                && is(c, "PROLOGUE", "Prologue::Norm")
         }),
         pick("a plain product", &|c| c.kernel.entry == "matvec" && is(c, "FORM", "Form::Plain")),
         pick("an attention", &|c| c.kernel.entry == "attend"),
@@ -89,10 +98,14 @@ fn three(target: &Target, wave: u32) -> [Case; 3] {
 /// The job of all three, the case's headers and shapes under other names.
 fn job(target: &Target, wave: u32, three: &[Case; 3]) -> Job {
     let mut source = Source::new("three_steps", "three_steps.hip", TEXT).entry("three_steps");
-    for (case, (file, name)) in three.iter().zip([("first.h", "First"), ("second.h", "Second"), ("third.h", "Third")]) {
+    for (case, (file, name)) in
+        three.iter().zip([("first.h", "First"), ("second.h", "Second"), ("third.h", "Third")])
+    {
         for (header, text) in case.kernel.source.reached().unwrap() {
             source = match header {
-                "shape.h" => source.file(file, text.replace("struct Shape {", &format!("struct {name} {{"))),
+                "shape.h" => {
+                    source.file(file, text.replace("struct Shape {", &format!("struct {name} {{")))
+                }
                 _ => source.file(header.to_owned(), text.to_owned()),
             };
         }
@@ -116,14 +129,19 @@ fn right(test: &str, arch: &str, wave: u32) {
             let module = engine.load(&device, &job(device.target(), wave, &three)).unwrap();
             let grid = three[2].geometry.grid;
             let mut args: Vec<HostArg<'_>> = three.iter().flat_map(Case::host_args).collect();
-            args.extend([grid[1], grid.iter().product(), BLOCKS].map(|n| HostArg::Value(Arg::from(n))));
+            args.extend(
+                [grid[1], grid.iter().product(), BLOCKS].map(|n| HostArg::Value(Arg::from(n))),
+            );
             let shared = three.iter().map(|c| c.kernel.shared).max().unwrap_or(0);
             let stream = device.stream().unwrap();
             let kernel = module.kernel("three_steps").unwrap();
-            let after = stream.try_out(&kernel, &Geometry::new(BLOCKS, BLOCK).shared(shared), &args).unwrap();
+            let after = stream
+                .try_out(&kernel, &Geometry::new(BLOCKS, BLOCK).shared(shared), &args)
+                .unwrap();
             let mut rest = after.as_slice();
             for case in &three {
-                let buffers = case.args.iter().filter(|a| matches!(a, CaseArg::Buffer { .. })).count();
+                let buffers =
+                    case.args.iter().filter(|a| matches!(a, CaseArg::Buffer { .. })).count();
                 let (its, others) = rest.split_at(buffers);
                 case.check(its).unwrap();
                 rest = others;
@@ -148,7 +166,9 @@ fn two_products_and_an_attention_in_one_kernel_compile_for_every_vendor() {
     for (vendor, kind, archs) in
         [(Vendor::Nvidia, "nvrtc", &["sm_90a"][..]), (Vendor::Amd, "clang", &["gfx1100", "gfx942"])]
     {
-        let engine = Engine::new(Config::new().no_cache().isolation(Isolation::InProcess).compiler_kind(kind));
+        let engine = Engine::new(
+            Config::new().no_cache().isolation(Isolation::InProcess).compiler_kind(kind),
+        );
         if engine.compilers(vendor).found.is_empty() {
             eprintln!("SKIPPED: no {kind} here");
             continue;
@@ -159,7 +179,11 @@ fn two_products_and_an_attention_in_one_kernel_compile_for_every_vendor() {
             let code = engine.compile(&job(&target, wave, &three(&target, wave))).unwrap();
             let kernel = code.kernels().iter().find(|k| k.name == "three_steps").unwrap();
             assert_eq!((kernel.spills, kernel.local), (Some(0), 0), "{arch}: spills");
-            eprintln!("{arch}: {} registers, {} bytes of static shared memory", kernel.all_registers(), kernel.shared);
+            eprintln!(
+                "{arch}: {} registers, {} bytes of static shared memory",
+                kernel.all_registers(),
+                kernel.shared
+            );
         }
     }
 }

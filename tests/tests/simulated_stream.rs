@@ -1,10 +1,13 @@
-//! Layers that are copied to a simulated AMD device for each step: the same numbers, bit for bit, as with all
-//! of them there. The device takes streams and a graph's nodes in random order, and slots are poisoned before
-//! each copy, so that a launch that reads too early, or a copy that comes too early, shows.
+//! Layers that are copied to a simulated AMD device for each step: the same numbers, bit for bit,
+//! as with all of them there. The device takes streams and a graph's nodes in random order, and
+//! slots are poisoned before each copy, so that a launch that reads too early, or a copy that comes
+//! too early, shows.
 
 use kjit_model::gpu::plan_for;
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, Given, KvType, OpenOptions, Persistence, SequenceId, Session, Want, Work};
+use kjit_model::session::{
+    After, Given, KvType, OpenOptions, Persistence, SequenceId, Session, Want, Work,
+};
 use kjit_tests::files::model_path;
 use kjit_tests::larger::{spans, traced};
 use kjit_tests::several::{Several, setup};
@@ -27,24 +30,30 @@ fn options(sequences: usize) -> OpenOptions {
     }
 }
 
-/// Scores after all that a session does: prompts of several pieces, single tokens, several sequences in a
-/// step, choices on the device.
+/// Scores after all that a session does: prompts of several pieces, single tokens, several
+/// sequences in a step, choices on the device.
 fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Vec<u32>) {
     let vocab = session.n_vocab() as u32;
     let ids = |step: u32, n: u32| (0..n).map(|i| (i * step + 5) % vocab).collect::<Vec<u32>>();
-    let all: Vec<SequenceId> = (0..sequences).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
+    let all: Vec<SequenceId> =
+        (0..sequences).map(|_| session.add(SampleOptions::default()).unwrap()).collect();
     let mut rows: Vec<Vec<u32>> = vec![];
     let mut keep = |logits: Vec<f32>| rows.push(logits.iter().map(|x| x.to_bits()).collect());
-    // Two pieces, the second of one token; then a short one, of all of whose rows something is wanted.
+    // Two pieces, the second of one token; then a short one, of all of whose rows something is
+    // wanted.
     keep(session.feed(all[0], &ids(37, 33), Want::Last).unwrap());
     keep(session.feed(all[0], &ids(11, 3), Want::All).unwrap());
     for i in 0..3 {
         keep(session.feed(all[0], &[7 * i + 3], Want::Last).unwrap());
     }
     if sequences > 1 {
-        let prompts: Vec<Vec<u32>> = (0..sequences as u32).map(|i| ids(13 + 2 * i, 2 + 5 * i)).collect();
-        let work =
-            |(sequence, tokens): (&SequenceId, &'static [u32])| Work { sequence: *sequence, tokens, want: Want::Last };
+        let prompts: Vec<Vec<u32>> =
+            (0..sequences as u32).map(|i| ids(13 + 2 * i, 2 + 5 * i)).collect();
+        let work = |(sequence, tokens): (&SequenceId, &'static [u32])| Work {
+            sequence: *sequence,
+            tokens,
+            want: Want::Last,
+        };
         let prompts: Vec<&'static [u32]> = prompts.into_iter().map(|p| &*p.leak()).collect();
         for given in session.step(&all.iter().zip(prompts).map(work).collect::<Vec<_>>()).unwrap() {
             let Given::Logits(logits) = given else { panic!("no logits") };
@@ -62,7 +71,8 @@ fn all_that_comes(session: &mut Session, sequences: usize) -> (Vec<Vec<u32>>, Ve
     (rows, tokens)
 }
 
-/// Decodes, and holds that a token is one replay: nothing is allocated, launched, copied by a call or waited for.
+/// Decodes, and holds that a token is one replay: nothing is allocated, launched, copied by a call
+/// or waited for.
 fn a_token_is_one_replay(session: &mut Session) {
     let device = session.gpu().unwrap().opened().clone();
     let id = session.add(SampleOptions::default()).unwrap();
@@ -78,7 +88,15 @@ fn a_token_is_one_replay(session: &mut Session) {
         .unwrap();
     let n = counts[1] - counts[0];
     assert_eq!(n.replays, 4, "{n:?}");
-    let rest = [n.allocations, n.frees, n.pinned, n.synchronisations, n.copies_in, n.copies_out, n.copies_within];
+    let rest = [
+        n.allocations,
+        n.frees,
+        n.pinned,
+        n.synchronisations,
+        n.copies_in,
+        n.copies_out,
+        n.copies_within,
+    ];
     assert_eq!((rest, n.launches, n.captures, n.modules), ([0; 7], 0, 0, 0), "{n:?}");
     session.remove(id).unwrap();
 }
@@ -107,7 +125,10 @@ fn as_resident(test: &str, name: &str, arch: &str, sequences: usize) {
             Simulated::here().poison(gpu.plan());
             a_token_is_one_replay(&mut session);
             let got = all_that_comes(&mut session, sequences);
-            assert!(got == want, "{name} on {arch}, round {round}: streamed layers give other numbers");
+            assert!(
+                got == want,
+                "{name} on {arch}, round {round}: streamed layers give other numbers"
+            );
         }
         assert_eq!(Simulated::here().fault(0), "");
         assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory is given back");
@@ -145,9 +166,15 @@ fn a_trace_shows_each_layer_copied_before_it_is_computed_and_beside_the_one_befo
         let streamed = OpenOptions { stream: true, ..options(1) };
         let mut session = model.open(&streamed).unwrap();
         let seen = all_that_comes(&mut session, 1);
-        let (copies, steps) = (spans(&trace, "rocm:0 copies"), spans(&trace, "rocm:0 streamed layers"));
+        let (copies, steps) =
+            (spans(&trace, "rocm:0 copies"), spans(&trace, "rocm:0 streamed layers"));
         let layers = model.graph.states.len();
-        assert!(copies.len() == steps.len() && copies.len() > 5 * layers, "{} {}", copies.len(), steps.len());
+        assert!(
+            copies.len() == steps.len() && copies.len() > 5 * layers,
+            "{} {}",
+            copies.len(),
+            steps.len()
+        );
         let mut beside = 0;
         for (i, (copy, step)) in copies.iter().zip(&steps).enumerate() {
             assert!(copy.0 == step.0 && copy.2 <= step.1 + 1.0, "{i}: {copy:?} {step:?}");
@@ -188,7 +215,10 @@ fn pages_that_cannot_be_locked_are_copied_and_memory_that_is_refused_is_one_line
         }
         let error = model.open(&streamed).err().unwrap().to_string();
         assert!(error.starts_with("page-locked memory for streamed layers on rocm:0"), "{error}");
-        assert!(error.contains("a larger --memory streams less") && !error.contains('\n'), "{error}");
+        assert!(
+            error.contains("a larger --memory streams less") && !error.contains('\n'),
+            "{error}"
+        );
     });
 }
 
@@ -201,12 +231,17 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
     setup("gfx942:sramecc+:xnack-").run(test, TEMPORARY, || {
         let model = Several::new(IN_PLACE, TEMPORARY, WORKER);
         let graph = &model.graph;
-        let resident = plan_for(&model.engine, graph, model.device().target(), &options(1)).unwrap();
+        let resident =
+            plan_for(&model.engine, graph, model.device().target(), &options(1)).unwrap();
         let all = resident.memory.total();
         let least = resident.clone().fit(graph, 0, false).unwrap_err();
         assert!(least < all, "{least} {all}");
-        let with =
-            |memory| OpenOptions { memory: Some(memory), host_ffn: Some(0), persistent: Persistence::On, ..options(1) };
+        let with = |memory| OpenOptions {
+            memory: Some(memory),
+            host_ffn: Some(0),
+            persistent: Persistence::On,
+            ..options(1)
+        };
         // All stays where all fits.
         let session = model.open(&with(all)).unwrap();
         assert_eq!(session.gpu().unwrap().statistics().streamed, None);
@@ -218,32 +253,54 @@ fn a_budget_is_kept_and_one_that_is_too_small_names_the_least() {
         let need = gpu.plan().memory.total();
         let off = (need as f64 - told.peak as f64).abs() / told.peak as f64;
         assert!(off < 0.05, "{need} were named, {} are in use", told.peak);
-        assert!(gpu.persistent().is_none() && gpu.plan().no_persistent.as_ref().unwrap().contains("streamed"));
+        assert!(
+            gpu.persistent().is_none()
+                && gpu.plan().no_persistent.as_ref().unwrap().contains("streamed")
+        );
         drop(session);
         // The number that is named will do.
         let refused = |memory| model.open(&with(memory)).err();
         let error = refused(least - 1).unwrap().to_string();
-        let named = error.split("--memory ").nth(2).and_then(|t| t.split("MiB would do").next()).unwrap_or_default();
+        let named = error
+            .split("--memory ")
+            .nth(2)
+            .and_then(|t| t.split("MiB would do").next())
+            .unwrap_or_default();
         assert!(named.parse::<u64>().is_ok_and(|mib| refused(mib << 20).is_none()), "{error}");
-        // With pages it is the room for all that is too much, and where not even a context fits, the context.
+        // With pages it is the room for all that is too much, and where not even a context fits,
+        // the context.
         let token = KvType::F16.bytes(graph.kv_elems_per_token());
         let fits = |options: &OpenOptions, budget| {
-            plan_for(&model.engine, graph, model.device().target(), options).unwrap().fit(graph, budget, false)
+            plan_for(&model.engine, graph, model.device().target(), options)
+                .unwrap()
+                .fit(graph, budget, false)
         };
         let after = |error: &str, flag: &str| {
-            let word = error.split(flag).nth(1).and_then(|rest| rest.split([' ', 'B']).next()).unwrap_or_default();
-            let (digits, unit) = word.split_at(word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len()));
+            let word = error
+                .split(flag)
+                .nth(1)
+                .and_then(|rest| rest.split([' ', 'B']).next())
+                .unwrap_or_default();
+            let (digits, unit) =
+                word.split_at(word.find(|c: char| !c.is_ascii_digit()).unwrap_or(word.len()));
             let unit = if unit == "Mi" { 1 << 20 } else { 1 };
             digits.parse::<u64>().unwrap_or_else(|_| panic!("{flag}: {error}")) * unit
         };
         for (context, tokens, less) in [(64, 64 * 128, 20 * 128), (2048, 2048, 512)] {
-            let paged = OpenOptions { context: Some(context), paged: Some(tokens), sequences: 2, ..options(1) };
+            let paged = OpenOptions {
+                context: Some(context),
+                paged: Some(tokens),
+                sequences: 2,
+                ..options(1)
+            };
             let budget = fits(&paged, 0).unwrap_err() - less * token;
             let with = OpenOptions { memory: Some(budget), host_ffn: Some(0), ..paged.clone() };
             let error = model.open(&with).err().unwrap().to_string();
             let named = after(&error, "--kv-memory ") / token;
-            let context = if tokens > context { context } else { after(&error, "would -c ") as usize };
-            let fewer = OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
+            let context =
+                if tokens > context { context } else { after(&error, "would -c ") as usize };
+            let fewer =
+                OpenOptions { context: Some(context), paged: Some(named as usize), ..paged };
             assert_eq!(fits(&fewer, budget), Ok(()), "{error}");
             // No fewer than need be, by a page or two.
             let most = tokens as u64 - less;

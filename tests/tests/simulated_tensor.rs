@@ -1,6 +1,7 @@
-//! A model whose layers several simulated AMD devices compute together (`--split tensor`): against the host, and
-//! each other; in the host's memory where devices do not reach each other; what is said of models that do not
-//! divide, and of a device that never comes; and the kernel by which they meet, alone.
+//! A model whose layers several simulated AMD devices compute together (`--split tensor`): against
+//! the host, and each other; in the host's memory where devices do not reach each other; what is
+//! said of models that do not divide, and of a device that never comes; and the kernel by which
+//! they meet, alone.
 
 use kjit_engine::{Arg, Device, Geometry, Job};
 use kjit_kernels::Family;
@@ -42,15 +43,23 @@ impl Bench {
     }
 
     fn these(&self, devices: &[Device]) -> Result<Session, Result<String, SessionError>> {
-        Session::on_gpus(&self.engine, devices, &self.gguf, self.graph.clone(), &options(KvType::F16))
+        Session::on_gpus(
+            &self.engine,
+            devices,
+            &self.gguf,
+            self.graph.clone(),
+            &options(KvType::F16),
+        )
     }
 }
 
-/// Logits behind prompts of several sequences, one of them longer than a piece, and of what follows, token by token;
-/// then a greedy answer.
+/// Logits behind prompts of several sequences, one of them longer than a piece, and of what
+/// follows, token by token; then a greedy answer.
 fn said(session: &mut Session) -> (Vec<Vec<f32>>, Vec<u32>) {
-    let prompts: Vec<Vec<u32>> = [5u32, 37, 16].iter().map(|n| (0..*n).map(|i| 3 + i * 7 % 90).collect()).collect();
-    let ids: Vec<_> = prompts.iter().map(|_| session.add(SampleOptions::default()).unwrap()).collect();
+    let prompts: Vec<Vec<u32>> =
+        [5u32, 37, 16].iter().map(|n| (0..*n).map(|i| 3 + i * 7 % 90).collect()).collect();
+    let ids: Vec<_> =
+        prompts.iter().map(|_| session.add(SampleOptions::default()).unwrap()).collect();
     let mut all = vec![];
     for (id, prompt) in ids.iter().zip(&prompts) {
         all.push(session.feed(*id, prompt, Want::Last).unwrap());
@@ -74,8 +83,11 @@ fn as_the_host(test: &str, name: &'static str, devices: &str) {
     setup(devices).run(test, TEMPORARY, || {
         let (b, n, start) = (Bench::new(name), devices.split(',').count(), Instant::now());
         let before = Simulated::here().alive();
-        let mut host =
-            One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) });
+        let mut host = One::cpu(
+            &b.gguf,
+            &b.graph,
+            &OpenOptions { precise: true, sequences: 1, ..options(KvType::F16) },
+        );
         let mut session = b.together(n).map_err(|e| format!("{e:?}")).unwrap();
         assert_eq!(session.gpu().unwrap().ranks(), n);
         let mut seen = side_by_side::scores(&mut session, &mut host, 3);
@@ -89,7 +101,11 @@ fn as_the_host(test: &str, name: &'static str, devices: &str) {
         assert!(seen[seen.len() / 2] < 4e-3, "{name}: logits are off by {seen:?}");
         (0..n).for_each(|i| assert_eq!(Simulated::here().fault(i as i32), ""));
         drop(session);
-        assert_eq!(Simulated::here().alive().bytes, before.bytes, "memory of the devices is given back");
+        assert_eq!(
+            Simulated::here().alive().bytes,
+            before.bytes,
+            "memory of the devices is given back"
+        );
         eprintln!("{name} on {devices}: {:.1?}", start.elapsed());
     });
 }
@@ -102,11 +118,15 @@ fn a_llama_on_two_simulated_gfx1100_together_is_the_hosts() {
 #[test]
 fn experts_on_two_simulated_gfx942_together_are_the_hosts() {
     let two = "gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-";
-    as_the_host("experts_on_two_simulated_gfx942_together_are_the_hosts", "tiny/tiny-moe-q8_0.gguf", two);
+    as_the_host(
+        "experts_on_two_simulated_gfx942_together_are_the_hosts",
+        "tiny/tiny-moe-q8_0.gguf",
+        two,
+    );
 }
 
-/// A tiny model read as one of eight heads of 32 elements, four of them with keys, where it has four and two of 64:
-/// the matrices are as they were.
+/// A tiny model read as one of eight heads of 32 elements, four of them with keys, where it has
+/// four and two of 64: the matrices are as they were.
 fn with_four_key_heads(model: &Path, to: &Path) {
     let mut bytes = std::fs::read(model).unwrap();
     for (key, was, is) in [
@@ -117,7 +137,8 @@ fn with_four_key_heads(model: &Path, to: &Path) {
         ("rope.dimension_count", 64, 32),
     ] {
         // The key, the kind of its value (a u32), the value.
-        let entry = [format!("llama.{key}").as_bytes(), &4u32.to_le_bytes(), &was.to_le_bytes()].concat();
+        let entry =
+            [format!("llama.{key}").as_bytes(), &4u32.to_le_bytes(), &was.to_le_bytes()].concat();
         let end = bytes.windows(entry.len()).position(|w| w == entry).unwrap() + entry.len();
         bytes[end - 4..end].copy_from_slice(&is.to_le_bytes());
     }
@@ -136,25 +157,32 @@ fn a_llama_on_four_simulated_gfx1100_is_the_hosts_through_the_hosts_memory() {
 
 fn four(test: &str, link: &'static str) {
     let Some(model) = model_path("tiny/tiny-tied-q8_0.gguf") else { return };
-    setup("gfx1100,gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", link).run(test, TEMPORARY, || {
-        let folder = tempfile::tempdir().unwrap();
-        let (path, start) = (folder.path().join("four.gguf"), Instant::now());
-        with_four_key_heads(&model, &path);
-        let b = Several::of(&path, TEMPORARY, WORKER);
-        let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
-        let mut host = One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
-        let four = Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
-        let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
-        assert_eq!(four.gpu().unwrap().ranks(), 4);
-        let way = if link.is_empty() { "from device to device" } else { "through the host's memory" };
-        assert_eq!(four.gpu().unwrap().sums_go(), Some(way));
-        let seen = side_by_side::scores(&mut four, &mut host, 1);
-        let gap = side_by_side::joining(&mut four, &mut host, 1);
-        assert!(gap < 0.05, "a token is {gap} below the host's choice");
-        assert!(seen.iter().all(|x| *x < 1e-2), "logits are off by {seen:?}");
-        (0..4).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
-        eprintln!("four: {:.1?}", start.elapsed());
-    });
+    setup("gfx1100,gfx1100,gfx1100,gfx1100").set("KJIT_HIPSIM_LINK", link).run(
+        test,
+        TEMPORARY,
+        || {
+            let folder = tempfile::tempdir().unwrap();
+            let (path, start) = (folder.path().join("four.gguf"), Instant::now());
+            with_four_key_heads(&model, &path);
+            let b = Several::of(&path, TEMPORARY, WORKER);
+            let options = OpenOptions { sequences: 1, ..options(KvType::F16) };
+            let mut host =
+                One::cpu(&b.gguf, &b.graph, &OpenOptions { precise: true, ..options.clone() });
+            let four =
+                Session::on_gpus(&b.engine, &b.devices(4), &b.gguf, b.graph.clone(), &options);
+            let mut four = four.map_err(|e| format!("{e:?}")).unwrap();
+            assert_eq!(four.gpu().unwrap().ranks(), 4);
+            let way =
+                if link.is_empty() { "from device to device" } else { "through the host's memory" };
+            assert_eq!(four.gpu().unwrap().sums_go(), Some(way));
+            let seen = side_by_side::scores(&mut four, &mut host, 1);
+            let gap = side_by_side::joining(&mut four, &mut host, 1);
+            assert!(gap < 0.05, "a token is {gap} below the host's choice");
+            assert!(seen.iter().all(|x| *x < 1e-2), "logits are off by {seen:?}");
+            (0..4).for_each(|i| assert_eq!(Simulated::here().fault(i), ""));
+            eprintln!("four: {:.1?}", start.elapsed());
+        },
+    );
 }
 
 #[test]
@@ -168,16 +196,28 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
         let (ranks, cols, rows, blocks) = (2, 1028, 41, 3u32);
         let (count, room) = (rows * cols, 11 * STRETCH);
         assert!(count > 10 * STRETCH && count < room);
-        let spec = ReduceSpec { ranks, cols, join: false, residual: true, stretches: true, gathered: false };
+        let spec = ReduceSpec {
+            ranks,
+            cols,
+            join: false,
+            residual: true,
+            stretches: true,
+            gathered: false,
+        };
         let target = devices[0].target();
         let kernel = spec.kernel(target).unwrap();
         let job = Job::new(kernel.source, kernel.constants, kernel.options, target.clone());
         let streams = devices.each_ref().map(|d| d.stream().unwrap());
         let values = |from: usize, round: usize| -> Vec<f32> {
-            (0..count).map(|i| ((i * 7919 + from * 104_729 + round * 31) % 1009) as f32 / 7.0 - 71.0).collect()
+            (0..count)
+                .map(|i| ((i * 7919 + from * 104_729 + round * 31) % 1009) as f32 / 7.0 - 71.0)
+                .collect()
         };
-        let kernels = devices.each_ref().map(|d| engine.load(d, &job).unwrap().kernel(kernel.entry).unwrap());
-        let inboxes = devices.each_ref().map(|d| d.shared_buffer::<u32>(words_of_stretches(ranks, room)).unwrap());
+        let kernels =
+            devices.each_ref().map(|d| engine.load(d, &job).unwrap().kernel(kernel.entry).unwrap());
+        let inboxes = devices
+            .each_ref()
+            .map(|d| d.shared_buffer::<u32>(words_of_stretches(ranks, room)).unwrap());
         let words = devices.each_ref().map(|d| d.buffer::<u32>(WORDS).unwrap());
         let late = devices.each_ref().map(|d| d.pinned::<u32>(1).unwrap());
         let held = devices.each_ref().map(|d| [(); 3].map(|()| d.buffer::<f32>(count).unwrap()));
@@ -215,11 +255,13 @@ fn rows_are_added_up_alike_whichever_device_is_early() {
                     Arg::from(blocks),
                 ];
                 streams[i].put(&kernels[i], &Geometry::new(blocks, kernel.block), &args).unwrap();
-                // The other one comes while this one sends, or when it waits for nothing else any more.
+                // The other one comes while this one sends, or when it waits for nothing else any
+                // more.
                 std::thread::sleep(Duration::from_millis(3 * (round as u64 % 3)));
             }
             let (parts, added) = ([values(1, round), values(2, round)], values(0, round));
-            let want: Vec<f32> = (0..count).map(|i| added[i] + (parts[0][i] + parts[1][i])).collect();
+            let want: Vec<f32> =
+                (0..count).map(|i| added[i] + (parts[0][i] + parts[1][i])).collect();
             for i in [0, 1] {
                 assert!(streams[i].read(&held[i][2]).unwrap() == want, "round {round}, device {i}");
                 let all = streams[i].read(&words[i]).unwrap();
@@ -240,7 +282,11 @@ fn what_does_not_divide_is_said() {
         let b = Bench::new(LLAMA);
         let three = b.together(3).map(drop).unwrap_err().unwrap_err().to_string();
         assert!(three.contains("cannot divide") && three.contains("by 3 devices"), "{three}");
-        let gemma = Bench::new("tiny/tiny-gemma3-q8_0.gguf").together(2).map(drop).unwrap_err().unwrap_err();
+        let gemma = Bench::new("tiny/tiny-gemma3-q8_0.gguf")
+            .together(2)
+            .map(drop)
+            .unwrap_err()
+            .unwrap_err();
         assert!(gemma.to_string().contains("cannot divide"), "{gemma}");
     });
 }
@@ -260,7 +306,8 @@ fn devices_that_do_not_reach_each_other_add_up_the_same_in_the_hosts_memory() {
         assert!(near.gpu().unwrap().remarks().is_empty(), "{:?}", near.gpu().unwrap().remarks());
         let want = said(&mut near);
         drop(near);
-        let mut far = b.these(&[all[0].clone(), all[2].clone()]).map_err(|e| format!("{e:?}")).unwrap();
+        let mut far =
+            b.these(&[all[0].clone(), all[2].clone()]).map_err(|e| format!("{e:?}")).unwrap();
         let gpu = far.gpu().unwrap();
         assert_eq!((gpu.ranks(), gpu.sums_go()), (2, Some("through the host's memory")));
         let why = "sums go through the host's memory: rocm:0 cannot reach the memory of rocm:2";
@@ -303,7 +350,12 @@ fn memory_of_the_host_that_is_refused_is_no_loss_of_a_device() {
         let refused = |calls: &[(&std::ffi::CStr, u32)]| {
             calls.iter().for_each(|(call, n)| Simulated::here().fail(call, *n, 1));
             let why = b.together(2).map(drop).unwrap_err().unwrap();
-            assert!(why.starts_with("rocm:0 cannot reach the memory of rocm:1, and in the host's memory "), "{why}");
+            assert!(
+                why.starts_with(
+                    "rocm:0 cannot reach the memory of rocm:1, and in the host's memory "
+                ),
+                "{why}"
+            );
         };
         // The second device cannot map it; it cannot be had at all.
         refused(&[(c"hipHostGetDevicePointer", 3)]);
@@ -322,7 +374,9 @@ fn a_link_that_lies_to_kernels_alone_is_found_before_it_is_used() {
         let (b, start) = (Bench::new(LLAMA), Instant::now());
         let mut two = b.together(2).map_err(|e| format!("{e:?}")).unwrap();
         let remarks = two.gpu().unwrap().remarks().to_vec();
-        let found = |line: &String| line.starts_with("sums go through the host's") && line.contains("longer than 10 s");
+        let found = |line: &String| {
+            line.starts_with("sums go through the host's") && line.contains("longer than 10 s")
+        };
         assert!(matches!(&remarks[..], [line] if found(line)), "{remarks:?}");
         assert!(start.elapsed() < Duration::from_secs(100), "after {:?}", start.elapsed());
         assert_eq!(said(&mut two).1.len(), 12);
@@ -337,7 +391,10 @@ fn a_device_that_never_comes_is_one_error_within_seconds() {
 
 #[test]
 fn a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds() {
-    never_comes("a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds", "none");
+    never_comes(
+        "a_device_that_never_comes_to_the_hosts_memory_is_one_error_within_seconds",
+        "none",
+    );
 }
 
 fn never_comes(test: &str, link: &'static str) {

@@ -1,5 +1,6 @@
-//! Trust after proof: on simulated cards that compute one instruction wrong the tokens are the host's all the
-//! same, the wrong kernel and what was taken instead are told, and a second start proves nothing.
+//! Trust after proof: on simulated cards that compute one instruction wrong the tokens are the
+//! host's all the same, the wrong kernel and what was taken instead are told, and a second start
+//! proves nothing.
 
 use half::f16;
 use kjit_engine::{Constants, Geometry, Job, Options, Source, args};
@@ -43,7 +44,8 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let precise = OpenOptions { precise: true, ..options() };
-        let want = One::cpu(&gguf, &graph, &precise).generate(PROMPT, TOKENS, SampleOptions::default());
+        let want =
+            One::cpu(&gguf, &graph, &precise).generate(PROMPT, TOKENS, SampleOptions::default());
         // Verdicts of its own: another test's card computes right.
         let folder = cache(TEMPORARY).join(format!("trust-{arch}-{wrong}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
@@ -52,13 +54,24 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
         for start in 0..2 {
             let engine = engine(&folder, WORKER, "hiprtc");
             let before = launches();
-            let mut gpu = One::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options());
+            let mut gpu =
+                One::gpu(&engine, &engine.device("rocm:0").unwrap(), &gguf, &graph, &options());
             counted.push(launches() - before);
             let remarks = gpu.on_gpu().remarks().to_vec();
-            assert!(remarks.iter().any(|r| r.contains("computes wrongly on rocm:0")), "start {start}: {remarks:?}");
+            assert!(
+                remarks.iter().any(|r| r.contains("computes wrongly on rocm:0")),
+                "start {start}: {remarks:?}"
+            );
             let last = remarks.last().unwrap();
-            assert!(last.ends_with(&format!("it goes on as {variant}")), "start {start}: {remarks:?}");
-            assert_eq!(gpu.generate(PROMPT, TOKENS, SampleOptions::default()), want, "{arch} with {wrong} wrong");
+            assert!(
+                last.ends_with(&format!("it goes on as {variant}")),
+                "start {start}: {remarks:?}"
+            );
+            assert_eq!(
+                gpu.generate(PROMPT, TOKENS, SampleOptions::default()),
+                want,
+                "{arch} with {wrong} wrong"
+            );
             assert_eq!(Simulated::here().fault(0), "");
         }
         // The second start lays weights out and proves nothing.
@@ -69,12 +82,22 @@ fn right_tokens(test: &str, arch: &str, wrong: &str, variant: &str) {
 
 #[test]
 fn a_wrong_matrix_unit_of_gfx1100_is_not_used() {
-    right_tokens("a_wrong_matrix_unit_of_gfx1100_is_not_used", "gfx1100", "matrix", "gfx1100:wave64");
+    right_tokens(
+        "a_wrong_matrix_unit_of_gfx1100_is_not_used",
+        "gfx1100",
+        "matrix",
+        "gfx1100:wave64",
+    );
 }
 
 #[test]
 fn a_wrong_byte_dot_product_of_gfx1100_is_not_used() {
-    right_tokens("a_wrong_byte_dot_product_of_gfx1100_is_not_used", "gfx1100", "dot4", "gfx1100:no-dot");
+    right_tokens(
+        "a_wrong_byte_dot_product_of_gfx1100_is_not_used",
+        "gfx1100",
+        "dot4",
+        "gfx1100:no-dot",
+    );
 }
 
 #[test]
@@ -89,14 +112,24 @@ fn wrong_exchanges_of_gfx1100s_waves_of_32_leave_waves_of_64() {
 
 #[test]
 fn a_wrong_matrix_unit_of_gfx942_is_not_used() {
-    right_tokens("a_wrong_matrix_unit_of_gfx942_is_not_used", "gfx942", "matrix", "gfx942:no-matrix");
+    right_tokens(
+        "a_wrong_matrix_unit_of_gfx942_is_not_used",
+        "gfx942",
+        "matrix",
+        "gfx942:no-matrix",
+    );
 }
 
-/// A card without a matrix unit and a byte dot product: what is left to do without are its instructions for
-/// halves. `packed`: two of them in a word.
+/// A card without a matrix unit and a byte dot product: what is left to do without are its
+/// instructions for halves. `packed`: two of them in a word.
 #[test]
 fn wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32() {
-    right_tokens("wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32", "gfx900", "packed", "gfx900:f32");
+    right_tokens(
+        "wrong_arithmetic_on_packed_halves_of_gfx900_leaves_f32",
+        "gfx900",
+        "packed",
+        "gfx900:f32",
+    );
 }
 
 /// Whether the dear ones run.
@@ -131,7 +164,8 @@ fn wrong_conversions_of_gfx1100_leave_f32_behind_all_else() {
     }
 }
 
-/// In f32 alone integers make an f32 of a half and back: all halves, and every f32 around their borders.
+/// In f32 alone integers make an f32 of a half and back: all halves, and every f32 around their
+/// borders.
 #[test]
 fn integers_widen_and_narrow_halves_as_the_instructions_do() {
     let test = "integers_widen_and_narrow_halves_as_the_instructions_do";
@@ -145,9 +179,11 @@ KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u
 }"#;
         let engine = engine(&cache(TEMPORARY), WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        let source = Source::new("both", "both.hip", TEXT).file("kjit.h", include_str!("../../kernel_src/gpu/kjit.h"));
+        let source = Source::new("both", "both.hip", TEXT)
+            .file("kjit.h", include_str!("../../kernel_src/gpu/kjit.h"));
         let constants = Constants::new().set("KJ_BLOCK", 256).set("KJ_F32", 1);
-        let job = Job::new(source.entry("both"), constants, Options::wave(64), device.target().clone());
+        let job =
+            Job::new(source.entry("both"), constants, Options::wave(64), device.target().clone());
         let kernel = engine.load(&device, &job).unwrap().kernel("both").unwrap();
 
         let halves: Vec<u16> = (0..=u16::MAX).collect();
@@ -173,11 +209,17 @@ KERNEL both(const f16* halves, float* wide, const float* singles, f16* narrow, u
         stream.put(&kernel, &grid, &args![&from, &wide, &given, &to, n as u32]).unwrap();
         for (&bits, got) in halves.iter().zip(stream.read(&wide).unwrap()) {
             let want = f16::from_bits(bits).to_f32();
-            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{bits:#06x}: {got} for {want}");
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{bits:#06x}: {got} for {want}"
+            );
         }
         for (&single, got) in singles.iter().zip(stream.read(&to).unwrap()) {
             let (got, want) = (f16::from_bits(got), f16::from_f32(single));
-            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{single:e}: {got} for {want}");
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "{single:e}: {got} for {want}"
+            );
         }
     });
 }
@@ -192,10 +234,14 @@ fn what_no_variant_can_do_without_is_refused_with_what_is_wrong() {
         let folder = cache(TEMPORARY).join(format!("trust-none-{}", std::process::id()));
         let engine = engine(&folder, WORKER, "hiprtc");
         let device = engine.device("rocm:0").unwrap();
-        let refused = kjit_model::session::Session::on_gpu(&engine, &device, &gguf, graph, &options());
+        let refused =
+            kjit_model::session::Session::on_gpu(&engine, &device, &gguf, graph, &options());
         match refused.map(|_| ()) {
             Err(SessionError::Wrong(lines)) => {
-                assert!(lines.iter().all(|l| l.contains("computes wrongly on rocm:0")), "{lines:?}");
+                assert!(
+                    lines.iter().all(|l| l.contains("computes wrongly on rocm:0")),
+                    "{lines:?}"
+                );
                 assert!(lines.last().unwrap().ends_with("nothing is left to try"), "{lines:?}");
             }
             other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
-//! Measuring and tuning on a simulated AMD device: times mean nothing there, all else does. Every kernel of a
-//! model is checked and timed; variants that fault, hang or kill their process are lines in the record, and
-//! what is kept is what later plans run.
+//! Measuring and tuning on a simulated AMD device: times mean nothing there, all else does. Every
+//! kernel of a model is checked and timed; variants that fault, hang or kill their process are
+//! lines in the record, and what is kept is what later plans run.
 
 use kjit_engine::{Device, Engine, Target, TuningSubject};
 use kjit_kernels::segments::Finish;
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 const WORKER: &str = env!("CARGO_BIN_EXE_kjit-tests-cc");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Variants that are tried where some of each size of a block are wanted, and where any will do: each is a
-/// compile.
+/// Variants that are tried where some of each size of a block are wanted, and where any will do:
+/// each is a compile.
 const VARIANTS: usize = 11;
 const FEW: usize = 3;
 /// Set in the process that measures for a test.
@@ -47,7 +47,8 @@ fn programs_of_several_sequences_are_timed_too() {
     let gguf = Gguf::open(&path).unwrap();
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let options = OpenOptions { sequences: 9, ..OpenOptions::new(64) };
-    let request = Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
+    let request =
+        Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped };
     let plan = plan(&request).unwrap();
     assert!(plan.batches.len() > 1, "{}", plan.batches.len());
     let subjects = of_plan(&plan, 20);
@@ -57,7 +58,11 @@ fn programs_of_several_sequences_are_timed_too() {
         let launched: usize = of_it.iter().map(|s| s.launches).sum();
         let choose = [&batch.adjust, &batch.greedy, &batch.draw].into_iter().flatten().count();
         assert_eq!(choose, 3, "{name}");
-        assert_eq!(launched, batch.program.launches.len() + choose, "{name}: its launches, and those that choose");
+        assert_eq!(
+            launched,
+            batch.program.launches.len() + choose,
+            "{name}: its launches, and those that choose"
+        );
         assert!(of_it.iter().all(|s| s.size.tokens == batch.program.tokens as usize), "{name}");
     }
 }
@@ -78,7 +83,10 @@ fn every_kernel_of_a_model_is_checked_and_timed_with_its_resources() {
         for job in &plan.jobs {
             assert!(subjects.iter().any(|s| s.spec == job.spec), "{} is not measured", job.spec);
         }
-        for family in ["matvec", "attend", "gemm", "flash", "tiles", "rope_kv", "repack", "embed", "argmax", "draw"] {
+        for family in [
+            "matvec", "attend", "gemm", "flash", "tiles", "rope_kv", "repack", "embed", "argmax",
+            "draw",
+        ] {
             assert!(subjects.iter().any(|s| s.spec.family() == family), "no {family}");
         }
         let limits = Limits::measure(&engine, &device).unwrap();
@@ -100,7 +108,12 @@ fn course(path: &PathBuf, engine: &Engine, device: &Device) -> Course {
 }
 
 /// Tunes the product of one matrix of a tiny model in a cache of its own, in children of this test.
-fn tuned(test: &str, path: &PathBuf, variants: usize, body: impl FnOnce(&Engine, &Device, &[Tuned])) {
+fn tuned(
+    test: &str,
+    path: &PathBuf,
+    variants: usize,
+    body: impl FnOnce(&Engine, &Device, &[Tuned]),
+) {
     let folder = PathBuf::from(TEMPORARY).join(test);
     if std::env::var_os(CHILD).is_none() {
         let _ = std::fs::remove_dir_all(&folder);
@@ -119,10 +132,14 @@ fn tuned(test: &str, path: &PathBuf, variants: usize, body: impl FnOnce(&Engine,
         command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, "1");
         command
     };
-    let options = Options { patience: Duration::from_secs(15), start: Duration::from_secs(100), rounds: 1, variants };
+    let options = Options {
+        patience: Duration::from_secs(15),
+        start: Duration::from_secs(100),
+        rounds: 1,
+        variants,
+    };
     // The one that takes a gated unit's result back to the width of the model.
-    let down =
-        |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
+    let down = |s: &Subject| matches!(&s.spec, Spec::Matvec(m) if m.finish == Finish::Add && m.cols > m.segments[0].rows);
     let all = tune(&engine, &device, &course, &down, &options, &spawn, &|_| {}).unwrap();
     body(&engine, &device, &all);
 }
@@ -159,11 +176,16 @@ fn a_variant_that_kills_hangs_or_faults_is_recorded_and_the_others_are_measured(
                     other => panic!("{}: {other:?}", c.tuning),
                 }
             }
-            assert!(killed > 0 && hung > 0 && timed > 1, "{killed} killed, {hung} hung, {timed} timed");
-            // All of it is kept, under the driver it was measured with, and without the device's number.
+            assert!(
+                killed > 0 && hung > 0 && timed > 1,
+                "{killed} killed, {hung} hung, {timed} timed"
+            );
+            // All of it is kept, under the driver it was measured with, and without the device's
+            // number.
             let spec = one.subject.spec.with(None);
             let (what, kernel) = (spec.to_string(), spec.kernel(device.target()).unwrap());
-            let subject = TuningSubject { target: device.target(), source: &kernel.source, what: &what };
+            let subject =
+                TuningSubject { target: device.target(), source: &kernel.source, what: &what };
             let record = engine.tuning_timings(&subject, device.info().driver).unwrap().unwrap();
             let record = String::from_utf8(record).unwrap();
             assert!(one.candidates.iter().all(|c| record.contains(&c.tuning)), "{record}");
@@ -185,7 +207,10 @@ fn a_default_that_faults_is_given_up_and_never_beaten_by_chance() {
                 assert!(c.outcome.is_err(), "{c:?}");
             }
             assert_eq!((&one.chosen, one.duel), (&one.default, None));
-            assert_eq!(Kept::of(engine).choice(&one.subject.spec.with(None), device.target()), None);
+            assert_eq!(
+                Kept::of(engine).choice(&one.subject.spec.with(None), device.target()),
+                None
+            );
         });
     });
 }
@@ -217,10 +242,12 @@ fn what_was_chosen_is_what_later_plans_and_models_run() {
                 prefill_chunk: Some(8),
                 ..OpenOptions::default()
             };
-            let jobs = kjit_model::gpu::jobs_for(engine, &graph, device.target(), &options).unwrap();
+            let jobs =
+                kjit_model::gpu::jobs_for(engine, &graph, device.target(), &options).unwrap();
             assert!(engine.compile_all(&jobs).iter().all(Result::is_ok));
             let before = engine.counts().compiled;
-            let session = kjit_model::Session::on_gpu(engine, device, &gguf, graph, &options).unwrap();
+            let session =
+                kjit_model::Session::on_gpu(engine, device, &gguf, graph, &options).unwrap();
             assert_eq!(engine.counts().compiled, before);
             assert_eq!(session.gpu().unwrap().statistics().kernels.compiled, 0);
         });

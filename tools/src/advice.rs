@@ -1,5 +1,5 @@
-//! For hands that are used to llama.cpp or ollama: what kjit calls the same thing, in one line, instead of a
-//! guess at a misspelt word.
+//! For hands that are used to llama.cpp or ollama: what kjit calls the same thing, in one line,
+//! instead of a guess at a misspelt word.
 
 use crate::args::Cli;
 use clap::CommandFactory;
@@ -8,19 +8,35 @@ use std::path::Path;
 
 /// A flag of llama.cpp, and what to do here.
 const FLAGS: &[(&[&str], &str)] = &[
-    (&["-i", "--interactive", "--interactive-first"], "leave it out: `kjit run MODEL` without a prompt is a chat"),
-    (&["-no-cnv", "--no-conversation"], "leave it out and give a prompt; --raw feeds it without the chat template"),
+    (
+        &["-i", "--interactive", "--interactive-first"],
+        "leave it out: `kjit run MODEL` without a prompt is a chat",
+    ),
+    (
+        &["-no-cnv", "--no-conversation"],
+        "leave it out and give a prompt; --raw feeds it without the chat template",
+    ),
     (&["-st", "--single-turn"], "leave it out: with a prompt there is one answer"),
-    (&["-hfr", "-hff", "--hf-file", "-mu", "--model-url"], "the model stands by itself: kjit run hf:ORG/REPO:QUANT …"),
+    (
+        &["-hfr", "-hff", "--hf-file", "-mu", "--model-url"],
+        "the model stands by itself: kjit run hf:ORG/REPO:QUANT …",
+    ),
     (&["-tb", "--threads-batch"], "give --threads N"),
-    (&["-ub", "--ubatch-size", "--batch-size"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
+    (
+        &["-ub", "--ubatch-size", "--batch-size"],
+        "give --prefill-chunk N (in bench, -b N is sequences side by side)",
+    ),
     (&["-b", "--batch"], "give --prefill-chunk N (in bench, -b N is sequences side by side)"),
-    (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], "give --kv-type f16 or q8_0, for keys and values alike"),
+    (
+        &["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"],
+        "give --kv-type f16 or q8_0, for keys and values alike",
+    ),
     (&["-kvu"], "leave it out: kjit decides this itself"),
     (&["-dev", "-mg", "--main-gpu"], "give --device cuda:N or rocm:N (`kjit devices` lists them)"),
     (
         &["-ts", "--tensor-split", "-sm", "--split-mode"],
-        "give the devices (--device cuda:0,cuda:1) and --split layers or --split tensor; shares go by memory",
+        "give the devices (--device cuda:0,cuda:1) and --split layers or --split tensor; shares \
+         go by memory",
     ),
     (&["--verbose-prompt"], "`kjit template` shows the prompt that a chat template makes"),
 ];
@@ -31,10 +47,16 @@ const COMMANDS: &[(&[&str], &str)] = &[
         &["chat", "cli", "llama-cli", "generate", "complete", "ask"],
         "`kjit run MODEL` chats, `kjit run MODEL 'a prompt'` answers",
     ),
-    (&["ls", "ps"], "`kjit list` says which models of the hub are here (`kjit cache list`: compiled kernels)"),
+    (
+        &["ls", "ps"],
+        "`kjit list` says which models of the hub are here (`kjit cache list`: compiled kernels)",
+    ),
     (&["show", "info"], "`kjit inspect MODEL` says what is in a file"),
     (&["download", "get", "fetch"], "`kjit pull hf:ORG/REPO:QUANT` fetches a model"),
-    (&["remove", "delete"], "`kjit rm hf:ORG/REPO:QUANT` removes a model (`kjit cache clear`: compiled kernels)"),
+    (
+        &["remove", "delete"],
+        "`kjit rm hf:ORG/REPO:QUANT` removes a model (`kjit cache clear`: compiled kernels)",
+    ),
     (&["server", "llama-server"], "`kjit serve MODEL` answers over HTTP"),
     (&["llama-bench", "benchmark"], "`kjit bench MODEL` measures speed"),
     (&["ppl", "llama-perplexity"], "`kjit perplexity MODEL -f FILE`"),
@@ -43,20 +65,35 @@ const COMMANDS: &[(&[&str], &str)] = &[
 
 /// What to do instead, if one of these arguments, which were refused, is somebody else's word.
 pub fn advice(arguments: &[OsString]) -> Option<String> {
-    let arguments: Vec<String> = arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
+    let arguments: Vec<String> =
+        arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect();
     // Its --model is a filter.
     if arguments.iter().find(|a| !a.starts_with('-')).is_some_and(|a| a == "cache") {
         return None;
     }
     // A word that the command has is its own: then its value was refused, and the refusal says all.
     let cli = Cli::command();
-    let command = arguments.iter().find(|a| !a.starts_with('-')).and_then(|name| cli.find_subcommand(name));
-    let has = |word: &str| command.is_some_and(|command| command.get_arguments().any(|own| is(own, word)));
-    let own = ["run", "warm", "bench", "inspect", "logits", "perplexity", "tokenize", "detokenize", "template"];
+    let command =
+        arguments.iter().find(|a| !a.starts_with('-')).and_then(|name| cli.find_subcommand(name));
+    let has = |word: &str| {
+        command.is_some_and(|command| command.get_arguments().any(|own| is(own, word)))
+    };
+    let own = [
+        "run",
+        "warm",
+        "bench",
+        "inspect",
+        "logits",
+        "perplexity",
+        "tokenize",
+        "detokenize",
+        "template",
+    ];
     // `-m FILE` is how llama.cpp is told the model; the rest of the line may be right.
     let named = |a: &String| a == "-m" || a == "--model" || a.starts_with("--model=");
     if let Some(at) = arguments.iter().position(named).filter(|_| !has("--model")) {
-        let command = arguments.iter().find(|a| own.contains(&a.as_str())).map_or("run", String::as_str);
+        let command =
+            arguments.iter().find(|a| own.contains(&a.as_str())).map_or("run", String::as_str);
         let flag = arguments.get(at).map_or("-m", |a| a.split('=').next().unwrap_or(a));
         let after = arguments.get(at).and_then(|a| a.split_once('=')).map(|(_, file)| file);
         let model = after.or_else(|| arguments.get(at + 1).map(String::as_str)).unwrap_or("MODEL");
@@ -64,7 +101,8 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
     }
     for argument in &arguments {
         let word = argument.split('=').next().unwrap_or(argument);
-        if let Some((_, say)) = FLAGS.iter().find(|(words, _)| words.contains(&word) && !has(word)) {
+        if let Some((_, say)) = FLAGS.iter().find(|(words, _)| words.contains(&word) && !has(word))
+        {
             return Some(format!("'{word}': {say}"));
         }
     }
@@ -80,7 +118,9 @@ pub fn advice(arguments: &[OsString]) -> Option<String> {
 fn is(flag: &clap::Arg, word: &str) -> bool {
     let long = word.strip_prefix("--").is_some_and(|long| flag.get_long() == Some(long));
     let mut short = word.strip_prefix('-').unwrap_or_default().chars();
-    long || (flag.get_short().is_some() && short.next() == flag.get_short() && short.next().is_none())
+    long || (flag.get_short().is_some()
+        && short.next() == flag.get_short()
+        && short.next().is_none())
 }
 
 #[cfg(test)]
@@ -111,7 +151,10 @@ mod tests {
             .filter(|c| c.get_name() == "run")
             .flat_map(|c| c.get_arguments())
             .flat_map(|a| {
-                a.get_long().map(|l| format!("--{l}")).into_iter().chain(a.get_short().map(|s| format!("-{s}")))
+                a.get_long()
+                    .map(|l| format!("--{l}"))
+                    .into_iter()
+                    .chain(a.get_short().map(|s| format!("-{s}")))
             })
             .collect();
         assert!(ours.contains(&"--prefill-chunk".to_string()), "{ours:?}");

@@ -20,9 +20,9 @@ pub fn cache_config(shared: &Shared) -> kjit_cache::Config {
     cache
 }
 
-/// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY` (MiB) bound a
-/// compile, `KJIT_DISCOVERY_SECONDS` the search for devices; `KJIT_PROVE=all` has kernels proven on NVIDIA's
-/// devices too.
+/// The engine's setup that the flags ask for. `KJIT_COMPILE_SECONDS` and `KJIT_COMPILE_MEMORY`
+/// (MiB) bound a compile, `KJIT_DISCOVERY_SECONDS` the search for devices; `KJIT_PROVE=all` has
+/// kernels proven on NVIDIA's devices too.
 pub fn config(shared: &Shared) -> Config {
     let mut config = Config::new().cache(cache_config(shared));
     if let Some(file) = &shared.compiler_path {
@@ -40,7 +40,9 @@ pub fn config(shared: &Shared) -> Config {
     match std::env::var("KJIT_PROVE").unwrap_or_default().as_str() {
         "" => {}
         "all" => config = config.prove_all(),
-        other if !shared.quiet => say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is not obeyed")),
+        other if !shared.quiet => {
+            say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is not obeyed"))
+        }
         _ => {}
     }
     config
@@ -51,7 +53,9 @@ fn number(variable: &str, shared: &Shared) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|v| !v.is_empty())?;
     let number = text.parse().ok().filter(|n| *n > 0);
     if number.is_none() && !shared.quiet {
-        say(format_args!("warning: {variable}={text} is no whole number above 0, and is not obeyed"));
+        say(format_args!(
+            "warning: {variable}={text} is no whole number above 0, and is not obeyed"
+        ));
     }
     number
 }

@@ -1,4 +1,5 @@
-//! What is read whole: prompts, texts, lines. All of it has a limit, or `/dev/zero` would take all memory.
+//! What is read whole: prompts, texts, lines. All of it has a limit, or `/dev/zero` would take all
+//! memory.
 
 use crate::args::Shared;
 use crate::report::say;
@@ -9,8 +10,8 @@ use std::path::Path;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-/// The most that is read of a text, or of one line of stdin: some hundred times what the longest context
-/// holds.
+/// The most that is read of a text, or of one line of stdin: some hundred times what the longest
+/// context holds.
 const LIMIT: u64 = 256 << 20;
 
 /// So long a pipe may take to end before it is said that it is waited for.
@@ -21,9 +22,9 @@ pub fn stdin(what: &str) -> anyhow::Result<Vec<u8>> {
     whole(io::stdin().lock(), || format!("{what} on stdin"))
 }
 
-/// What is piped into stdin, to its end; nothing on a terminal, and nothing where there is no stdin. One who
-/// gave a prompt may not know that stdin is open (a pipe that a script inherited): if nothing comes, it is
-/// said what is waited for.
+/// What is piped into stdin, to its end; nothing on a terminal, and nothing where there is no
+/// stdin. One who gave a prompt may not know that stdin is open (a pipe that a script inherited):
+/// if nothing comes, it is said what is waited for.
 pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     if io::stdin().is_terminal() {
         return Ok(vec![]);
@@ -33,7 +34,8 @@ pub fn piped(what: &str, shared: &Shared) -> anyhow::Result<Vec<u8>> {
     // Where the system gives no thread, nobody is told.
     let _ = std::thread::Builder::new().name("kjit waits for stdin".into()).spawn(move || {
         if waiting.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) && !quiet {
-            say("note: reading stdin to its end: it goes before the prompt (< /dev/null where nothing should)");
+            say("note: reading stdin to its end: it goes before the prompt (< /dev/null where \
+                nothing should)");
         }
     });
     let read = stdin(what);
@@ -63,9 +65,15 @@ pub fn file(path: &Path) -> anyhow::Result<Vec<u8>> {
 
 fn whole(from: impl Read, name: impl Fn() -> String) -> anyhow::Result<Vec<u8>> {
     let mut bytes = vec![];
-    from.take(LIMIT + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read {}", name()))?;
+    from.take(LIMIT + 1)
+        .read_to_end(&mut bytes)
+        .with_context(|| format!("cannot read {}", name()))?;
     if bytes.len() as u64 > LIMIT {
-        bail!("{} is longer than {} MiB, the most that kjit takes: give a part of it", name(), LIMIT >> 20);
+        bail!(
+            "{} is longer than {} MiB, the most that kjit takes: give a part of it",
+            name(),
+            LIMIT >> 20
+        );
     }
     Ok(bytes)
 }
@@ -87,8 +95,8 @@ pub fn json(number: usize, line: &[u8]) -> anyhow::Result<serde_json::Value> {
     serde_json::from_slice(line).with_context(|| format!("line {number} of stdin is no JSON"))
 }
 
-/// Calls `each` with every line of stdin that is not blank, without its end, and its number from 1. Lines may hold any
-/// bytes; a byte order mark before the first is no part of it.
+/// Calls `each` with every line of stdin that is not blank, without its end, and its number from 1.
+/// Lines may hold any bytes; a byte order mark before the first is no part of it.
 pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let mut stdin = io::stdin().lock();
     let mut line = vec![];
@@ -99,7 +107,10 @@ pub fn lines(mut each: impl FnMut(usize, &[u8]) -> anyhow::Result<()>) -> anyhow
             break;
         }
         if line.len() as u64 > LIMIT {
-            bail!("line {number} of stdin is longer than {} MiB, the most that kjit takes", LIMIT >> 20);
+            bail!(
+                "line {number} of stdin is longer than {} MiB, the most that kjit takes",
+                LIMIT >> 20
+            );
         }
         if line.last() == Some(&b'\n') {
             line.pop();

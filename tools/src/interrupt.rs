@@ -1,5 +1,5 @@
-//! Ctrl-C: ends the program with exit code 130, at once or, where there is something to finish, as soon as
-//! that notices.
+//! Ctrl-C: ends the program with exit code 130, at once or, where there is something to finish, as
+//! soon as that notices.
 
 use crate::report::{INTERRUPTED, say};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,8 @@ static CAME: AtomicBool = AtomicBool::new(false);
 type Words = Box<dyn Fn() -> String + Send>;
 static WORDS: Mutex<Option<Words>> = Mutex::new(None);
 
-/// What Ctrl-C leaves behind, in words of the command at work: asked for just before the program ends.
+/// What Ctrl-C leaves behind, in words of the command at work: asked for just before the program
+/// ends.
 pub fn leaves(words: impl Fn() -> String + Send + 'static) {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(words));
 }
@@ -24,8 +25,8 @@ pub fn leaves_nothing() {
     *WORDS.lock().unwrap_or_else(PoisonError::into_inner) = None;
 }
 
-/// From now on Ctrl-C ends the program with exit code 130. Where the system lets nobody listen, Ctrl-C still
-/// ends it, by the signal.
+/// From now on Ctrl-C ends the program with exit code 130. Where the system lets nobody listen,
+/// Ctrl-C still ends it, by the signal.
 pub fn listen() {
     let _ = ctrlc::set_handler(|| {
         // A second one is from somebody who does not want to wait.

@@ -16,8 +16,8 @@ pub struct How<'a> {
     pub trace: Option<&'a Trace>,
     /// Ready as soon as single tokens can be fed, whatever is still to be compiled.
     pub early: bool,
-    /// The same tokens and scores were promised each time, so that nothing measured at the start decides what the CPU
-    /// computes: what is not asked for by a flag is left to copies.
+    /// The same tokens and scores were promised each time, so that nothing measured at the start
+    /// decides what the CPU computes: what is not asked for by a flag is left to copies.
     pub steady: bool,
     /// Tokens are drafted.
     pub drafts: bool,
@@ -80,15 +80,24 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
     let cores = std::thread::available_parallelism().map_or(usize::MAX, usize::from);
     if options.threads > cores.saturating_mul(2) && model.session.cpu().is_some() {
         let threads = options.threads;
-        say(format_args!("warning: {threads} threads wait for each other on {cores} cores: give --threads {cores}"));
+        say(format_args!(
+            "warning: {threads} threads wait for each other on {cores} cores: give --threads \
+             {cores}"
+        ));
     }
     let (context, trained) = (model.session.context(), model.session.graph().context);
     if context > trained {
-        say(format_args!("note: a context of {context} is more than the {trained} tokens the model was trained on"));
+        say(format_args!(
+            "note: a context of {context} is more than the {trained} tokens the model was \
+             trained on"
+        ));
     }
-    let here = model.session.gpu().is_some_and(|gpu| gpu.early().is_some()) || model.kernels().compiled > 0;
+    let here = model.session.gpu().is_some_and(|gpu| gpu.early().is_some())
+        || model.kernels().compiled > 0;
     let target = Target::parse(&model.device().arch).ok().filter(|_| here);
-    if let Some(why) = target.zip(model.engine()).and_then(|(target, engine)| engine.packs_lack(&target)) {
+    if let Some(why) =
+        target.zip(model.engine()).and_then(|(target, engine)| engine.packs_lack(&target))
+    {
         say(format_args!("note: kernels are compiled here: {why}"));
     }
     say(format_args!("device: {}", model.device()));
@@ -97,13 +106,14 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         if let Some(streamed) = streamed {
             say(streamed);
             if how.steady && setup.placing.host_ffn.is_none() && !options.stream {
-                say(
-                    "the same tokens are promised each time, and so all of that is copied; --host-ffn N leaves N layers' feed-forward part to the CPU",
-                );
+                say("the same tokens are promised each time, and so all of that is copied; \
+                     --host-ffn N leaves N layers' feed-forward part to the CPU");
             }
         }
         let cannot = streamed.is_some() || !gpu.plan().decode.pauses.is_empty();
-        if let (true, Persistence::On, Some(why)) = (cannot, options.persistent, &gpu.plan().no_persistent) {
+        if let (true, Persistence::On, Some(why)) =
+            (cannot, options.persistent, &gpu.plan().no_persistent)
+        {
             say(format_args!("--persistent on is left out: {why}"));
         }
     }
@@ -117,11 +127,15 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
                 }
             };
             let link = match runner {
-                StageRunner::Gpu(gpu) => gpu.link().map_or(String::new(), |link| format!("; rows come {link}")),
+                StageRunner::Gpu(gpu) => {
+                    gpu.link().map_or(String::new(), |link| format!("; rows come {link}"))
+                }
                 StageRunner::Cpu(_) => String::new(),
             };
             let sums = match runner {
-                StageRunner::Gpu(gpu) => gpu.sums_go().map_or(String::new(), |way| format!("; sums go {way}")),
+                StageRunner::Gpu(gpu) => {
+                    gpu.sums_go().map_or(String::new(), |way| format!("; sums go {way}"))
+                }
                 StageRunner::Cpu(_) => String::new(),
             };
             say(format_args!("{stage}: {said}{link}{sums}"));
@@ -131,15 +145,20 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
         let Proven { run, known, seconds, parts, runs, longest } = gpu.statistics().proven;
         if run + known > 0 {
             let [cases, copies, all_runs] = parts.map(|seconds| seconds * 1e3);
-            let parts = format_args!("cases {cases:.0} ms, copies {copies:.0} ms, runs {all_runs:.0} ms");
+            let parts =
+                format_args!("cases {cases:.0} ms, copies {copies:.0} ms, runs {all_runs:.0} ms");
             let ms = seconds * 1e3;
-            say(format_args!("proved {run} kernels in {ms:.0} ms ({parts}); {known} were known to be right"));
+            say(format_args!(
+                "proved {run} kernels in {ms:.0} ms ({parts}); {known} were known to be right"
+            ));
             if shared.verbose > 1 {
                 let [placing, kernels, reading, comparing] = runs.map(|seconds| seconds * 1e3);
                 let marks = all_runs - (placing + kernels + reading + comparing);
                 say(format_args!(
-                    "of the runs: {placing:.1} ms for what kernels read, {kernels:.1} ms kernels, {reading:.1} ms \
-                     reading back, {comparing:.1} ms comparing, {marks:.1} ms marks and the rest; the longest {:.1} ms",
+                    "of the runs: {placing:.1} ms for what kernels read, {kernels:.1} ms kernels, \
+                     {reading:.1} ms \
+                     reading back, {comparing:.1} ms comparing, {marks:.1} ms marks and the rest; \
+                     the longest {:.1} ms",
                     longest * 1e3
                 ));
             }
@@ -150,13 +169,19 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
                 let least = gpu.plan().persistent.first().map_or(1, |one| one.rows);
                 match most {
                     1 => say(format_args!("a token is one launch of {steps} steps")),
-                    n if n == least => {
-                        say(format_args!("a token of each of {n} sequences is one launch of {steps} steps"))
-                    }
-                    n => say(format_args!("a token of each of up to {n} sequences is one launch of {steps} steps")),
+                    n if n == least => say(format_args!(
+                        "a token of each of {n} sequences is one launch of {steps} steps"
+                    )),
+                    n => say(format_args!(
+                        "a token of each of up to {n} sequences is one launch of {steps} steps"
+                    )),
                 }
-                if let Some(why) = gpu.plan().persistent.first().and_then(|one| one.one_chooses.as_ref()) {
-                    say(format_args!("one block of it chooses experts for all others, which takes longer: {why}"));
+                if let Some(why) =
+                    gpu.plan().persistent.first().and_then(|one| one.one_chooses.as_ref())
+                {
+                    say(format_args!(
+                        "one block of it chooses experts for all others, which takes longer: {why}"
+                    ));
                 }
             }
             (None, Some(why)) if asked => {
@@ -166,7 +191,8 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
                 say("a token is many launches until the kernel that does all of them is compiled");
             }
             (None, None) if asked && !gpu.plan().persistent.is_empty() => {
-                say("a token is many launches, in spite of --persistent on: this device keeps no blocks together");
+                say("a token is many launches, in spite of --persistent on: this device keeps no \
+                     blocks together");
             }
             (None, _) => {}
         }
@@ -175,7 +201,12 @@ pub fn open(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::R
 }
 
 /// The same with the one sequence in it that most commands have.
-pub fn open_one(path: &Path, setup: &Setup, shared: &Shared, how: &How) -> anyhow::Result<(Model, SequenceId)> {
+pub fn open_one(
+    path: &Path,
+    setup: &Setup,
+    shared: &Shared,
+    how: &How,
+) -> anyhow::Result<(Model, SequenceId)> {
     let mut model = open(path, setup, shared, how)?;
     let sequence = model.session.add(SampleOptions::default())?;
     Ok((model, sequence))

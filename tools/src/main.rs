@@ -3,7 +3,13 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 
 mod advice;
@@ -71,7 +77,9 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(e) => report::failed(&e),
     };
-    let number = [ExitCode::SUCCESS, ExitCode::from(report::INTERRUPTED)].iter().position(|known| *known == code);
+    let number = [ExitCode::SUCCESS, ExitCode::from(report::INTERRUPTED)]
+        .iter()
+        .position(|known| *known == code);
     let _ = std::io::stdout().flush();
     kjit_engine::end_if_left(match number {
         Some(0) => 0,
@@ -85,18 +93,22 @@ fn main() -> ExitCode {
 fn one_device(cli: &Cli) -> anyhow::Result<()> {
     let DeviceChoice::Several(_) = &cli.shared.device else { return Ok(()) };
     match &cli.command {
-        Command::Run(_) | Command::Serve(_) | Command::Bench(_) | Command::Logits(_) | Command::Perplexity(_) => Ok(()),
+        Command::Run(_)
+        | Command::Serve(_)
+        | Command::Bench(_)
+        | Command::Logits(_)
+        | Command::Perplexity(_) => Ok(()),
         _ => anyhow::bail!("--device {}: this command takes one device", cli.shared.device),
     }
 }
 
-/// What clap says of these arguments, or of somebody else's words what ours are; exit code 2, or 0 for help
-/// that was asked for.
+/// What clap says of these arguments, or of somebody else's words what ours are; exit code 2, or 0
+/// for help that was asked for.
 fn wrong_usage(error: &clap::Error) -> ExitCode {
     // -hf begins with -h, which asks for help; `--help` beside it really does.
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let asked =
-        !error.use_stderr() && arguments.iter().any(|a| a == "-h" || a == "--help" || a == "-V" || a == "--version");
+    let asked = !error.use_stderr()
+        && arguments.iter().any(|a| a == "-h" || a == "--help" || a == "-V" || a == "--version");
     if !asked && let Some(advice) = advice::advice(&arguments) {
         report::say(format_args!("error: {advice}"));
         return ExitCode::from(2);

@@ -23,12 +23,14 @@ pub enum ModelName {
 }
 
 impl ModelName {
-    /// For clap: `hf:…` and addresses of the hub are references, and so is `ORG/REPO[:QUANT]` where no such file
-    /// is here. Everything else is a path.
+    /// For clap: `hf:…` and addresses of the hub are references, and so is `ORG/REPO[:QUANT]` where
+    /// no such file is here. Everything else is a path.
     pub fn parser() -> impl TypedValueParser<Value = ModelName> {
         OsStringValueParser::new().try_map(|value: OsString| -> Result<ModelName, String> {
             let text = value.to_str().unwrap_or_default();
-            let read = |text: &str| text.parse().map(ModelName::Hub).map_err(|e: kjit_hub::BadReference| e.to_string());
+            let read = |text: &str| {
+                text.parse().map(ModelName::Hub).map_err(|e: kjit_hub::BadReference| e.to_string())
+            };
             if text.starts_with(SCHEME) {
                 return read(text);
             }
@@ -39,7 +41,10 @@ impl ModelName {
                 return read(text);
             }
             if text.contains("://") {
-                return Err("a model is a file or a folder that is here, or ORG/REPO:QUANT on the hub".to_owned());
+                return Err(
+                    "a model is a file or a folder that is here, or ORG/REPO:QUANT on the hub"
+                        .to_owned(),
+                );
             }
             let reference: Option<Reference> = format!("{SCHEME}{text}").parse().ok();
             let of_hub = reference.filter(|r| !matches!(r.pick(), Pick::File(_)));
@@ -47,7 +52,8 @@ impl ModelName {
         })
     }
 
-    /// Where the file is. One of the hub that is not here is fetched, unless `HF_HUB_OFFLINE` forbids it.
+    /// Where the file is. One of the hub that is not here is fetched, unless `HF_HUB_OFFLINE`
+    /// forbids it.
     pub fn path(&self, shared: &Shared) -> anyhow::Result<Cow<'_, Path>> {
         match self {
             ModelName::File(path) => found(path),
@@ -105,11 +111,18 @@ const FAMILIES: &[(&str, &str)] = &[
 
 /// A path as it is; a single word that is no file here is told how a model of the hub is named.
 fn found(path: &Path) -> anyhow::Result<Cow<'_, Path>> {
-    let word = path.to_str().filter(|w| !w.contains(['/', '\\']) && !w.to_lowercase().ends_with(".gguf"));
+    let word =
+        path.to_str().filter(|w| !w.contains(['/', '\\']) && !w.to_lowercase().ends_with(".gguf"));
     if let Some(word) = word.filter(|_| !path.exists()) {
         let base = word.split(':').next().unwrap_or(word);
-        let repo = FAMILIES.iter().find(|(name, _)| *name == base).map_or("ORG/REPO:QUANT", |(_, repo)| repo);
-        anyhow::bail!("'{word}' is no file or folder here: name a model of the hub, for example `kjit run {repo}`");
+        let repo = FAMILIES
+            .iter()
+            .find(|(name, _)| *name == base)
+            .map_or("ORG/REPO:QUANT", |(_, repo)| repo);
+        anyhow::bail!(
+            "'{word}' is no file or folder here: name a model of the hub, for example `kjit run \
+             {repo}`"
+        );
     }
     Ok(Cow::Borrowed(path))
 }
@@ -119,13 +132,15 @@ pub fn hub() -> anyhow::Result<Hub> {
     Ok(Hub::new(Settings::from_env()?))
 }
 
-/// Does what may fetch, or tells of what it passes over, with a bar on a terminal, a line per file elsewhere, and nothing with `-q`.
+/// Does what may fetch, or tells of what it passes over, with a bar on a terminal, a line per file
+/// elsewhere, and nothing with `-q`.
 pub fn fetching<T>(
     shared: &Shared,
     work: impl FnOnce(&Hub, kjit_hub::Watch) -> Result<T, kjit_hub::Error>,
 ) -> anyhow::Result<T> {
     let hub = Hub::new(Settings { min_rate: shared.min_rate.0, ..Settings::from_env()? });
-    let show = Show { quiet: shared.quiet, terminal: io::stderr().is_terminal(), bar: RefCell::default() };
+    let show =
+        Show { quiet: shared.quiet, terminal: io::stderr().is_terminal(), bar: RefCell::default() };
     let done = work(&hub, &|event| show.tell(&event));
     show.end();
     Ok(done?)
@@ -149,9 +164,11 @@ impl Show {
                 match (self.terminal, have) {
                     (true, _) => self.begin(file, *all, *have),
                     (false, 0) => say(format_args!("fetching {file}, {}", bytes(*all))),
-                    (false, have) => {
-                        say(format_args!("fetching {file}, {}, of which {} are here", bytes(*all), bytes(*have)))
-                    }
+                    (false, have) => say(format_args!(
+                        "fetching {file}, {}, of which {} are here",
+                        bytes(*all),
+                        bytes(*have)
+                    )),
                 }
             }
             Event::At(at) => {
@@ -162,23 +179,28 @@ impl Show {
             Event::Again { why, pause } if *pause == Duration::ZERO => {
                 self.line(&format!("note: {why}: from the start"))
             }
-            Event::Again { why, pause } => self.line(&format!("note: {why}: again in {:.1} s", pause.as_secs_f64())),
-            Event::Skipped { path, why } => {
-                self.line(&format!("warning: {} is passed over: {why}", shortened(&path.display().to_string(), 300)))
+            Event::Again { why, pause } => {
+                self.line(&format!("note: {why}: again in {:.1} s", pause.as_secs_f64()))
             }
+            Event::Skipped { path, why } => self.line(&format!(
+                "warning: {} is passed over: {why}",
+                shortened(&path.display().to_string(), 300)
+            )),
             Event::Removed { path, why } => self.line(&format!(
                 "warning: {} {why}: removed, the fetch begins anew",
                 shortened(&path.display().to_string(), 300)
             )),
-            Event::Waiting { file } => self.line(&format!("note: another process fetches {file}: waiting for it")),
+            Event::Waiting { file } => {
+                self.line(&format!("note: another process fetches {file}: waiting for it"))
+            }
         }
     }
 
     fn begin(&self, file: &str, all: u64, have: u64) {
         let bar = ProgressBar::new(all).with_position(have);
-        if let Ok(style) =
-            ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left")
-        {
+        if let Ok(style) = ProgressStyle::with_template(
+            "{msg} {wide_bar} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left",
+        ) {
             bar.set_style(style);
         }
         bar.set_message(file.rsplit('/').next().unwrap_or(file).to_owned());
@@ -187,7 +209,11 @@ impl Show {
         interrupt::leaves(move || {
             let (at, all) = (shown.position(), shown.length().unwrap_or(0));
             shown.finish_and_clear();
-            format!("{} of {} of {file} are here; the same command goes on from there", bytes(at), bytes(all))
+            format!(
+                "{} of {} of {file} are here; the same command goes on from there",
+                bytes(at),
+                bytes(all)
+            )
         });
         *self.bar.borrow_mut() = Some(bar);
     }

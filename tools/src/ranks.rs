@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Another rank answers.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// NVIDIA's library reads it when it is first called. What it is for stands in the engine (`driver/collective.rs`).
+/// NVIDIA's library reads it when it is first called. What it is for stands in the engine
+/// (`driver/collective.rs`).
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
-/// Sees to it, where the flag asks for ranks, that the command can be one of several, and that all but the first say
-/// nothing but errors.
+/// Sees to it, where the flag asks for ranks, that the command can be one of several, and that all
+/// but the first say nothing but errors.
 pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     let asked = |placing: &Placing| Split::from(placing.split) == Split::Ranks;
     match &cli.command {
@@ -36,9 +37,14 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
     }
     let ranks = Ranks::here()?;
     if std::env::var_os(MULTICAST).is_none() {
-        // A variable is a process's own from its start. This one starts again as itself, before it has done anything.
-        let this = std::env::current_exe().context("--split ranks: this program's file is not found")?;
-        let error = std::process::Command::new(this).args(std::env::args_os().skip(1)).env(MULTICAST, "0").exec();
+        // A variable is a process's own from its start. This one starts again as itself, before it
+        // has done anything.
+        let this =
+            std::env::current_exe().context("--split ranks: this program's file is not found")?;
+        let error = std::process::Command::new(this)
+            .args(std::env::args_os().skip(1))
+            .env(MULTICAST, "0")
+            .exec();
         return Err(error).context("--split ranks: this program cannot be started again");
     }
     if ranks.rank > 0 {
@@ -49,7 +55,9 @@ pub fn prepare(cli: &mut Cli) -> anyhow::Result<()> {
 }
 
 fn refused(command: &str) -> anyhow::Result<()> {
-    bail!("--split ranks is for run (with a prompt), bench, logits and perplexity, not for {command}")
+    bail!(
+        "--split ranks is for run (with a prompt), bench, logits and perplexity, not for {command}"
+    )
 }
 
 /// Whether this is one of several ranks that answer nothing.

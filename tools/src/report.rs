@@ -8,8 +8,8 @@ use std::process::ExitCode;
 /// Ctrl-C, as shells number it.
 pub const INTERRUPTED: u8 = 130;
 
-/// One line for a failure, and exit code 1. A reader that went away (`kjit … | head`) has what it wanted: no
-/// failure, and not a word.
+/// One line for a failure, and exit code 1. A reader that went away (`kjit … | head`) has what it
+/// wanted: no failure, and not a word.
 pub fn failed(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(reader_went) {
         return ExitCode::SUCCESS;
@@ -23,12 +23,15 @@ fn reader_went(error: &(dyn std::error::Error + 'static)) -> bool {
     let kind = match error.downcast_ref::<std::io::Error>() {
         Some(e) => Some(e.kind()),
         // It keeps the system's error to itself.
-        None => error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind),
+        None => {
+            error.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind)
+        }
     };
     kind == Some(std::io::ErrorKind::BrokenPipe)
 }
 
-/// A system's error alone, without a word of ours, comes from writing to stdout: all else names its file.
+/// A system's error alone, without a word of ours, comes from writing to stdout: all else names its
+/// file.
 fn sentence(error: &anyhow::Error) -> String {
     match error.downcast_ref::<std::io::Error>() {
         Some(bare) if error.chain().len() == 1 => format!("cannot write to stdout: {bare}"),
@@ -36,7 +39,8 @@ fn sentence(error: &anyhow::Error) -> String {
     }
 }
 
-/// The error and its causes, each that the line has not said already: some types say their cause themselves.
+/// The error and its causes, each that the line has not said already: some types say their cause
+/// themselves.
 fn causes(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -49,15 +53,15 @@ fn causes(error: &anyhow::Error) -> String {
     line
 }
 
-/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one line, and one that
-/// a screen has room for.
+/// Control characters (of a hostile file name or key, say) made visible, so that an error stays one
+/// line, and one that a screen has room for.
 fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
     shortened(&text.chars().flat_map(visible).collect::<String>(), LINE).into_owned()
 }
 
-/// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and so does a
-/// compiler that is not there.
+/// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and
+/// so does a compiler that is not there.
 #[derive(Default)]
 pub struct Told(Vec<String>);
 
@@ -115,6 +119,9 @@ mod tests {
     fn an_error_stays_one_line_whatever_is_in_it() {
         assert_eq!(super::one_line("no file 'a\nb\u{1b}[31m'"), "no file 'a\\nb\\u{1b}[31m'");
         let long = super::one_line(&format!("begin {} end", "\n".repeat(100_000)));
-        assert!(long.chars().count() <= 500 && long.starts_with("begin ") && long.ends_with(" end"), "{long}");
+        assert!(
+            long.chars().count() <= 500 && long.starts_with("begin ") && long.ends_with(" end"),
+            "{long}"
+        );
     }
 }

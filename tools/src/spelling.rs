@@ -1,5 +1,5 @@
-//! Arguments as users of llama.cpp and ollama type them, in kjit's words. Flags with the same meaning
-//! become ours; flags for what kjit decides itself are left out, with one note.
+//! Arguments as users of llama.cpp and ollama type them, in kjit's words. Flags with the same
+//! meaning become ours; flags for what kjit decides itself are left out, with one note.
 
 use crate::args::Cli;
 use clap::{ArgAction, Command, CommandFactory};
@@ -41,7 +41,8 @@ pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
     let mut rest = rest.peekable();
     while let Some(argument) = rest.next() {
         let text = argument.to_string_lossy().into_owned();
-        let (word, inside) = text.split_once('=').map_or((text.as_str(), None), |(w, v)| (w, Some(v)));
+        let (word, inside) =
+            text.split_once('=').map_or((text.as_str(), None), |(w, v)| (w, Some(v)));
         if word == "--" {
             tail.push(argument);
             tail.extend(rest);
@@ -66,7 +67,8 @@ pub fn translate(arguments: Vec<OsString>) -> (Vec<OsString>, Option<String>) {
                 tail.push(argument);
                 break;
             };
-            let mut model = OsString::from(if name.to_string_lossy().starts_with("hf:") { "" } else { begin });
+            let mut model =
+                OsString::from(if name.to_string_lossy().starts_with("hf:") { "" } else { begin });
             model.push(name);
             head.push(model);
             continue;
@@ -112,9 +114,18 @@ fn valued(cli: &Command, command: &Command) -> BTreeSet<String> {
     let valued = all.filter(|a| matches!(a.get_action(), ArgAction::Set | ArgAction::Append));
     valued
         .flat_map(|a| {
-            let long = a.get_long_and_visible_aliases().unwrap_or_default().into_iter().map(|l| format!("--{l}"));
-            let hidden = a.get_all_aliases().unwrap_or_default().into_iter().map(|l| format!("--{l}"));
-            let short = a.get_short_and_visible_aliases().unwrap_or_default().into_iter().map(|s| format!("-{s}"));
+            let long = a
+                .get_long_and_visible_aliases()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|l| format!("--{l}"));
+            let hidden =
+                a.get_all_aliases().unwrap_or_default().into_iter().map(|l| format!("--{l}"));
+            let short = a
+                .get_short_and_visible_aliases()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|s| format!("-{s}"));
             long.chain(hidden).chain(short).collect::<Vec<_>>()
         })
         .collect()

@@ -61,7 +61,9 @@ impl Cell {
 
 /// The rows as JSON.
 pub fn values(rows: &[Vec<Cell>]) -> Value {
-    let object = |row: &Vec<Cell>| row.iter().map(|c| (c.name.to_string(), c.value.clone())).collect::<Map<_, _>>();
+    let object = |row: &Vec<Cell>| {
+        row.iter().map(|c| (c.name.to_string(), c.value.clone())).collect::<Map<_, _>>()
+    };
     rows.iter().map(object).map(Value::Object).collect()
 }
 
@@ -71,10 +73,17 @@ pub fn write(rows: &[Vec<Cell>], output: BenchOutput, out: &mut impl Write) -> i
     match output {
         BenchOutput::Md => {
             let shown = |row: &[Cell], what: fn(&Cell) -> &str| -> String {
-                row.iter().filter(|c| c.title.is_some()).map(|c| format!(" {} |", what(c))).collect()
+                row.iter()
+                    .filter(|c| c.title.is_some())
+                    .map(|c| format!(" {} |", what(c)))
+                    .collect()
             };
             writeln!(out, "|{}", shown(first, |c| c.title.unwrap_or_default()))?;
-            writeln!(out, "|{}", "---|".repeat(first.iter().filter(|c| c.title.is_some()).count()))?;
+            writeln!(
+                out,
+                "|{}",
+                "---|".repeat(first.iter().filter(|c| c.title.is_some()).count())
+            )?;
             rows.iter().try_for_each(|row| writeln!(out, "|{}", shown(row, |c| &c.text)))
         }
         BenchOutput::Csv => {

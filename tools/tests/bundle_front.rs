@@ -1,6 +1,6 @@
-//! `run_bundle.py`, the way from a proof bundle to anybody's emulator: what it hands over, and what it makes
-//! of each answer. The front here emulates nothing: it checks what it is given as a strict emulator would,
-//! and knows the wanted results out of the bundle.
+//! `run_bundle.py`, the way from a proof bundle to anybody's emulator: what it hands over, and what
+//! it makes of each answer. The front here emulates nothing: it checks what it is given as a strict
+//! emulator would, and knows the wanted results out of the bundle.
 
 mod support;
 
@@ -56,18 +56,24 @@ for line in sys.stdin:
 
 #[test]
 fn an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_what_it_is() {
-    let test = "an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_what_it_is";
+    let test =
+        "an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_what_it_is";
     let devices: Value = serde_json::from_str(&stdout(kjit().args(["devices", "--json"]))).unwrap();
     if !devices["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {
         eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let (bundle, front, results) = (dir.path().join("bundle"), dir.path().join("front.py"), dir.path().join("results"));
+    let (bundle, front, results) =
+        (dir.path().join("bundle"), dir.path().join("front.py"), dir.path().join("results"));
     std::fs::write(&front, FRONT).unwrap();
     let mut export = kjit();
     export.arg("--cache-dir").arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join("bundle-front"));
-    export.arg("doctor").arg("--export").arg(&bundle).args(["--arch", "gfx1100", "--filter", "moe"]);
+    export
+        .arg("doctor")
+        .arg("--export")
+        .arg(&bundle)
+        .args(["--arch", "gfx1100", "--filter", "moe"]);
     export.assert().success();
     let run = |options: &[&str]| {
         let mut command = Command::new("python3");
@@ -85,15 +91,18 @@ fn an_emulators_front_is_handed_every_launch_and_each_of_its_answers_counts_for_
         (2, "not run", "the command ended (exit code 3)"),
         (3, "not run", "the command said 'hello'"),
     ] {
-        let line =
-            said.lines().find(|l| l.starts_with(&format!("{word:7} {case:4} "))).unwrap_or_else(|| panic!("{all}"));
+        let line = said
+            .lines()
+            .find(|l| l.starts_with(&format!("{word:7} {case:4} ")))
+            .unwrap_or_else(|| panic!("{all}"));
         assert!(line.contains(why), "{line}");
     }
     let (code, all, said) = run(&["--cases", "4-9,17", "--wave", "32"]);
     assert_eq!(code, Some(0), "{all}");
     assert!(said.contains(" right, 0 wrong, 0 not run, "), "{all}");
     // Nothing that it ran left anything in the bundle.
-    let checked = Command::new("python3").arg(bundle.join("check_bundle.py")).arg(&bundle).output().unwrap();
+    let checked =
+        Command::new("python3").arg(bundle.join("check_bundle.py")).arg(&bundle).output().unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     let (code, all, _) = run(&["--cases", "99"]);
     assert_eq!(code, Some(1), "no case ran: {all}");

@@ -1,5 +1,5 @@
-//! `kjit cache` over caches that this test fills: filters, repairs, packs, and one clear line for whatever is
-//! wrong.
+//! `kjit cache` over caches that this test fills: filters, repairs, packs, and one clear line for
+//! whatever is wrong.
 
 mod support;
 
@@ -19,8 +19,12 @@ fn open(dir: &Path) -> Cache {
 }
 
 fn put(cache: &Cache, arch: &str, kernel: &str, bytes: usize) {
-    let source = Key::builder("command test").field("kernel", kernel).field("target", arch).finish();
-    let artefact = Artefact::new(vec![7; bytes]).meta("arch", arch).meta("kernel", kernel).meta("compiler", "none 1.0");
+    let source =
+        Key::builder("command test").field("kernel", kernel).field("target", arch).finish();
+    let artefact = Artefact::new(vec![7; bytes])
+        .meta("arch", arch)
+        .meta("kernel", kernel)
+        .meta("compiler", "none 1.0");
     cache.put(&BuildKey::new(&source, |key| key.field("maker", "test")), &artefact);
 }
 
@@ -75,11 +79,17 @@ fn filters_pick_by_architecture_kernel_size_and_age_and_by_all_of_them() {
     assert_eq!(listed(&home, &["--arch", "gfx1100,sm_90a"]).len(), 4);
     let line = error_line(&mut cache(&home, &["list", "--arch", "gfx110"]), 1);
     assert!(line.contains("'gfx110'"), "a prefix is no architecture: {line}");
-    assert_eq!(listed(&home, &["--kernel", "matvec", "--larger", "40kB"]), ["gfx90a:xnack+ matvec", "sm_90a matvec"]);
+    assert_eq!(
+        listed(&home, &["--kernel", "matvec", "--larger", "40kB"]),
+        ["gfx90a:xnack+ matvec", "sm_90a matvec"]
+    );
     assert_eq!(listed(&home, &["--older", "0s"]).len(), 5);
     assert_eq!(listed(&home, &["--older", "1h"]).len(), 0);
     let doc = json(&mut cache(&home, &["stat", "--json", "--arch", "gfx1100"]));
-    assert_eq!((&doc["picked"]["entries"], &doc["picked"]["archs"][0]["arch"]), (&2.into(), &"gfx1100".into()));
+    assert_eq!(
+        (&doc["picked"]["entries"], &doc["picked"]["archs"][0]["arch"]),
+        (&2.into(), &"gfx1100".into())
+    );
     assert!(doc["picked"]["bytes"].as_u64().unwrap() > 32_000);
 }
 
@@ -88,13 +98,17 @@ fn list_has_every_field_of_the_contract() {
     let (_dir, home) = filled();
     let doc = json(&mut cache(&home, &["list", "--json", "--kernel", "norm"]));
     let [entry] = doc.as_array().unwrap().as_slice() else { panic!("{doc}") };
-    for field in ["key", "path", "arch", "kernel", "bytes", "compiler", "created", "used", "layer"] {
+    for field in ["key", "path", "arch", "kernel", "bytes", "compiler", "created", "used", "layer"]
+    {
         assert!(entry.get(field).is_some_and(|value| !value.is_null()), "{field}: {entry}");
     }
     assert!(Path::new(entry["path"].as_str().unwrap()).is_file());
     // And for people a line each.
     let text = stdout(&mut cache(&home, &["list", "--kernel", "norm"]));
-    assert!(text.lines().count() == 1 && text.contains("gfx1100") && text.contains("none 1.0"), "{text}");
+    assert!(
+        text.lines().count() == 1 && text.contains("gfx1100") && text.contains("none 1.0"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -131,12 +145,19 @@ fn clear_says_what_it_removed_keeps_records_and_can_be_tried_dry() {
     let doc = json(&mut cache(&home, &["clear", "--arch", "sm_90", "--json"]));
     assert_eq!((&doc["removed"], &doc["records"]), (&2.into(), &0.into()), "{doc}");
     assert_eq!(listed(&home, &["--arch", "sm_90"]).len(), 0);
-    assert!(stdout(&mut cache(&home, &["clear", "--older", "2w"])).starts_with("removed 0 of 3 entries"));
+    assert!(
+        stdout(&mut cache(&home, &["clear", "--older", "2w"]))
+            .starts_with("removed 0 of 3 entries")
+    );
     let all = stdout(&mut cache(&home, &["clear"]));
     assert!(all.starts_with("removed 3 of 3 entries") && all.contains("kept 1 records"), "{all}");
     assert!(stdout(&mut cache(&home, &["clear", "--records"])).contains("1 of 1 records"));
     let doc = json(&mut cache(&home, &["stat", "--json"]));
-    assert_eq!((&doc["layers"][0]["entries"], &doc["layers"][0]["records"]), (&0.into(), &0.into()), "{doc}");
+    assert_eq!(
+        (&doc["layers"][0]["entries"], &doc["layers"][0]["records"]),
+        (&0.into(), &0.into()),
+        "{doc}"
+    );
 }
 
 #[test]
@@ -170,11 +191,17 @@ fn put_model(home: &Path, arch: &str, without: usize) -> PathBuf {
         ..OpenOptions::default()
     };
     let target = Target::parse(arch).unwrap();
-    let engine = Engine::new(kjit_engine::Config::new().cache(Config::for_app("kjit").ignore_environment().dir(home)));
+    let engine = Engine::new(
+        kjit_engine::Config::new().cache(Config::for_app("kjit").ignore_environment().dir(home)),
+    );
     let cache = engine.cache();
-    for job in kjit_model::gpu::jobs_for(&engine, &graph, &target, &options).unwrap().iter().skip(without) {
+    for job in
+        kjit_model::gpu::jobs_for(&engine, &graph, &target, &options).unwrap().iter().skip(without)
+    {
         let key = BuildKey::new(&job.source_key().unwrap(), |key| key.field("maker", "test"));
-        let meta = Artefact::new("code").meta("arch", job.compile_id().unwrap()).meta("kernel", job.source.name());
+        let meta = Artefact::new("code")
+            .meta("arch", job.compile_id().unwrap())
+            .meta("kernel", job.source.name());
         cache.put(&key, &meta);
     }
     path
@@ -187,7 +214,9 @@ fn a_models_kernels_are_picked_by_its_plan_and_missing_ones_are_named() {
     put_model(&home, "gfx942", 1);
     let model = model.to_str().unwrap();
     let doc = json(&mut cache(&home, &["stat", "--model", model, "--json"]));
-    let by_arch = |arch: &str| doc["model"].as_array().unwrap().iter().find(|m| m["arch"] == arch).unwrap().clone();
+    let by_arch = |arch: &str| {
+        doc["model"].as_array().unwrap().iter().find(|m| m["arch"] == arch).unwrap().clone()
+    };
     assert_eq!(by_arch("gfx1100")["missing"].as_array().unwrap().len(), 0, "{doc}");
     assert_eq!(by_arch("gfx942")["missing"].as_array().unwrap().len(), 1, "{doc}");
     // The others' entries are not the model's.
@@ -196,20 +225,34 @@ fn a_models_kernels_are_picked_by_its_plan_and_missing_ones_are_named() {
     assert!(listed(&home, &["--arch", "gfx1100"]).len() as u64 == of_model + 2);
 
     cache(&home, &["verify", "--model", model, "--arch", "gfx1100"]).assert().success();
-    let output = cache(&home, &["verify", "--model", model, "--arch", "gfx942"]).assert().code(1).get_output().clone();
+    let output = cache(&home, &["verify", "--model", model, "--arch", "gfx942"])
+        .assert()
+        .code(1)
+        .get_output()
+        .clone();
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("kjit warm") && said.contains("gfx942"), "{said}");
 
     // A pack of a model has all of it, or is not made.
     let pack = dir.path().join("x.kjitpack");
     let pack = pack.to_str().unwrap();
-    let line = error_line(&mut cache(&home, &["export", "--model", model, "--arch", "gfx942", "-o", pack]), 1);
+    let line = error_line(
+        &mut cache(&home, &["export", "--model", model, "--arch", "gfx942", "-o", pack]),
+        1,
+    );
     assert!(line.contains("missing") && line.contains("kjit warm"), "{line}");
     assert!(!Path::new(pack).exists());
-    let doc = json(&mut cache(&home, &["export", "--model", model, "--arch", "gfx1100", "-o", pack, "--json"]));
-    assert_eq!((doc["entries"].as_u64().unwrap(), &doc["archs"]), (of_model, &serde_json::json!(["gfx1100"])));
+    let doc = json(&mut cache(
+        &home,
+        &["export", "--model", model, "--arch", "gfx1100", "-o", pack, "--json"],
+    ));
+    assert_eq!(
+        (doc["entries"].as_u64().unwrap(), &doc["archs"]),
+        (of_model, &serde_json::json!(["gfx1100"]))
+    );
 
-    let removed = json(&mut cache(&home, &["clear", "--model", model, "--arch", "gfx1100", "--json"]));
+    let removed =
+        json(&mut cache(&home, &["clear", "--model", model, "--arch", "gfx1100", "--json"]));
     assert_eq!(removed["removed"].as_u64().unwrap(), of_model);
     assert_eq!(listed(&home, &["--arch", "gfx1100"]), ["gfx1100 matvec", "gfx1100 norm"]);
     let line = error_line(&mut cache(&home, &["list", "--model", "/no/such.gguf"]), 1);
@@ -230,9 +273,15 @@ fn a_pack_goes_to_another_machine_and_with_a_signer_no_other_is_taken() {
     });
     let text = stdout(&mut cache(&home, &["export", "--arch", "gfx1100", "-o", &plain]));
     assert!(text.contains("2 entries") && text.contains("for gfx1100"), "{text}");
-    let text = stdout(&mut cache(&home, &["export", "--arch", "gfx1100", "-o", &signed, "--sign", &keys[0].0]));
+    let text = stdout(&mut cache(
+        &home,
+        &["export", "--arch", "gfx1100", "-o", &signed, "--sign", &keys[0].0],
+    ));
     assert!(text.contains(&format!("signed by {}", keys[0].1)), "{text}");
-    stdout(&mut cache(&home, &["export", "--arch", "gfx1100", "-o", &foreign, "--sign", &keys[1].0]));
+    stdout(&mut cache(
+        &home,
+        &["export", "--arch", "gfx1100", "-o", &foreign, "--sign", &keys[1].0],
+    ));
 
     let new = dir.path().join("new");
     for (pack, why) in [(&plain, "not signed"), (&foreign, "signed by")] {
@@ -263,7 +312,11 @@ fn a_pack_goes_to_another_machine_and_with_a_signer_no_other_is_taken() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("2 more in read-only layers"));
     // A key that others can read is a warning; one that is none, an error.
     std::fs::set_permissions(&keys[0].0, PermissionsExt::from_mode(0o644)).unwrap();
-    let output = cache(&home, &["export", "-o", &plain, "--sign", &keys[0].0]).assert().success().get_output().clone();
+    let output = cache(&home, &["export", "-o", &plain, "--sign", &keys[0].0])
+        .assert()
+        .success()
+        .get_output()
+        .clone();
     assert!(String::from_utf8(output.stderr).unwrap().contains("chmod 600"));
     std::fs::write(&keys[0].0, "no key").unwrap();
     let line = error_line(&mut cache(&home, &["export", "-o", &plain, "--sign", &keys[0].0]), 1);
@@ -273,7 +326,9 @@ fn a_pack_goes_to_another_machine_and_with_a_signer_no_other_is_taken() {
 #[test]
 fn a_pack_takes_along_what_was_tuned_for_its_architectures() {
     let (dir, home) = filled();
-    let engine = Engine::new(kjit_engine::Config::new().cache(Config::for_app("kjit").ignore_environment().dir(&home)));
+    let engine = Engine::new(
+        kjit_engine::Config::new().cache(Config::for_app("kjit").ignore_environment().dir(&home)),
+    );
     let source = Source::new("k", "k.hip", "int x;");
     for arch in ["sm_90", "gfx1100"] {
         let target = Target::parse(arch).unwrap();
@@ -281,7 +336,10 @@ fn a_pack_takes_along_what_was_tuned_for_its_architectures() {
         engine.keep_tuning_choice(&subject, arch.as_bytes()).unwrap();
     }
     let (pack, new) = (dir.path().join("x.kjitpack"), dir.path().join("new"));
-    let doc = json(&mut cache(&home, &["export", "--arch", "sm_90", "-o", pack.to_str().unwrap(), "--json"]));
+    let doc = json(&mut cache(
+        &home,
+        &["export", "--arch", "sm_90", "-o", pack.to_str().unwrap(), "--json"],
+    ));
     assert_eq!((&doc["entries"], &doc["records"]), (&2.into(), &1.into()), "{doc}");
     stdout(&mut cache(&new, &["import", pack.to_str().unwrap()]));
     let values: Vec<Vec<u8>> = open(&new).records().into_iter().map(|(_, value)| value).collect();
@@ -298,8 +356,10 @@ fn an_import_refuses_what_was_changed_on_the_way_entry_by_entry() {
     bytes[near_the_end] ^= 1;
     std::fs::write(&pack, bytes).unwrap();
     let new = dir.path().join("new");
-    let output = cache(&new, &["import", pack.to_str().unwrap()]).assert().code(1).get_output().clone();
-    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let output =
+        cache(&new, &["import", pack.to_str().unwrap()]).assert().code(1).get_output().clone();
+    let (out, err) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(out.starts_with("taken 4, already there 0, refused 1"), "{out}");
     assert!(err.contains("refused ") && err.contains("error: ") && err.contains("1 of 5"), "{err}");
     assert_eq!(listed(&new, &[]).len(), 4);
@@ -309,7 +369,9 @@ fn an_import_refuses_what_was_changed_on_the_way_entry_by_entry() {
 fn an_export_overwrites_a_pack_and_nothing_else_and_says_what_there_is_when_nothing_fits() {
     let (dir, home) = filled();
     let pack = dir.path().join("x.kjitpack");
-    let to = |path: &Path, arch: &str| cache(&home, &["export", "--arch", arch, "-o", path.to_str().unwrap()]);
+    let to = |path: &Path, arch: &str| {
+        cache(&home, &["export", "--arch", arch, "-o", path.to_str().unwrap()])
+    };
     stdout(&mut to(&pack, "gfx1100"));
     let small = pack.metadata().unwrap().len();
     stdout(&mut to(&pack, "sm_90"));
@@ -323,14 +385,21 @@ fn an_export_overwrites_a_pack_and_nothing_else_and_says_what_there_is_when_noth
     ] {
         let line = error_line(&mut to(&path, "sm_90"), 1);
         assert!(line.contains(why) && line.contains(path.to_str().unwrap()), "{line}");
-        assert_eq!(line.matches("os error").count(), usize::from(why.starts_with("No")), "said twice: {line}");
+        assert_eq!(
+            line.matches("os error").count(),
+            usize::from(why.starts_with("No")),
+            "said twice: {line}"
+        );
     }
     assert_eq!(std::fs::read_to_string(&letter).unwrap(), "Dear pack,");
     let line = error_line(&mut to(&pack, "gfx1201"), 1);
     for word in ["nothing to export", "gfx1100 (2)", "sm_90a (2)"] {
         assert!(line.contains(word), "{word}: {line}");
     }
-    let line = error_line(&mut cache(&dir.path().join("none"), &["export", "-o", pack.to_str().unwrap()]), 1);
+    let line = error_line(
+        &mut cache(&dir.path().join("none"), &["export", "-o", pack.to_str().unwrap()]),
+        1,
+    );
     assert!(line.contains("empty") && line.contains("kjit warm"), "{line}");
 }
 
@@ -340,10 +409,21 @@ fn a_pack_is_never_writable_for_others_whatever_the_umask() {
     let pack = dir.path().join("x.kjitpack");
     let exe = assert_cmd::cargo::cargo_bin("kjit");
     let script = "umask 000; exec \"$0\" cache export --cache-dir \"$1\" -o \"$2\"";
-    let status = std::process::Command::new("sh").args(["-c", script]).arg(exe).arg(&home).arg(&pack).status().unwrap();
+    let status = std::process::Command::new("sh")
+        .args(["-c", script])
+        .arg(exe)
+        .arg(&home)
+        .arg(&pack)
+        .status()
+        .unwrap();
     assert!(status.success());
     assert_eq!(pack.metadata().unwrap().permissions().mode() & 0o777, 0o644);
-    assert!(stdout(cache(&dir.path().join("new"), &["list"]).env("KJIT_PACK_PATH", &pack)).lines().count() == 5);
+    assert!(
+        stdout(cache(&dir.path().join("new"), &["list"]).env("KJIT_PACK_PATH", &pack))
+            .lines()
+            .count()
+            == 5
+    );
 }
 
 #[test]
@@ -386,7 +466,11 @@ fn ctrl_c_in_an_export_exits_130_and_leaves_neither_a_pack_nor_a_part_of_one() {
             None => {}
             other => panic!("{other:?}: {said}"),
         }
-        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "after {pause} ms: a part of a pack stayed");
+        assert_eq!(
+            std::fs::read_dir(&folder).unwrap().count(),
+            0,
+            "after {pause} ms: a part of a pack stayed"
+        );
     }
     assert!(interrupted > 0, "no signal came in time");
     // What a killed export left is removed by the next.

@@ -1,6 +1,6 @@
-//! `kjit cache` where something is wrong with the place: missing, no directory, somebody else's, read-only,
-//! full, of another version. One clear line each, exit 1 where nothing could be done, and nothing half-done
-//! stays.
+//! `kjit cache` where something is wrong with the place: missing, no directory, somebody else's,
+//! read-only, full, of another version. One clear line each, exit 1 where nothing could be done,
+//! and nothing half-done stays.
 
 mod support;
 
@@ -16,7 +16,8 @@ fn filled(home: &Path, entries: usize) {
     let cache = Cache::open(Config::for_app("kjit").ignore_environment().dir(home));
     for number in 0..entries {
         let source = Key::builder("hostile test").field("number", number.to_string()).finish();
-        let artefact = Artefact::new(vec![7; 8_000]).meta("arch", "gfx1100").meta("kernel", "matvec");
+        let artefact =
+            Artefact::new(vec![7; 8_000]).meta("arch", "gfx1100").meta("kernel", "matvec");
         cache.put(&BuildKey::new(&source, |key| key.field("maker", "test")), &artefact);
     }
 }
@@ -56,10 +57,16 @@ struct Tmpfs(tempfile::TempDir);
 impl Tmpfs {
     fn mount(options: &str) -> Option<Tmpfs> {
         let dir = tempfile::tempdir().unwrap();
-        let done =
-            Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir.path()).output().unwrap();
+        let done = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(dir.path())
+            .output()
+            .unwrap();
         if !done.status.success() {
-            eprintln!("SKIPPED: cannot mount a tmpfs: {}", String::from_utf8_lossy(&done.stderr).trim());
+            eprintln!(
+                "SKIPPED: cannot mount a tmpfs: {}",
+                String::from_utf8_lossy(&done.stderr).trim()
+            );
             return None;
         }
         Some(Tmpfs(dir))
@@ -80,7 +87,11 @@ fn a_cache_that_is_not_there_yet_is_empty_and_looking_makes_none() {
     for args in [&["list"][..], &["verify"], &["clear"]] {
         let output = cache(&home, args).assert().success().get_output().clone();
         let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said, format!("note: there is no cache at {} yet\n", home.display()), "{args:?}");
+        assert_eq!(
+            said,
+            format!("note: there is no cache at {} yet\n", home.display()),
+            "{args:?}"
+        );
         assert!(cache(&home, args).arg("-q").assert().success().get_output().stderr.is_empty());
     }
     assert_eq!(stdout(&mut cache(&home, &["list", "--json"])), "[]\n");
@@ -113,23 +124,38 @@ fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
     let Some(disk) = Tmpfs::mount("size=4m,mode=700") else { return };
     let home = disk.0.path().join("home");
     filled(&home, 3);
-    let remount = |how: &str| Command::new("mount").args(["-o", how]).arg(disk.0.path()).status().unwrap().success();
+    let remount = |how: &str| {
+        Command::new("mount").args(["-o", how]).arg(disk.0.path()).status().unwrap().success()
+    };
     assert!(remount("remount,ro"));
     assert_eq!(stdout(&mut cache(&home, &["list"])).lines().count(), 3);
     assert!(stdout(&mut cache(&home, &["verify"])).starts_with("3 good"));
     let output = cache(&home, &["clear"]).assert().code(1).get_output().clone();
-    let (out, err) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let (out, err) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert!(out.starts_with("removed 0 of 3 entries"), "{out}");
-    assert!(err.contains("Read-only file system") && err.contains("(and 2 more)") && err.lines().count() == 1, "{err}");
+    assert!(
+        err.contains("Read-only file system")
+            && err.contains("(and 2 more)")
+            && err.lines().count() == 1,
+        "{err}"
+    );
     // What is there already needs no writing; what is new does.
     let line = error_line(&mut cache(&home, &["import", text(&pack)]), 1);
-    assert!(line.contains("0 of 5 entries were taken") && line.contains("Read-only file system"), "{line}");
+    assert!(
+        line.contains("0 of 5 entries were taken") && line.contains("Read-only file system"),
+        "{line}"
+    );
     let inside = disk.0.path().join("x.kjitpack");
     let line = error_line(&mut cache(&home, &["export", "-o", text(&inside)]), 1);
-    assert!(line.contains("Read-only file system") && line.matches("os error").count() == 1, "{line}");
+    assert!(
+        line.contains("Read-only file system") && line.matches("os error").count() == 1,
+        "{line}"
+    );
     // Faulty and not to be moved away: told, and not called set aside.
     assert!(remount("remount,rw"));
-    let doc: serde_json::Value = serde_json::from_str(&stdout(&mut cache(&home, &["list", "--json"]))).unwrap();
+    let doc: serde_json::Value =
+        serde_json::from_str(&stdout(&mut cache(&home, &["list", "--json"]))).unwrap();
     let entry = PathBuf::from(doc[0]["path"].as_str().unwrap());
     std::fs::write(&entry, "torn").unwrap();
     assert!(remount("remount,ro"));
@@ -145,10 +171,16 @@ fn a_full_disk_stops_an_import_and_an_export_with_the_reason_and_leaves_no_halve
     let Some(disk) = Tmpfs::mount("size=40k,mode=700") else { return };
     let new = disk.0.path().join("home");
     let line = error_line(&mut cache(&new, &["import", text(&pack)]), 1);
-    assert!(line.contains(" of 5 entries were taken, then no more") && line.contains("No space left"), "{line}");
+    assert!(
+        line.contains(" of 5 entries were taken, then no more") && line.contains("No space left"),
+        "{line}"
+    );
     let verified = stdout(&mut cache(&new, &["verify"]));
     let taken: u32 = verified.split(' ').next().unwrap().parse().unwrap();
-    assert!((1..5).contains(&taken) && line.contains(&format!("{taken} of 5")), "{verified} {line}");
+    assert!(
+        (1..5).contains(&taken) && line.contains(&format!("{taken} of 5")),
+        "{verified} {line}"
+    );
     std::fs::remove_dir_all(&new).unwrap();
     filled(&home, 20);
     let output = disk.0.path().join("y.kjitpack");
@@ -176,15 +208,26 @@ fn what_a_newer_version_wrote_is_left_alone_and_named() {
     let line = error_line(&mut cache(&home, &["import", text(&next)]), 1);
     assert!(line.contains("it is of format 2, this program reads format 1"), "{line}");
     // And read in place: a warning, with which a run goes on.
-    let output = cache(&home, &["list"]).env("KJIT_PACK_PATH", &next).assert().success().get_output().clone();
+    let output = cache(&home, &["list"])
+        .env("KJIT_PACK_PATH", &next)
+        .assert()
+        .success()
+        .get_output()
+        .clone();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("warning: the pack") && said.contains("format 2") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.contains("warning: the pack")
+            && said.contains("format 2")
+            && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 #[test]
 fn what_is_no_pack_is_refused_by_its_name() {
     let (dir, home, pack) = with_pack();
-    let (short, letter, link) = (dir.path().join("short"), dir.path().join("letter"), dir.path().join("link"));
+    let (short, letter, link) =
+        (dir.path().join("short"), dir.path().join("letter"), dir.path().join("link"));
     std::fs::write(&short, "x").unwrap();
     std::fs::write(&letter, "Dear cache, ".repeat(20)).unwrap();
     std::os::unix::fs::symlink(&pack, &link).unwrap();
@@ -204,8 +247,10 @@ fn what_is_no_pack_is_refused_by_its_name() {
 fn the_systems_packs_are_read_where_packages_put_them() {
     let (dir, _, pack) = with_pack();
     // In a mount namespace of its own, so that nothing of the machine is touched.
-    let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir -p /usr/share/kjit/packs && \
-                  cp \"$1\" /usr/share/kjit/packs/ && echo mounted && exec \"$0\" cache list --cache-dir \"$2\"";
+    let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir \
+        -p /usr/share/kjit/packs && \
+                  cp \"$1\" /usr/share/kjit/packs/ && echo mounted && exec \"$0\" cache list \
+                  --cache-dir \"$2\"";
     let mut command = Command::new("unshare");
     command
         .args(["-m", "sh", "-c", script])
@@ -213,7 +258,9 @@ fn the_systems_packs_are_read_where_packages_put_them() {
         .arg(&pack)
         .arg(dir.path().join("new"));
     let output = command.env_remove("KJIT_PACK_PATH").env_remove("KJIT_CACHE_DIR").output();
-    let said = output.map(|o| String::from_utf8_lossy(&[o.stdout, o.stderr].concat()).into_owned()).unwrap_or_default();
+    let said = output
+        .map(|o| String::from_utf8_lossy(&[o.stdout, o.stderr].concat()).into_owned())
+        .unwrap_or_default();
     if !said.starts_with("mounted") {
         eprintln!("SKIPPED: no mount namespace of our own: {}", said.trim());
         return;

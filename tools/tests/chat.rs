@@ -23,7 +23,18 @@ fn terminal() -> (Person, OwnedFd) {
 fn chat(terminal: &OwnedFd, stdout: impl Into<Stdio>, more: &[&str]) -> Child {
     // With an end, so that a chat which says something else fails rather than hangs.
     Command::new("timeout")
-        .args(["--foreground", "60", env!("CARGO_BIN_EXE_kjit"), "run", "--device", "cpu", "--temp", "0", "-n", "24"])
+        .args([
+            "--foreground",
+            "60",
+            env!("CARGO_BIN_EXE_kjit"),
+            "run",
+            "--device",
+            "cpu",
+            "--temp",
+            "0",
+            "-n",
+            "24",
+        ])
         .env("TERM", "xterm")
         .arg(smollm2())
         .args(more)
@@ -78,7 +89,8 @@ fn a_chat_remembers_until_it_is_cleared_shows_figures_and_leaves() {
         ("/stats", "nothing was generated yet"),
         ("Hi", ""),
         ("/stats", "prompt 31 tokens"),
-        // What was said before is not fed again; and after /clear only the system message is still there.
+        // What was said before is not fed again; and after /clear only the system message is still
+        // there.
         ("And now?", ""),
         ("/stats", "prompt 14 tokens"),
         ("/clear", ""),

@@ -1,6 +1,7 @@
-//! What the compile service does when a compiler goes wrong, seen from the command: one error with its log,
-//! exit 1, nothing on stdout that is not the answer. The compilers are a clang that goes wrong as told
-//! (`support/clang.sh`) and the simulated hiprtc, which does so inside of kjit's own compiler process.
+//! What the compile service does when a compiler goes wrong, seen from the command: one error with
+//! its log, exit 1, nothing on stdout that is not the answer. The compilers are a clang that goes
+//! wrong as told (`support/clang.sh`) and the simulated hiprtc, which does so inside of kjit's own
+//! compiler process.
 
 mod support;
 
@@ -19,7 +20,9 @@ fn tiny() -> PathBuf {
 }
 
 fn real_clang() -> Option<PathBuf> {
-    let all = std::env::split_paths(&std::env::var_os("PATH")?).map(|p| p.join("clang-19")).collect::<Vec<_>>();
+    let all = std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|p| p.join("clang-19"))
+        .collect::<Vec<_>>();
     let found = all.into_iter().find(|p| p.is_file());
     if found.is_none() {
         eprintln!("SKIPPED: no clang-19 here (Debian: clang-19 lld-19), so nothing was compiled");
@@ -49,7 +52,8 @@ fn warm(cache: &Path, clang: &Path) -> Command {
 
 fn document(out: &Output) -> Value {
     let text = String::from_utf8_lossy(&out.stdout);
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text:?}, {}", String::from_utf8_lossy(&out.stderr)))
+    serde_json::from_str(&text)
+        .unwrap_or_else(|e| panic!("{e}: {text:?}, {}", String::from_utf8_lossy(&out.stderr)))
 }
 
 fn errors(out: &Output) -> Vec<String> {
@@ -61,7 +65,11 @@ fn errors(out: &Output) -> Vec<String> {
 fn forget(cache: &Path, kernels: &[&str]) {
     for kernel in kernels {
         let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-        let done = c.args(["cache", "clear", "--kernel", kernel, "--cache-dir"]).arg(cache).output().unwrap();
+        let done = c
+            .args(["cache", "clear", "--kernel", kernel, "--cache-dir"])
+            .arg(cache)
+            .output()
+            .unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
 }
@@ -94,7 +102,8 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     command.env("KJIT_TEST_CLANG", how).env("TMPDIR", own.path()).envs(variables.iter().copied());
     let out = command.output().unwrap();
     let (document, errors) = (document(&out), errors(&out));
-    let all = document["kernels"].as_array().unwrap().len() as u64 + document["failed"].as_u64().unwrap();
+    let all =
+        document["kernels"].as_array().unwrap().len() as u64 + document["failed"].as_u64().unwrap();
     assert_eq!(document["cached"].as_u64().unwrap() + 1, all, "{how}: {document}");
     // The folder goes with the test: what an error names must be looked at while it is there.
     for error in &errors {
@@ -127,21 +136,35 @@ fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
 #[test]
 fn a_clang_that_loops_is_ended_at_the_deadline() {
     let began = Instant::now();
-    // The compiler inherits the environment: a variable of this test's own finds it, whatever else compiles
-    // beside it.
+    // The compiler inherits the environment: a variable of this test's own finds it, whatever else
+    // compiles beside it.
     let mark = format!("of-{}", std::process::id());
-    let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)]) else { return };
+    let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
+    else {
+        return;
+    };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(120));
-    assert_eq!(processes_with(&format!("KJIT_TEST_MARK={mark}")), Vec::<String>::new(), "still running");
+    assert_eq!(
+        processes_with(&format!("KJIT_TEST_MARK={mark}")),
+        Vec::<String>::new(),
+        "still running"
+    );
 }
 
 #[test]
 fn what_has_left_a_compilers_group_is_ended_at_the_deadline_too() {
     let mark = format!("left-{}", std::process::id());
-    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)]) else { return };
+    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
+    else {
+        return;
+    };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
-    assert_eq!(processes_with(&format!("KJIT_TEST_MARK={mark}")), Vec::<String>::new(), "still running");
+    assert_eq!(
+        processes_with(&format!("KJIT_TEST_MARK={mark}")),
+        Vec::<String>::new(),
+        "still running"
+    );
 }
 
 #[test]
@@ -155,8 +178,12 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let mut c = Command::new(quiet.get_program());
     c.args(quiet.get_args().filter(|a| *a != "-q"))
         .envs(quiet.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    c.env("KJIT_TEST_CLANG", "loop").env("TMPDIR", &temporary).envs(mark.split_once('=')).env_remove("KJIT_CACHE_DIR");
-    let child = c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    c.env("KJIT_TEST_CLANG", "loop")
+        .env("TMPDIR", &temporary)
+        .envs(mark.split_once('='))
+        .env_remove("KJIT_CACHE_DIR");
+    let child =
+        c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let wait_for = |what: &str, ready: &dyn Fn() -> bool| {
         let began = Instant::now();
         while !ready() {
@@ -178,7 +205,10 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let out = warm(&cache, &clang).output().unwrap();
     assert_eq!((out.status.code(), &document(&out)["compiled"]), (Some(0), &1.into()));
     let there = document(&out)["cached"].as_u64().unwrap();
-    let wanted = format!("interrupted: {there} of {} kernels are there; the same command goes on from here", there + 1);
+    let wanted = format!(
+        "interrupted: {there} of {} kernels are there; the same command goes on from here",
+        there + 1
+    );
     assert_eq!(lines, [wanted], "{said}");
 }
 
@@ -193,7 +223,8 @@ fn processes_with(variable: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
     // Those that end meanwhile, and others' of whom nothing may be read, are none.
     all.filter(|p| {
-        std::fs::read(p.join("environ")).is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes()))
+        std::fs::read(p.join("environ"))
+            .is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes()))
     })
     .map(|p| {
         format!(
@@ -207,7 +238,9 @@ fn processes_with(variable: &str) -> Vec<String> {
 
 #[test]
 fn a_clang_that_allocates_without_end_meets_its_bound() {
-    let Some(error) = fails("eat", &[("KJIT_COMPILE_MEMORY", "1024"), ("LC_ALL", "C")]) else { return };
+    let Some(error) = fails("eat", &[("KJIT_COMPILE_MEMORY", "1024"), ("LC_ALL", "C")]) else {
+        return;
+    };
     assert!(error.contains("memory exhausted"), "{error}");
 }
 
@@ -223,7 +256,9 @@ fn a_clang_that_prints_to_stdout_does_not_reach_ours() {
 fn a_clang_that_is_killed_once_is_tried_again() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
-    let Some((out, document, errors)) = goes_wrong("kill", &[("KJIT_TEST_ONCE", once.to_str().unwrap())]) else {
+    let Some((out, document, errors)) =
+        goes_wrong("kill", &[("KJIT_TEST_ONCE", once.to_str().unwrap())])
+    else {
         return;
     };
     assert!(out.status.success() && errors.is_empty() && once.is_dir(), "{errors:?}");
@@ -253,21 +288,43 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
     let out = command.env("KJIT_TEST_CLANG", "refuse").env("TMPDIR", own.path()).output().unwrap();
     let told = errors(&out);
     assert_eq!((out.status.code(), told.len()), (Some(1), 1), "{told:?}");
-    let line = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../kernel_src/gpu/argmax.hip")).unwrap();
+    let line = std::fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../kernel_src/gpu/argmax.hip"
+    ))
+    .unwrap();
     let line = line.lines().count() + 1;
-    for word in ["'argmax'", "gfx1100", "KJ_BLOCK=", "VOCAB=2048", "use of undeclared identifier 'nonsense'"] {
+    for word in [
+        "'argmax'",
+        "gfx1100",
+        "KJ_BLOCK=",
+        "VOCAB=2048",
+        "use of undeclared identifier 'nonsense'",
+    ] {
         assert!(told[0].contains(word), "{word}: {}", told[0]);
     }
-    assert!(told[0].contains(&format!("argmax.hip:{line}:")), "line {line} of our source: {}", told[0]);
+    assert!(
+        told[0].contains(&format!("argmax.hip:{line}:")),
+        "line {line} of our source: {}",
+        told[0]
+    );
     // The command line that the error ends in.
-    let again = told[0].rsplit_once(", sh ").and_then(|(_, rest)| rest.strip_suffix(" repeats it")).unwrap();
+    let again = told[0]
+        .rsplit_once(", sh ")
+        .and_then(|(_, rest)| rest.strip_suffix(" repeats it"))
+        .unwrap();
     let kept = Path::new(again).parent().unwrap();
     for file in ["argmax.hip", "kjit.h", "options.txt", "log.txt", "request.bin"] {
         assert!(kept.join(file).is_file(), "{file} is not in {}", kept.display());
     }
     let repeat = |how: &str| {
         let mut c = Command::new("sh");
-        c.arg(again).current_dir("/").env("KJIT_TEST_REAL_CLANG", &clang).env("KJIT_TEST_CLANG", how).output().unwrap()
+        c.arg(again)
+            .current_dir("/")
+            .env("KJIT_TEST_REAL_CLANG", &clang)
+            .env("KJIT_TEST_CLANG", how)
+            .output()
+            .unwrap()
     };
     let repeated = repeat("refuse");
     assert_eq!(repeated.status.code(), Some(1));
@@ -289,11 +346,16 @@ fn two_commands_at_once_compile_each_kernel_once_and_keep_to_their_jobs() {
             .spawn()
             .unwrap()
     };
-    let both: Vec<Output> = [start("2"), start("1")].into_iter().map(|c| c.wait_with_output().unwrap()).collect();
+    let both: Vec<Output> =
+        [start("2"), start("1")].into_iter().map(|c| c.wait_with_output().unwrap()).collect();
     assert!(both.iter().all(|out| out.status.success()));
     let compiled: u64 = both.iter().map(|out| document(out)["compiled"].as_u64().unwrap()).sum();
     let text = std::fs::read_to_string(&log).unwrap();
-    assert_eq!(text.lines().filter(|l| *l == "begin").count() as u64, compiled, "each was compiled once");
+    assert_eq!(
+        text.lines().filter(|l| *l == "begin").count() as u64,
+        compiled,
+        "each was compiled once"
+    );
     assert!(compiled >= 5, "{compiled}");
     let (mut at_once, mut most) = (0, 0);
     for line in text.lines() {
@@ -309,11 +371,17 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
     let own = cache_without(&clang, &["matvec", "repack", "attend", "embed"]);
     let (cache, log) = (own.path().join("cache"), own.path().join("log"));
     let there = entries(&cache);
-    let ends = || std::fs::read_to_string(&log).unwrap_or_default().lines().filter(|l| *l == "end").count();
-    let mut first = warm(&cache, &clang).args(["--jobs", "1"]).env("KJIT_TEST_LOG", &log).spawn().unwrap();
+    let ends = || {
+        std::fs::read_to_string(&log).unwrap_or_default().lines().filter(|l| *l == "end").count()
+    };
+    let mut first =
+        warm(&cache, &clang).args(["--jobs", "1"]).env("KJIT_TEST_LOG", &log).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(120);
     while ends() < 3 {
-        assert!(Instant::now() < until && first.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        assert!(
+            Instant::now() < until && first.try_wait().unwrap().is_none(),
+            "it ended before it could be killed"
+        );
         std::thread::sleep(Duration::from_millis(5));
     }
     first.kill().unwrap();
@@ -322,10 +390,14 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
     let out = warm(&cache, &clang).output().unwrap();
     assert!(out.status.success());
     let second = document(&out);
-    let (compiled, cached) = (second["compiled"].as_u64().unwrap(), second["cached"].as_u64().unwrap());
+    let (compiled, cached) =
+        (second["compiled"].as_u64().unwrap(), second["cached"].as_u64().unwrap());
     let all = second["kernels"].as_array().unwrap().len() as u64;
     assert_eq!(compiled + cached, all);
-    assert!(compiled > 0 && before >= there + 2, "two of the three were kept at least: {there}, {before}, {compiled}");
+    assert!(
+        compiled > 0 && before >= there + 2,
+        "two of the three were kept at least: {there}, {before}, {compiled}"
+    );
     let again = warm(&cache, &clang).output().unwrap();
     assert_eq!(document(&again)["compiled"], 0);
 }
@@ -361,7 +433,10 @@ fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
     let setup = Setup::devices("gfx1030")
         .set("KJIT_HIPSIM_CLANG", "none")
         .set("KJIT_HIPSIM_OPTIMISE", "-Og")
-        .set("KJIT_HIPSIM_MISBEHAVE", if how.is_empty() { String::new() } else { format!("argmax:{how}") });
+        .set(
+            "KJIT_HIPSIM_MISBEHAVE",
+            if how.is_empty() { String::new() } else { format!("argmax:{how}") },
+        );
     let out = setup.apply(TEMPORARY, &mut c).envs(variables.iter().copied()).output().unwrap();
     for error in errors(&out) {
         for log in error.split([' ', ';']).filter(|w| w.ends_with("log.txt")) {
@@ -381,7 +456,10 @@ fn a_run_time_compiler_that_takes_its_process_along_is_one_error_and_the_others_
         let (out, document, errors) = hiprtc(how, &[]);
         assert_eq!((out.status.code(), errors.len()), (Some(1), 1), "{how}: {errors:?}");
         assert!(errors[0].contains("'argmax'") && errors[0].contains(word), "{errors:?}");
-        assert!(document["failed"] == 1 && document["compiled"].as_u64().unwrap() > 10, "{document}");
+        assert!(
+            document["failed"] == 1 && document["compiled"].as_u64().unwrap() > 10,
+            "{document}"
+        );
     }
 }
 
@@ -399,9 +477,14 @@ fn a_run_time_compiler_that_loops_or_eats_memory_is_ended() {
 fn a_run_time_compiler_that_prints_or_dies_once_does_no_harm() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
-    for (how, variables) in [("print", vec![]), ("kill", vec![("KJIT_HIPSIM_ONCE", once.to_str().unwrap())])] {
+    for (how, variables) in
+        [("print", vec![]), ("kill", vec![("KJIT_HIPSIM_ONCE", once.to_str().unwrap())])]
+    {
         let (out, document, errors) = hiprtc(how, &variables);
-        assert!(out.status.success() && errors.is_empty() && document["failed"] == 0, "{how}: {errors:?}");
+        assert!(
+            out.status.success() && errors.is_empty() && document["failed"] == 0,
+            "{how}: {errors:?}"
+        );
         assert!(!String::from_utf8_lossy(&out.stdout).contains("no answer"));
     }
     assert!(once.is_dir(), "it died");

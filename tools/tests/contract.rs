@@ -11,7 +11,14 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn the_answer_alone_goes_to_stdout() {
-    let text = stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Say hello.", "-n", "8", "--temp", "0"]));
+    let text = stdout(kjit().arg("run").arg(smollm2()).args([
+        "-p",
+        "Say hello.",
+        "-n",
+        "8",
+        "--temp",
+        "0",
+    ]));
     assert!(!text.contains("tok/s") && !text.contains("device"), "{text}");
     assert!(text.trim().len() > 3, "{text:?}");
 }
@@ -19,21 +26,36 @@ fn the_answer_alone_goes_to_stdout() {
 #[test]
 fn a_quiet_run_says_nothing_on_stderr() {
     let mut c = kjit();
-    let out = c.arg("run").arg(smollm2()).args(["-q", "-p", "Hi", "-n", "4", "--temp", "0"]).assert().success();
+    let out = c
+        .arg("run")
+        .arg(smollm2())
+        .args(["-q", "-p", "Hi", "-n", "4", "--temp", "0"])
+        .assert()
+        .success();
     assert!(out.get_output().stderr.is_empty());
 }
 
 #[test]
 fn greedy_runs_repeat_themselves_and_so_do_seeded_ones() {
     for flags in [&["--temp", "0"][..], &["--temp", "0.9", "--seed", "7"]] {
-        let run = || stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Tell me a story.", "-n", "16"]).args(flags));
+        let run = || {
+            stdout(
+                kjit()
+                    .arg("run")
+                    .arg(smollm2())
+                    .args(["-p", "Tell me a story.", "-n", "16"])
+                    .args(flags),
+            )
+        };
         assert_eq!(run(), run(), "{flags:?}");
     }
 }
 
 #[test]
 fn run_json_has_every_field_of_the_contract() {
-    let doc = json(&stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "-n", "5", "--temp", "0", "--json"])));
+    let doc = json(&stdout(
+        kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "-n", "5", "--temp", "0", "--json"]),
+    ));
     for path in [
         "/text",
         "/ids",
@@ -57,15 +79,25 @@ fn run_json_has_every_field_of_the_contract() {
     ] {
         assert!(doc.pointer(path).is_some(), "{path} is missing: {doc}");
     }
-    assert_eq!(doc["ids"].as_array().unwrap().len() as u64, doc["generated_tokens"].as_u64().unwrap());
+    assert_eq!(
+        doc["ids"].as_array().unwrap().len() as u64,
+        doc["generated_tokens"].as_u64().unwrap()
+    );
     assert_eq!(doc["stop_reason"], "length");
-    // SmolLM2's matrices of Q4_1 are laid out by processors with the instructions for it, and not where that is off.
+    // SmolLM2's matrices of Q4_1 are laid out by processors with the instructions for it, and not
+    // where that is off.
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let laid_out = doc["memory"]["laid_out"].as_u64().unwrap();
-    assert_eq!(laid_out > 0, cpu.contains(" avx512_vnni") && cpu.contains(" avx512bw"), "{laid_out}");
+    assert_eq!(
+        laid_out > 0,
+        cpu.contains(" avx512_vnni") && cpu.contains(" avx512bw"),
+        "{laid_out}"
+    );
     let one = || {
         let mut c = kjit();
-        c.arg("run").arg(smollm2()).args(["--raw", "-p", "One two", "-n", "1", "--json", "--device", "cpu"]);
+        c.arg("run")
+            .arg(smollm2())
+            .args(["--raw", "-p", "One two", "-n", "1", "--json", "--device", "cpu"]);
         c
     };
     for doc in [stdout(one().env("KJIT_LAID_OUT", "off")), stdout(one().arg("--precise"))] {
@@ -75,7 +107,14 @@ fn run_json_has_every_field_of_the_contract() {
 
 #[test]
 fn a_stop_text_ends_the_answer_and_is_not_in_it() {
-    let all = stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Count to ten.", "-n", "40", "--temp", "0"]));
+    let all = stdout(kjit().arg("run").arg(smollm2()).args([
+        "-p",
+        "Count to ten.",
+        "-n",
+        "40",
+        "--temp",
+        "0",
+    ]));
     let word = all.split_whitespace().nth(3).expect("an answer of some words").to_string();
     let cut = stdout(kjit().arg("run").arg(smollm2()).args([
         "-p",
@@ -100,13 +139,17 @@ fn the_prompt_comes_from_a_flag_a_file_or_a_pipe_alike() {
     let flag = stdout(kjit().arg("run").arg(smollm2()).args(["-p", "What is 2+2?"]).args(tail));
     let from_file = stdout(kjit().arg("run").arg(smollm2()).arg("-f").arg(&file).args(tail));
     let piped = stdout(kjit().arg("run").arg(smollm2()).args(tail).write_stdin("What is 2+2?"));
-    let dash = stdout(kjit().arg("run").arg(smollm2()).args(["-p", "-"]).args(tail).write_stdin("What is 2+2?"));
+    let dash = stdout(
+        kjit().arg("run").arg(smollm2()).args(["-p", "-"]).args(tail).write_stdin("What is 2+2?"),
+    );
     assert_eq!([&from_file, &piped, &dash], [&flag; 3]);
 }
 
 #[test]
 fn logits_prints_the_best_and_the_normaliser() {
-    let doc = json(&stdout(kjit().arg("logits").arg(smollm2()).args(["--ids", "1,2,3", "--top", "5", "--json"])));
+    let doc = json(&stdout(
+        kjit().arg("logits").arg(smollm2()).args(["--ids", "1,2,3", "--top", "5", "--json"]),
+    ));
     assert_eq!(doc["n_vocab"], 49152);
     let top = doc["top"].as_array().unwrap();
     assert_eq!(top.len(), 5);
@@ -118,20 +161,36 @@ fn logits_prints_the_best_and_the_normaliser() {
 #[test]
 fn tokenize_and_detokenize_are_inverse_line_by_line() {
     let lines = "\"Hello, world\"\n\"\"\n\"héllo 世界 😀\"\n";
-    let ids = stdout(kjit().arg("tokenize").arg(smollm2()).args(["--jsonl", "--plain"]).write_stdin(lines));
-    let back = stdout(kjit().arg("detokenize").arg(smollm2()).arg("--jsonl").write_stdin(ids.as_str()));
+    let ids = stdout(
+        kjit().arg("tokenize").arg(smollm2()).args(["--jsonl", "--plain"]).write_stdin(lines),
+    );
+    let back =
+        stdout(kjit().arg("detokenize").arg(smollm2()).arg("--jsonl").write_stdin(ids.as_str()));
     assert_eq!(back, lines);
-    let hex = stdout(kjit().arg("detokenize").arg(smollm2()).args(["--jsonl", "--hex"]).write_stdin(ids.as_str()));
+    let hex = stdout(
+        kjit()
+            .arg("detokenize")
+            .arg(smollm2())
+            .args(["--jsonl", "--hex"])
+            .write_stdin(ids.as_str()),
+    );
     assert_eq!(hex.lines().next(), Some("48656c6c6f2c20776f726c64"));
 }
 
 #[test]
 fn template_renders_with_the_generation_prompt() {
     let out = stdout(
-        kjit().arg("template").arg(smollm2()).arg("--jsonl").write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n"),
+        kjit()
+            .arg("template")
+            .arg(smollm2())
+            .arg("--jsonl")
+            .write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n"),
     );
     let text = json(&out);
-    assert!(text.as_str().unwrap().ends_with("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"), "{text}");
+    assert!(
+        text.as_str().unwrap().ends_with("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -179,9 +238,14 @@ fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones
     ] {
         let help = stdout(kjit().args(command.split(' ')).arg("--help"));
         assert!(help.contains("Example"), "{command}");
-        let (own, shared) = help.split_once("Options of every command:").unwrap_or_else(|| panic!("{command}: {help}"));
+        let (own, shared) = help
+            .split_once("Options of every command:")
+            .unwrap_or_else(|| panic!("{command}: {help}"));
         for flag in ["--device", "--cache-dir", "--no-cache", "--verbose", "--quiet", "--threads"] {
-            assert!(!own.contains(&format!(" {flag}")) && shared.contains(&format!(" {flag}")), "{command} {flag}");
+            assert!(
+                !own.contains(&format!(" {flag}")) && shared.contains(&format!(" {flag}")),
+                "{command} {flag}"
+            );
         }
     }
     let help = stdout(kjit().args(["run", "--help"]));
@@ -212,7 +276,8 @@ fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones
 
 #[test]
 fn the_last_id_is_the_end_of_generation_and_has_no_text() {
-    let doc = json(&stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "--temp", "0", "--json"])));
+    let doc =
+        json(&stdout(kjit().arg("run").arg(smollm2()).args(["-p", "Hi", "--temp", "0", "--json"])));
     assert_eq!(doc["stop_reason"], "end_of_generation");
     assert_eq!(doc["ids"].as_array().unwrap().last(), Some(&Value::from(2)), "{doc}");
     let (text, ids) = (doc["text"].as_str().unwrap(), doc["ids"].as_array().unwrap());
@@ -225,7 +290,11 @@ fn the_last_id_is_the_end_of_generation_and_has_no_text() {
 fn special_tokens_are_parsed_by_tokenize_but_neither_with_plain_nor_in_a_raw_prompt() {
     let ids = |flags: &[&str]| {
         let mut c = kjit();
-        c.arg("tokenize").arg(smollm2()).arg("--jsonl").args(flags).write_stdin("\"<|im_start|>\"\n");
+        c.arg("tokenize")
+            .arg(smollm2())
+            .arg("--jsonl")
+            .args(flags)
+            .write_stdin("\"<|im_start|>\"\n");
         json(&stdout(&mut c)).as_array().unwrap().clone()
     };
     assert_eq!(ids(&[]), [1]);
@@ -245,9 +314,13 @@ fn the_vocabulary_of_an_architecture_that_kjit_cannot_run_is_of_use_all_the_same
     let name = at + bytes[at..].windows(5).position(|w| w == b"llama").unwrap();
     bytes[name..name + 5].copy_from_slice(b"zebra");
     std::fs::write(&path, bytes).unwrap();
-    let hello = stdout(kjit().arg("tokenize").arg(&path).arg("--jsonl").write_stdin("\"Hello, world\"\n"));
+    let hello =
+        stdout(kjit().arg("tokenize").arg(&path).arg("--jsonl").write_stdin("\"Hello, world\"\n"));
     assert_eq!(hello, "[19556,28,905]\n");
-    assert!(stdout(kjit().arg("inspect").arg(&path)).contains("architecture 'zebra' is not one that kjit runs"));
+    assert!(
+        stdout(kjit().arg("inspect").arg(&path))
+            .contains("architecture 'zebra' is not one that kjit runs")
+    );
     let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x"]), 1);
     assert!(line.contains("'zebra'") && line.contains("it runs llama, "), "{line}");
 }
@@ -260,7 +333,11 @@ fn perplexity_drops_the_rest_and_counts_the_texts_tokens() {
     let run = |last: &str| {
         std::fs::write(&text, format!("{}{last}", "word ".repeat(32))).unwrap();
         let mut c = kjit();
-        c.arg("perplexity").arg(smollm2()).arg("-f").arg(&text).args(["-c", "16", "--json", "--device", "cpu"]);
+        c.arg("perplexity")
+            .arg(smollm2())
+            .arg("-f")
+            .arg(&text)
+            .args(["-c", "16", "--json", "--device", "cpu"]);
         json(&stdout(&mut c))
     };
     let (one, other) = (run("one two three"), run("four"));
@@ -282,12 +359,18 @@ fn a_trace_is_chromes_format() {
 
 #[test]
 fn nothing_is_coloured_and_no_bar_is_drawn_without_a_terminal() {
-    for args in
-        [&["run", "-p", "Hi", "-n", "1", "--no-such-flag"][..], &["run", "/no/such/file", "-p", "Hi"], &["--help"]]
-    {
+    for args in [
+        &["run", "-p", "Hi", "-n", "1", "--no-such-flag"][..],
+        &["run", "/no/such/file", "-p", "Hi"],
+        &["--help"],
+    ] {
         let output = kjit().env_remove("NO_COLOR").args(args).output().unwrap();
         let all = [output.stdout, output.stderr].concat();
-        assert!(!all.contains(&0x1b) && !all.contains(&b'\r'), "{args:?}: {}", String::from_utf8_lossy(&all));
+        assert!(
+            !all.contains(&0x1b) && !all.contains(&b'\r'),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&all)
+        );
     }
 }
 
@@ -310,10 +393,19 @@ fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_em
             .current_dir(dir.path())
             .env("KJIT_TEST_STARTED", &started)
             .env_remove("KJIT_NVRTC_LIBRARY");
-        let out = c.env("PATH", list).env("LD_LIBRARY_PATH", list).env("HOME", dir.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+        let out = c
+            .env("PATH", list)
+            .env("LD_LIBRARY_PATH", list)
+            .env("HOME", dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned()
+            + &String::from_utf8_lossy(&out.stderr);
         assert!(!started.exists(), "{list}: {said}");
-        assert!(!said.contains("invalid ELF") && !said.contains("file too short"), "{list}: {said}");
+        assert!(
+            !said.contains("invalid ELF") && !said.contains("file too short"),
+            "{list}: {said}"
+        );
     }
 }
 
@@ -340,14 +432,27 @@ fn devices_and_the_doctor_name_the_cpu_and_what_is_missing_and_write_a_report_on
     assert_eq!(verdicts.lines().filter(|l| l[5..].starts_with("cache: ")).count(), 1, "{verdicts}");
     let failed = verdicts.lines().any(|l| l.starts_with("FAIL "));
     assert_eq!(output.status.code(), Some(i32::from(failed)), "{verdicts}");
-    let left =
-        |dir: &std::path::Path| -> Vec<_> { std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect() };
-    assert!(left(dir.path()).iter().all(|name| name == "cache"), "nothing is written unasked: {:?}", left(dir.path()));
+    let left = |dir: &std::path::Path| -> Vec<_> {
+        std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect()
+    };
+    assert!(
+        left(dir.path()).iter().all(|name| name == "cache"),
+        "nothing is written unasked: {:?}",
+        left(dir.path())
+    );
     let again = doctor.args(["--report", "report.txt", "-q"]).output().unwrap();
     assert_eq!(String::from_utf8(again.stdout).unwrap(), verdicts);
     let report = std::fs::read_to_string(dir.path().join("report.txt")).unwrap();
-    for part in [verdicts.as_str(), "[devices]\ncpu: ", "[system]\n/proc/version: ", "KJIT_COMPILE_SECONDS=77"] {
+    for part in [
+        verdicts.as_str(),
+        "[devices]\ncpu: ",
+        "[system]\n/proc/version: ",
+        "KJIT_COMPILE_SECONDS=77",
+    ] {
         assert!(report.contains(part), "no {part:?} in {report}");
     }
-    assert!(!report.contains("\nHOME=") && !report.contains("never told"), "what concerns nobody is not told");
+    assert!(
+        !report.contains("\nHOME=") && !report.contains("never told"),
+        "what concerns nobody is not told"
+    );
 }

@@ -1,5 +1,5 @@
-//! The documentation is true of the code: errors are quoted as they are said, variables are all there, links
-//! lead somewhere, generated parts are what their scripts make.
+//! The documentation is true of the code: errors are quoted as they are said, variables are all
+//! there, links lead somewhere, generated parts are what their scripts make.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,11 +27,21 @@ fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
 fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
     let mut all = vec![];
     folders.iter().for_each(|f| files(&root().join(f), endings, &mut all));
-    all.into_iter().map(|path| (path.clone(), fs::read_to_string(path).unwrap_or_default())).collect()
+    all.into_iter()
+        .map(|path| (path.clone(), fs::read_to_string(path).unwrap_or_default()))
+        .collect()
 }
 
-const SOURCES: [&str; 8] =
-    ["cache/src", "engine/src", "engine/sys", "hub/src", "kernel_src/src", "model/src", "server/src", "tools/src"];
+const SOURCES: [&str; 8] = [
+    "cache/src",
+    "engine/src",
+    "engine/sys",
+    "hub/src",
+    "kernel_src/src",
+    "model/src",
+    "server/src",
+    "tools/src",
+];
 
 #[test]
 fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
@@ -46,7 +56,8 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
     let code: String = texts(&SOURCES, &[".rs"]).iter().map(|(_, text)| joined(text)).collect();
     let read = |page: &str| fs::read_to_string(root().join(page)).unwrap();
     let pages = read("docs/troubleshooting.md") + &read("docs/amd-guide.md");
-    let quoted: Vec<&str> = pages.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let quoted: Vec<&str> =
+        pages.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     assert!(quoted.len() > 30, "{} errors", quoted.len());
     for error in quoted {
         let parts: Vec<&str> = error.split('…').map(str::trim).filter(|p| p.len() > 2).collect();
@@ -60,7 +71,8 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
 /// Every flag of the server is in its page.
 #[test]
 fn every_flag_of_serve_is_in_its_page() {
-    let help = Command::new(env!("CARGO_BIN_EXE_kjit")).args(["serve", "--help"]).output().unwrap().stdout;
+    let help =
+        Command::new(env!("CARGO_BIN_EXE_kjit")).args(["serve", "--help"]).output().unwrap().stdout;
     let help = String::from_utf8(help).unwrap();
     let option = |line: &str| {
         let line = line.trim_start();
@@ -69,10 +81,15 @@ fn every_flag_of_serve_is_in_its_page() {
             .map(str::to_owned)
     };
     let flags: BTreeSet<String> = help.lines().filter_map(option).collect();
-    assert!(flags.len() > 30 && flags.contains("--lookup") && flags.contains("--device"), "{flags:?}");
+    assert!(
+        flags.len() > 30 && flags.contains("--lookup") && flags.contains("--device"),
+        "{flags:?}"
+    );
     let page = fs::read_to_string(root().join("docs/serve.md")).unwrap();
-    let words: BTreeSet<&str> = page.split(|c: char| !(c.is_ascii_alphanumeric() || "-_".contains(c))).collect();
-    let missing: Vec<&String> = flags.iter().filter(|flag| !words.contains(flag.as_str())).collect();
+    let words: BTreeSet<&str> =
+        page.split(|c: char| !(c.is_ascii_alphanumeric() || "-_".contains(c))).collect();
+    let missing: Vec<&String> =
+        flags.iter().filter(|flag| !words.contains(flag.as_str())).collect();
     assert!(missing.is_empty(), "not in docs/serve.md: {missing:?}");
 }
 
@@ -86,7 +103,8 @@ fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
         let (system, what) = how.split_once(": ").unwrap_or(("elsewhere", how));
         assert!(plain.contains(what), "{system}: the guide does not say '{what}'");
     }
-    // And the cards of the table are all in the README's, by their architecture or between two of one family.
+    // And the cards of the table are all in the README's, by their architecture or between two of
+    // one family.
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for word in ["compiled", "simulated", "emulated", "run on a card"] {
         assert!(readme.contains(word) && page.contains(word), "{word}");
@@ -97,7 +115,8 @@ fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
 fn variables(text: &str) -> BTreeSet<String> {
     let word = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let names = text.match_indices("KJIT_").filter(|(at, _)| !text[..*at].ends_with(word));
-    let names = names.map(|(at, _)| text[at..].chars().take_while(|c| word(*c)).collect::<String>());
+    let names =
+        names.map(|(at, _)| text[at..].chars().take_while(|c| word(*c)).collect::<String>());
     names.filter(|name| name.len() > 5 && !name.ends_with('_')).collect()
 }
 
@@ -106,35 +125,54 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let users = read("docs/run.md");
     // Those of the cache, whose names have the program's before them.
-    let mut in_code: BTreeSet<String> = ["KJIT_CACHE_DIR", "KJIT_PACK_PATH"].map(str::to_owned).into();
+    let mut in_code: BTreeSet<String> =
+        ["KJIT_CACHE_DIR", "KJIT_PACK_PATH"].map(str::to_owned).into();
     for (path, text) in texts(&SOURCES, &[".rs"]) {
         // Below the repository: the folder that it was cloned into may have any name.
         let below = path.strip_prefix(root()).unwrap();
         if !below.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "check")
             && !below.ends_with("testing.rs")
         {
-            in_code.extend(variables(&text).into_iter().filter(|name| !name.starts_with("KJIT_TEST_")));
+            in_code.extend(
+                variables(&text).into_iter().filter(|name| !name.starts_with("KJIT_TEST_")),
+            );
         }
     }
     assert!(in_code.len() >= 11, "{in_code:?}");
     assert_eq!(variables(&users), in_code, "docs/run.md (left), the code (right)");
     let developers = users + &read("CONTRIBUTING.md") + &read("tests/hipsim/README.md");
     let named = variables(&developers);
-    let places = ["scripts", "tests", "engine", "cache", "model", "kernel_src", "tools", "benches", "hub"];
+    let places =
+        ["scripts", "tests", "engine", "cache", "model", "kernel_src", "tools", "benches", "hub"];
     let mut seen = BTreeSet::new();
-    for (_, text) in
-        texts(&places, &[".rs", ".sh", ".py", ".cpp", ".h", "gpu-suite", "quickstart", "test", "fetch-test-models"])
-    {
+    for (_, text) in texts(
+        &places,
+        &[
+            ".rs",
+            ".sh",
+            ".py",
+            ".cpp",
+            ".h",
+            "gpu-suite",
+            "quickstart",
+            "test",
+            "fetch-test-models",
+        ],
+    ) {
         seen.extend(variables(&text));
     }
     for name in &seen {
         // A family by its beginning: `KJIT_FAULT_…`.
-        let family =
-            name.match_indices('_').any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);
+        let family = name
+            .match_indices('_')
+            .any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);
         assert!(named.contains(name) || family, "{name} is documented nowhere");
     }
     for name in &named {
-        assert!(seen.contains(name) || in_code.contains(name), "{name} is documented, and nobody reads it");
+        assert!(
+            seen.contains(name) || in_code.contains(name),
+            "{name} is documented, and nobody reads it"
+        );
     }
 }
 
@@ -162,7 +200,8 @@ fn every_link_between_files_leads_to_one() {
             assert!(to.exists(), "{}: {link}", page.display());
             if !heading.is_empty() {
                 let there = fs::read_to_string(&to).unwrap();
-                let found = there.lines().filter(|l| l.starts_with('#')).any(|l| slug(l) == heading);
+                let found =
+                    there.lines().filter(|l| l.starts_with('#')).any(|l| slug(l) == heading);
                 assert!(found, "{}: no heading for {link}", page.display());
             }
             links += 1;
@@ -174,20 +213,32 @@ fn every_link_between_files_leads_to_one() {
 /// Comments and errors send a reader to documents and headings that are there.
 #[test]
 fn every_document_that_the_code_names_is_there_with_its_heading() {
-    let folders = [&SOURCES[..], &["benches", "fuzz/fuzz_targets", "scripts", "tests", "kernel_src/gpu"]].concat();
+    let folders =
+        [&SOURCES[..], &["benches", "fuzz/fuzz_targets", "scripts", "tests", "kernel_src/gpu"]]
+            .concat();
     let is_part = |c: char| c.is_ascii_alphanumeric() || "-_./#".contains(c);
     let mut seen = 0;
     for (path, text) in texts(&folders, &[".rs", ".py", ".h", ".hip", ".toml", ".cpp"]) {
-        for word in text.replace("ggml's `docs/", "`").split(|c| !is_part(c)).map(|word| word.trim_end_matches('.')) {
+        for word in text
+            .replace("ggml's `docs/", "`")
+            .split(|c| !is_part(c))
+            .map(|word| word.trim_end_matches('.'))
+        {
             let (file, heading) = word.split_once('#').unwrap_or((word, ""));
-            let capital = file.strip_suffix(".md").is_some_and(|name| name.chars().all(|c| c.is_ascii_uppercase()));
-            if !(file.ends_with(".md") && (file.starts_with("docs/") || (capital && file.len() > 3))) {
+            let capital = file
+                .strip_suffix(".md")
+                .is_some_and(|name| name.chars().all(|c| c.is_ascii_uppercase()));
+            if !(file.ends_with(".md")
+                && (file.starts_with("docs/") || (capital && file.len() > 3)))
+            {
                 continue;
             }
             let places = [root().join(file), path.parent().unwrap().join(file)];
             let page = places.iter().find_map(|place| fs::read_to_string(place).ok());
-            let page = page.unwrap_or_else(|| panic!("{} names {file}, which is not there", path.display()));
-            let found = heading.is_empty() || page.lines().any(|l| l.starts_with('#') && slug(l) == heading);
+            let page = page
+                .unwrap_or_else(|| panic!("{} names {file}, which is not there", path.display()));
+            let found = heading.is_empty()
+                || page.lines().any(|l| l.starts_with('#') && slug(l) == heading);
             assert!(found, "{}: no heading for {word}", path.display());
             seen += 1;
         }
@@ -204,8 +255,12 @@ fn what_scripts_make_is_what_they_make_now() {
         return;
     }
     for (script, argument) in [("scripts/results", "check"), ("scripts/third-party", "--check")] {
-        let output =
-            Command::new("python3").arg(root().join(script)).arg(argument).current_dir(root()).output().unwrap();
+        let output = Command::new("python3")
+            .arg(root().join(script))
+            .arg(argument)
+            .current_dir(root())
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     }
     let printed = Command::new(env!("CARGO_BIN_EXE_kjit")).arg("notices").output().unwrap();
@@ -226,7 +281,8 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
         "engine/sys/rocblas-sys",
     ] {
         let read = |file: &str| {
-            fs::read_to_string(root().join(folder).join(file)).unwrap_or_else(|e| panic!("{folder}/{file}: {e}"))
+            fs::read_to_string(root().join(folder).join(file))
+                .unwrap_or_else(|e| panic!("{folder}/{file}: {e}"))
         };
         assert!(read("Cargo.toml").contains("\ndescription = \""), "{folder}");
         assert!(read("README.md").contains("```rust"), "{folder}");

@@ -8,8 +8,10 @@ use support::{error_after_output, error_line, kjit, model, smollm2, stdout};
 
 /// A tiny encoder with a vocabulary; none, said aloud, where it was not made.
 fn encoder(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")), PathBuf::from);
+    let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")),
+        PathBuf::from,
+    );
     let path = folder.join("archs").join(name);
     if !path.exists() {
         eprintln!("SKIPPED: {} is not there (scripts/fetch-test-models --archs)", path.display());
@@ -20,7 +22,11 @@ fn encoder(name: &str) -> Option<PathBuf> {
 
 fn vectors(model: &PathBuf, more: &[&str], lines: &str) -> Vec<Vec<f64>> {
     let mut c = kjit();
-    c.arg("embed").arg(model).args(["--jsonl", "--device", "cpu", "-q"]).args(more).write_stdin(lines);
+    c.arg("embed")
+        .arg(model)
+        .args(["--jsonl", "--device", "cpu", "-q"])
+        .args(more)
+        .write_stdin(lines);
     let numbers = |line: &str| -> Vec<f64> {
         let line: Value = serde_json::from_str(line).unwrap();
         line.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
@@ -59,9 +65,14 @@ fn every_line_has_its_vector_whatever_comes_before_and_normalised_it_has_length_
     );
     let normalised = vectors(&smollm2, &["--pooling", "mean", "--normalise"], &texts.join("\n"));
     for (n, v) in normalised.iter().zip(&all) {
-        assert!((length(n) - 1.0).abs() < 1e-6 && (cosine(n, v) - 1.0).abs() < 1e-9 && (length(v) - 1.0).abs() > 0.1);
+        assert!(
+            (length(n) - 1.0).abs() < 1e-6
+                && (cosine(n, v) - 1.0).abs() < 1e-9
+                && (length(v) - 1.0).abs() > 0.1
+        );
     }
-    let [first, last] = ["first", "last"].map(|how| vectors(&smollm2, &["--pooling", how], texts[0]));
+    let [first, last] =
+        ["first", "last"].map(|how| vectors(&smollm2, &["--pooling", how], texts[0]));
     assert!(cosine(&first[0], &last[0]) < 0.99 && cosine(&last[0], &all[0]) < 0.99);
 }
 
@@ -71,8 +82,13 @@ fn an_encoder_pools_as_it_asks_and_is_refused_where_scores_are_wanted() {
     let asked = vectors(&bert, &[], "\"abc\"\n\"\"\n");
     assert!(asked.len() == 2 && asked[0].len() == asked[1].len() && asked[0] != asked[1]);
     let ways = ["mean", "first", "last"].map(|how| vectors(&bert, &["--pooling", how], "\"abc\""));
-    assert_eq!(ways.iter().filter(|v| v[0] == asked[0]).count(), 1, "one of three ways is the model's");
-    let line = error_line(kjit().arg("run").arg(&bert).args(["--raw", "-p", "x", "--device", "cpu"]), 1);
+    assert_eq!(
+        ways.iter().filter(|v| v[0] == asked[0]).count(),
+        1,
+        "one of three ways is the model's"
+    );
+    let line =
+        error_line(kjit().arg("run").arg(&bert).args(["--raw", "-p", "x", "--device", "cpu"]), 1);
     assert!(line.contains("'bert' is an encoder"), "{line}");
 }
 
@@ -81,7 +97,11 @@ fn what_is_wrong_names_the_line_or_what_to_choose() {
     let tiny = model("tiny/tiny-llama-q8_0.gguf");
     let embed = |more: &[&str], lines: &str| {
         let mut c = kjit();
-        c.arg("embed").arg(&tiny).args(["--jsonl", "--device", "cpu", "-q"]).args(more).write_stdin(lines.to_owned());
+        c.arg("embed")
+            .arg(&tiny)
+            .args(["--jsonl", "--device", "cpu", "-q"])
+            .args(more)
+            .write_stdin(lines.to_owned());
         c
     };
     let line = error_line(&mut embed(&[], "\"a\"\n"), 1);
@@ -91,7 +111,8 @@ fn what_is_wrong_names_the_line_or_what_to_choose() {
         ("\"a\"\nnope\n", ["line 2", "no JSON"]),
         ("\"a\"\n[1]\n", ["line 2", "no JSON string"]),
         (
-            "\"a\"\n\"b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b\"\n",
+            "\"a\"\n\"b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b b \
+             b b b\"\n",
             ["line 2", "16"],
         ),
     ] {

@@ -1,5 +1,5 @@
-//! `run` before every kernel is compiled, and what `warm --emit` writes, on a simulated card whose compiler
-//! takes its time.
+//! `run` before every kernel is compiled, and what `warm --emit` writes, on a simulated card whose
+//! compiler takes its time.
 
 mod support;
 
@@ -20,7 +20,11 @@ fn setup() -> Setup {
 
 fn kjit(command: &str, cache: &Path) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    c.arg(command).arg(model("tiny/tiny-llama-q4_k_m.gguf")).args(SETUP).arg("--cache-dir").arg(cache);
+    c.arg(command)
+        .arg(model("tiny/tiny-llama-q4_k_m.gguf"))
+        .args(SETUP)
+        .arg("--cache-dir")
+        .arg(cache);
     c.env("NO_COLOR", "1").env_remove("KJIT_CACHE_DIR").env_remove("KJIT_WAVE");
     c
 }
@@ -29,14 +33,26 @@ fn kjit(command: &str, cache: &Path) -> Command {
 fn cold(slow: &str, refuse: &str, flags: &[&str]) -> Output {
     let cache = tempfile::tempdir().unwrap();
     let mut c = kjit("run", cache.path());
-    c.args(["--device", "rocm:0", "--raw", "-p", "hello world, hello you", "-n", "6", "--json", "-v"]).args(flags);
+    c.args([
+        "--device",
+        "rocm:0",
+        "--raw",
+        "-p",
+        "hello world, hello you",
+        "-n",
+        "6",
+        "--json",
+        "-v",
+    ])
+    .args(flags);
     let setup = setup().set("KJIT_HIPSIM_SLOW", slow).set("KJIT_HIPSIM_REFUSE", refuse);
     setup.apply(TEMPORARY, &mut c).output().unwrap()
 }
 
 fn document(out: &Output) -> Value {
     let text = String::from_utf8_lossy(&out.stdout);
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text:?}, {}", String::from_utf8_lossy(&out.stderr)))
+    serde_json::from_str(&text)
+        .unwrap_or_else(|e| panic!("{e}: {text:?}, {}", String::from_utf8_lossy(&out.stderr)))
 }
 
 #[test]
@@ -55,14 +71,23 @@ fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promise
     assert!(said.lines().any(|l| l.contains("kernels for prompts were not waited for")), "{said}");
     for flags in [&["--wait-compile"][..], &["--temp", "0"], &["--seed", "5"]] {
         let waited = document(&cold("gemm:0.5", "", flags));
-        assert_eq!((&waited["kernels"]["late"], &waited["kernels"]["single"]), (&0.into(), &0.into()), "{flags:?}");
+        assert_eq!(
+            (&waited["kernels"]["late"], &waited["kernels"]["single"]),
+            (&0.into(), &0.into()),
+            "{flags:?}"
+        );
     }
 }
 
 /// As the test of one launch a token has it, so that its kernel is compiled for the CPU once.
 fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    c.arg(command).arg(model("tiny/tiny-gemma3-q8_0.gguf")).args(["-c", "64", "--prefill-chunk", "8"]);
+    c.arg(command).arg(model("tiny/tiny-gemma3-q8_0.gguf")).args([
+        "-c",
+        "64",
+        "--prefill-chunk",
+        "8",
+    ]);
     c.args(["--persistent", "on", "--json", "-v", "--cache-dir"]).arg(cache).args(flags);
     c.env("NO_COLOR", "1").env_remove("KJIT_CACHE_DIR").env_remove("KJIT_WAVE");
     let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
@@ -76,24 +101,32 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
     let (warm, none) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let flags = ["--arch", "gfx942:sramecc+:xnack-", "--compiler", "hiprtc"];
     let made = document(&whole("warm", warm.path(), "", &flags));
-    let names: Vec<&Value> = made["kernels"].as_array().unwrap().iter().map(|k| &k["name"]).collect();
+    let names: Vec<&Value> =
+        made["kernels"].as_array().unwrap().iter().map(|k| &k["name"]).collect();
     assert!(names.contains(&&"persistent".into()), "{made}");
     // Whoever was promised the same tokens has it from the first on.
     let out = whole("run", warm.path(), "", &[&run[..], &["--temp", "0"]].concat());
     let (found, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
-    assert_eq!((&found["kernels"]["compiled"], &found["kernels"]["one_launch_late"]), (&0.into(), &false.into()));
+    assert_eq!(
+        (&found["kernels"]["compiled"], &found["kernels"]["one_launch_late"]),
+        (&0.into(), &false.into())
+    );
     assert!(said.contains("a token is one launch of"), "{said}");
     // Compiled behind the answer, which is over before it is.
     let out = whole("run", none.path(), "persistent:20", &run);
     let (early, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
     let kernels = &early["kernels"];
     assert!(kernels["one_launch_late"] == true && kernels["one_launch_at"].is_null(), "{early}");
-    assert!(said.contains("many launches until the kernel") && said.contains("was not waited for"), "{said}");
+    assert!(
+        said.contains("many launches until the kernel") && said.contains("was not waited for"),
+        "{said}"
+    );
 }
 
 #[test]
 fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
-    // Everything is compiled for the CPU once: the end of a run waits some seconds only for what fails.
+    // Everything is compiled for the CPU once: the end of a run waits some seconds only for what
+    // fails.
     assert!(cold("", "", &["--wait-compile"]).status.success());
     let out = cold("", "flash", &[]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -119,7 +152,10 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
         assert!(plan.contains("plan for gfx1030") && plan.contains("blk.0.attn_q"), "{plan}");
         for entry in &manifest {
             let file = out.join(entry["file"].as_str().unwrap());
-            assert_eq!(Digest::of(&std::fs::read(file).unwrap()).hex(), entry["sha256"].as_str().unwrap());
+            assert_eq!(
+                Digest::of(&std::fs::read(file).unwrap()).hex(),
+                entry["sha256"].as_str().unwrap()
+            );
             let source = out.join(entry["source"].as_str().unwrap());
             assert!(source.is_file() && source.with_file_name("kjit.h").is_file(), "{entry}");
             assert!(entry["block"].as_u64().unwrap() >= 32);
@@ -129,8 +165,12 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
         // The largest of some logits, by argmax as the manifest tells it.
         let entry = manifest.iter().find(|e| e["name"] == "argmax").unwrap();
         let kernel = &entry["kernels"][0];
-        let sizes: Vec<u64> =
-            kernel["arguments"].as_array().unwrap().iter().map(|a| a["size"].as_u64().unwrap()).collect();
+        let sizes: Vec<u64> = kernel["arguments"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|a| a["size"].as_u64().unwrap())
+            .collect();
         assert_eq!(
             sizes,
             [8, 8, 8, 8, 8, 8, 4, 4],
@@ -141,13 +181,17 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
         let wave = u32::try_from(entry["wave"].as_u64().unwrap()).unwrap();
         let bytes = std::fs::read(out.join(entry["file"].as_str().unwrap())).unwrap();
         let digest = Digest::of(&bytes);
-        let code = CodeObject::verified("argmax", entry["arch"].as_str().unwrap(), wave, bytes, digest).unwrap();
+        let code =
+            CodeObject::verified("argmax", entry["arch"].as_str().unwrap(), wave, bytes, digest)
+                .unwrap();
         let device = Engine::new(Config::new().no_cache()).device("rocm:0").unwrap();
         let argmax = device.load(&code).unwrap().kernel(kernel["entry"].as_str().unwrap()).unwrap();
         let stream = device.stream().unwrap();
-        let logits: Vec<f32> = (0..vocab).map(|i| if i == 1234 { 9.0 } else { (i % 7) as f32 }).collect();
+        let logits: Vec<f32> =
+            (0..vocab).map(|i| if i == 1234 { 9.0 } else { (i % 7) as f32 }).collect();
         let logits = stream.upload(&logits).unwrap();
-        let (part, counters) = (stream.upload(&[0u64; 4]).unwrap(), stream.upload(&[0u32]).unwrap());
+        let (part, counters) =
+            (stream.upload(&[0u64; 4]).unwrap(), stream.upload(&[0u32]).unwrap());
         let (slots, tokens) = (stream.upload(&[0u32]).unwrap(), stream.upload(&[0u32; 8]).unwrap());
         let position = stream.upload(&[2u32]).unwrap();
         let shape = Geometry::new(4, block);

@@ -22,9 +22,12 @@ fn a_folder_is_a_model_wherever_one_is_taken() {
         c
     };
     let text = stdout(&mut run(&["inspect"]));
-    for words in
-        ["folder of safetensors", "in 2 files", "gemma3.attention.sliding_window", "blk.1.post_ffw_norm.weight"]
-    {
+    for words in [
+        "folder of safetensors",
+        "in 2 files",
+        "gemma3.attention.sliding_window",
+        "blk.1.post_ffw_norm.weight",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let doc = |args: &[&str]| -> Value { serde_json::from_str(&stdout(&mut run(args))).unwrap() };
@@ -32,12 +35,18 @@ fn a_folder_is_a_model_wherever_one_is_taken() {
     let ids = stdout(run(&["tokenize", "--jsonl", "--plain"]).write_stdin("\"hello\"\n"));
     assert_eq!(ids.trim(), "[259,75,78]".replace("75", &letter('l')).replace("78", &letter('o')));
     assert_eq!(
-        stdout(run(&["template", "--jsonl"]).write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n")).trim(),
+        stdout(
+            run(&["template", "--jsonl"]).write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n")
+        )
+        .trim(),
         "\"<s>Hi</s>\""
     );
     let logits = doc(&["logits", "--ids", "256,5,6", "--device", "cpu", "--json"]);
     assert_eq!(logits["n_vocab"], 300);
-    let answer = run(&["run", "-p", "hello", "-n", "4", "--temp", "0", "--device", "cpu", "--json"]).assert().success();
+    let answer =
+        run(&["run", "-p", "hello", "-n", "4", "--temp", "0", "--device", "cpu", "--json"])
+            .assert()
+            .success();
     let said = String::from_utf8(answer.get_output().stderr.clone()).unwrap();
     assert!(said.contains("note: 1 tensors of vision_tower are left out"), "{said}");
     let answer: Value = serde_json::from_slice(&answer.get_output().stdout).unwrap();
@@ -69,7 +78,8 @@ fn a_bad_folder_ends_the_command_in_one_line() {
     }
 }
 
-/// A folder's JSON is refused by a line, whatever is in it, in memory that holds the largest good file.
+/// A folder's JSON is refused by a line, whatever is in it, in memory that holds the largest good
+/// file.
 #[test]
 fn no_json_of_a_folder_takes_all_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -84,18 +94,33 @@ fn no_json_of_a_folder_takes_all_memory() {
         ("tokenizer_config.json", filled("{\"bos_token\": 7, \"a\": [", "[],", "0]}", 16 << 20)),
         (
             "tokenizer.json",
-            filled("{\"normalizer\": [", "[],", "0], \"model\": {\"vocab\": {}, \"merges\": []}}", 60 << 20),
+            filled(
+                "{\"normalizer\": [",
+                "[],",
+                "0], \"model\": {\"vocab\": {}, \"merges\": []}}",
+                60 << 20,
+            ),
         ),
-        ("tokenizer.json", many(&filled("\"vocab\": {}, \"merges\": [", "\"a b\",", "\"a b\"]", 60 << 20))),
+        (
+            "tokenizer.json",
+            many(&filled("\"vocab\": {}, \"merges\": [", "\"a b\",", "\"a b\"]", 60 << 20)),
+        ),
         ("tokenizer.json", many(&filled("\"vocab\": {}, \"merges\": [[", "[],", "0]]", 60 << 20))),
-        ("tokenizer.json", many(&format!("\"vocab\": {{{vocabulary}\"last\": 1}}, \"merges\": []"))),
+        (
+            "tokenizer.json",
+            many(&format!("\"vocab\": {{{vocabulary}\"last\": 1}}, \"merges\": []")),
+        ),
     ] {
         let path = dir.path().join(name);
         let good = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text).unwrap();
         let mut command = assert_cmd::Command::new("sh");
         // Of these 450 MB the program itself takes 100, most of it never touched.
-        command.args(["-c", "ulimit -v 450000; exec \"$0\" inspect \"$1\" --threads 1", env!("CARGO_BIN_EXE_kjit")]);
+        command.args([
+            "-c",
+            "ulimit -v 450000; exec \"$0\" inspect \"$1\" --threads 1",
+            env!("CARGO_BIN_EXE_kjit"),
+        ]);
         command.arg(dir.path());
         let line = error_line(&mut command, 1);
         assert!(line.contains(name) && line.chars().count() <= 500, "{line}");

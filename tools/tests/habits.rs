@@ -1,5 +1,5 @@
-//! What people do by habit, and what they are told: words of other programs, pipes, defaults, and faults that
-//! are not what they seem.
+//! What people do by habit, and what they are told: words of other programs, pipes, defaults, and
+//! faults that are not what they seem.
 
 mod support;
 
@@ -22,7 +22,9 @@ fn said<'o>(output: &'o str, begin: &str) -> Vec<&'o str> {
 
 /// A machine with no GPU's driver to be found, and compilers only where they are named.
 fn bare(c: &mut Command) -> &mut Command {
-    c.env("KJIT_HIP_LIBRARY", "/nowhere/libamdhip64.so").env("NO_COLOR", "1").env_remove("KJIT_CACHE_DIR")
+    c.env("KJIT_HIP_LIBRARY", "/nowhere/libamdhip64.so")
+        .env("NO_COLOR", "1")
+        .env_remove("KJIT_CACHE_DIR")
 }
 
 #[test]
@@ -44,7 +46,9 @@ fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
         assert!(line.contains(wanted), "{arguments:?}: {line}");
     }
     // What is no word of theirs is clap's to explain; and help is help.
-    assert!(error_line(kjit().args(["run", "x.gguf", "--no-such-flag"]), 2).contains("--no-such-flag"));
+    assert!(
+        error_line(kjit().args(["run", "x.gguf", "--no-such-flag"]), 2).contains("--no-such-flag")
+    );
     assert!(stdout(kjit().args(["run", "-h"])).contains("Examples"));
 }
 
@@ -105,8 +109,12 @@ fn flags_and_names_of_llama_cpp_and_ollama_run() {
     ]);
     assert_eq!(ours.0, theirs.0);
     assert_eq!(said(&theirs.1, "note: -ngl, -fa, --no-mmap left out").len(), 1, "{}", theirs.1);
-    let refused =
-        |name: &str| error_line(kjit().env("HF_HUB_OFFLINE", "1").args(["run", name, "-p", "x", "--device", "cpu"]), 1);
+    let refused = |name: &str| {
+        error_line(
+            kjit().env("HF_HUB_OFFLINE", "1").args(["run", name, "-p", "x", "--device", "cpu"]),
+            1,
+        )
+    };
     // Names of the hub, which is not asked here.
     for name in ["a/b:Q4_0", "hf.co/a/b:Q4_0", "https://huggingface.co/a/b/blob/main/x.gguf"] {
         assert!(refused(name).contains("HF_HUB_OFFLINE"), "{name}: {}", refused(name));
@@ -137,14 +145,20 @@ fn a_prompt_stands_behind_the_model_and_a_file_or_pipe_goes_before_it() {
     std::fs::write(&file, "Four five").unwrap();
     assert_eq!(answer(&["-f", file.to_str().unwrap()], Some("One two three.\n")), whole);
     assert_ne!(answer(&["-p", "Four five"], None), whole);
-    assert!(error_line(kjit().args(["run", "x.gguf", "one", "-p", "two"]), 2).contains("cannot be used with"));
+    assert!(
+        error_line(kjit().args(["run", "x.gguf", "one", "-p", "two"]), 2)
+            .contains("cannot be used with")
+    );
 }
 
 #[test]
 fn auto_says_why_it_took_the_cpu_and_who_asks_for_the_cpu_is_told_no_reason() {
     let run = |device: &[&str]| -> String {
         let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-        c.arg("run").arg(model("tiny/tiny-llama-q8_0.gguf")).args(["--raw", "-p", "hi", "-n", "1"]).args(device);
+        c.arg("run")
+            .arg(model("tiny/tiny-llama-q8_0.gguf"))
+            .args(["--raw", "-p", "hi", "-n", "1"])
+            .args(device);
         let output = bare(&mut c).output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
         said(&text(&output.stderr), "device: ").concat()
@@ -153,7 +167,10 @@ fn auto_says_why_it_took_the_cpu_and_who_asks_for_the_cpu_is_told_no_reason() {
     if line.contains("cuda:0") {
         eprintln!("SKIPPED: there is an NVIDIA GPU here, so auto takes it");
     } else {
-        assert!(line.starts_with("device: cpu, ") && line.contains("no GPU") && line.contains("rocm: "), "{line}");
+        assert!(
+            line.starts_with("device: cpu, ") && line.contains("no GPU") && line.contains("rocm: "),
+            "{line}"
+        );
         assert!(line.contains("libcuda") || line.contains("cuda: "), "{line}");
     }
     for device in ["cpu", "cpu:0"] {
@@ -168,7 +185,8 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
     let smollm2 = smollm2();
     let path = smollm2.to_str().unwrap();
     for arguments in [
-        &["run", path, "-q", "--device", "cpu", "--temp", "0", "-n", "400", "Count to a thousand."][..],
+        &["run", path, "-q", "--device", "cpu", "--temp", "0", "-n", "400", "Count to a thousand."]
+            [..],
         &["inspect", path],
         &["inspect", path, "--json"],
         &["inspect", path, "--graph"],
@@ -189,7 +207,11 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
         pipe.read_exact(&mut [0]).unwrap();
         drop(pipe);
         let output = child.wait_with_output().unwrap();
-        assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""), "{arguments:?}");
+        assert_eq!(
+            (output.status.code(), text(&output.stderr).as_str()),
+            (Some(0), ""),
+            "{arguments:?}"
+        );
     }
 }
 
@@ -197,7 +219,10 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
 fn a_trace_that_cannot_be_written_is_refused_before_the_work() {
     let mut c = kjit();
     // The model is not there either: who looks at the trace first says so first.
-    let line = error_line(c.args(["run", "/no/such/model.gguf", "-p", "x", "--trace", "/no/such/folder/t.json"]), 1);
+    let line = error_line(
+        c.args(["run", "/no/such/model.gguf", "-p", "x", "--trace", "/no/such/folder/t.json"]),
+        1,
+    );
     assert!(line.contains("trace") && line.contains("/no/such/folder/t.json"), "{line}");
 }
 
@@ -211,19 +236,34 @@ fn warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_n
         eprintln!("SKIPPED: there is an NVIDIA GPU here");
     } else {
         assert_eq!(output.status.code(), Some(1), "{line}");
-        assert!(line.contains("no --arch") && line.contains("no GPU is here") && line.contains("rocm: "), "{line}");
+        assert!(
+            line.contains("no --arch")
+                && line.contains("no GPU is here")
+                && line.contains("rocm: "),
+            "{line}"
+        );
     }
     let test = "warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_none";
-    let setup =
-        Setup::devices("gfx1100,gfx1201,gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O0");
+    let setup = Setup::devices("gfx1100,gfx1201,gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-O0");
     setup.run(test, TEMPORARY, || {
-        for (device, archs) in [(&[][..], &["gfx1100", "gfx1201"][..]), (&["--device", "rocm:1"], &["gfx1201"])] {
+        for (device, archs) in
+            [(&[][..], &["gfx1100", "gfx1201"][..]), (&["--device", "rocm:1"], &["gfx1201"])]
+        {
             let mut c = kjit();
-            c.arg("warm").arg(model("tiny/tiny-llama-q8_0.gguf")).args(["-c", "64", "--prefill-chunk", "16"]);
+            c.arg("warm").arg(model("tiny/tiny-llama-q8_0.gguf")).args([
+                "-c",
+                "64",
+                "--prefill-chunk",
+                "16",
+            ]);
             c.args(["--compiler", "hiprtc", "--no-cache", "--json"]).args(device);
             let doc: serde_json::Value = serde_json::from_str(&stdout(&mut c)).unwrap();
             let kernels = doc["kernels"].as_array().unwrap();
-            let arch = |k: &serde_json::Value| k["arch"].as_str().unwrap().split(':').next().unwrap().to_owned();
+            let arch = |k: &serde_json::Value| {
+                k["arch"].as_str().unwrap().split(':').next().unwrap().to_owned()
+            };
             let mut found: Vec<String> = kernels.iter().map(arch).collect();
             found.sort();
             found.dedup();
@@ -237,7 +277,9 @@ fn one_cause_is_one_line_also_in_bench() {
     let none = "/nowhere/nvrtc.so";
     let dir = tempfile::tempdir().unwrap();
     let mut c = kjit();
-    c.args(["bench", "--kernels", "--arch", "sm_90", "--cache-dir"]).arg(dir.path()).env("KJIT_NVRTC_LIBRARY", none);
+    c.args(["bench", "--kernels", "--arch", "sm_90", "--cache-dir"])
+        .arg(dir.path())
+        .env("KJIT_NVRTC_LIBRARY", none);
     let output = c.assert().failure().code(1).get_output().clone();
     let errors = text(&output.stderr);
     assert_eq!(said(&errors, "error").len(), 1, "{errors}");
@@ -263,8 +305,11 @@ fn a_compiler_that_is_there_and_cannot_be_started_is_said_to_be_found() {
     // Any file will do: it is never asked.
     let clang = dir.path().join("clang-19");
     std::fs::write(&clang, "#!/bin/sh\n").unwrap();
-    let output: Output =
-        warm_tiny(dir.path()).env("TMPDIR", "/no/such/folder").env("KJIT_CLANG", &clang).output().unwrap();
+    let output: Output = warm_tiny(dir.path())
+        .env("TMPDIR", "/no/such/folder")
+        .env("KJIT_CLANG", &clang)
+        .output()
+        .unwrap();
     let errors = text(&output.stderr);
     let lines = said(&errors, "error");
     assert_eq!((output.status.code(), lines.len()), (Some(1), 1), "{errors}");
@@ -283,15 +328,24 @@ fn a_hip_library_that_is_none_is_named_and_nothing_is_said_to_have_been_tried_wi
             std::fs::write(&wrong, content).unwrap();
         }
         let line = error_line(
-            kjit().args(["run", "x.gguf", "-p", "x", "--device", "rocm:0"]).env("KJIT_HIP_LIBRARY", &wrong),
+            kjit()
+                .args(["run", "x.gguf", "-p", "x", "--device", "rocm:0"])
+                .env("KJIT_HIP_LIBRARY", &wrong),
             1,
         );
         drop(line);
         let said = stdout(kjit().args(["devices"]).env("KJIT_HIP_LIBRARY", &wrong));
-        assert!(said.contains(word) && !said.contains("tried ;") && !said.contains("tried,"), "{said}");
+        assert!(
+            said.contains(word) && !said.contains("tried ;") && !said.contains("tried,"),
+            "{said}"
+        );
     }
     // One that opens and has none of HIP's calls: the C library's own.
-    let libm = ["/lib/x86_64-linux-gnu/libm.so.6", "/usr/lib64/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6"];
+    let libm = [
+        "/lib/x86_64-linux-gnu/libm.so.6",
+        "/usr/lib64/libm.so.6",
+        "/lib/aarch64-linux-gnu/libm.so.6",
+    ];
     let Some(libm) = libm.into_iter().find(|p| Path::new(p).exists()) else {
         eprintln!("SKIPPED: no libm where it is looked for");
         return;
@@ -301,19 +355,26 @@ fn a_hip_library_that_is_none_is_named_and_nothing_is_said_to_have_been_tried_wi
 }
 
 #[test]
-fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_not_here_is_one_verdict() {
+fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_not_here_is_one_verdict()
+ {
     let dir = tempfile::tempdir().unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let output = bare(&mut c).args(["doctor", "--device", "rocm:0", "--cache-dir"]).arg(dir.path()).output().unwrap();
+    let output = bare(&mut c)
+        .args(["doctor", "--device", "rocm:0", "--cache-dir"])
+        .arg(dir.path())
+        .output()
+        .unwrap();
     let verdicts = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{verdicts}");
     assert_eq!(said(&verdicts, "FAIL rocm:0: not here").len(), 1, "{verdicts}");
     assert!(!verdicts.contains("the CPU computes"), "{verdicts}");
-    // hiprtc of ROCm 5.2 is found first and does not know this card: clang is what its kernels are made with.
+    // hiprtc of ROCm 5.2 is found first and does not know this card: clang is what its kernels are
+    // made with.
     let old = "/usr/lib/x86_64-linux-gnu/libamdhip64.so.5";
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     Setup::devices("gfx1100").apply(TEMPORARY, &mut c).env("KJIT_HIPRTC_LIBRARY", old);
-    let verdicts = text(&c.args(["doctor", "--cache-dir"]).arg(dir.path()).output().unwrap().stdout);
+    let verdicts =
+        text(&c.args(["doctor", "--cache-dir"]).arg(dir.path()).output().unwrap().stdout);
     let found = stdout(kjit().args(["devices"]).env("KJIT_HIPRTC_LIBRARY", old));
     if found.contains("AMD: hiprtc 5.2") && found.contains("AMD: clang") {
         let lines = said(&verdicts, "ok   compiler for gfx1100: ");
@@ -321,14 +382,22 @@ fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_no
         assert!(!verdicts.contains("hiprtc 5.2"), "{verdicts}");
     } else {
         eprintln!(
-            "SKIPPED in part: no hiprtc 5.2 and clang beside each other here (Debian: libamdhip64-5 clang-19 lld-19)"
+            "SKIPPED in part: no hiprtc 5.2 and clang beside each other here (Debian: \
+             libamdhip64-5 clang-19 lld-19)"
         );
     }
     // A cache that takes nothing is one verdict too.
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let verdicts = text(&bare(&mut c).args(["doctor", "--cache-dir"]).arg(file.join("cache")).output().unwrap().stdout);
+    let verdicts = text(
+        &bare(&mut c)
+            .args(["doctor", "--cache-dir"])
+            .arg(file.join("cache"))
+            .output()
+            .unwrap()
+            .stdout,
+    );
     assert_eq!(said(&verdicts, "FAIL cache: ").len(), 1, "{verdicts}");
     assert!(said(&verdicts, "ok   cache").is_empty(), "{verdicts}");
 }
@@ -352,7 +421,10 @@ fn packagers_get_completions_and_manual_pages() {
         return;
     }
     let script = stdout(kjit().args(["completions", "bash"]));
-    let asked = format!("{script}\nCOMP_WORDS=(kjit wa); COMP_CWORD=1; _kjit kjit wa kjit; echo \"${{COMPREPLY[@]}}\"");
+    let asked = format!(
+        "{script}\nCOMP_WORDS=(kjit wa); COMP_CWORD=1; _kjit kjit wa kjit; echo \
+         \"${{COMPREPLY[@]}}\""
+    );
     let output = Command::new("bash").args(["--norc", "-c", &asked]).output().unwrap();
     assert_eq!(text(&output.stdout).trim(), "warm", "{}", text(&output.stderr));
 }
@@ -363,7 +435,10 @@ fn every_flag_that_scripts_rely_on_is_there() {
     for (command, flags) in [
         (
             "run",
-            "-p -f -n -c --prefill-chunk --wait-compile --system --raw --temp --top-k --top-p --min-p --repeat-penalty --presence-penalty --frequency-penalty --seed --stop --kv-type --trace --json --precise --device --cache-dir --no-cache -v -q --threads --compiler-path",
+            "-p -f -n -c --prefill-chunk --wait-compile --system --raw --temp --top-k --top-p \
+             --min-p --repeat-penalty --presence-penalty --frequency-penalty --seed --stop \
+             --kv-type --trace --json --precise --device --cache-dir --no-cache -v -q --threads \
+             --compiler-path",
         ),
         ("warm", "--arch --jobs --compiler --tune --emit --json --prefill-chunk -c"),
         ("bench", "-p -n -d -b -r -o --kernels --filter --arch --prefill-chunk -c"),
@@ -384,7 +459,8 @@ fn every_flag_that_scripts_rely_on_is_there() {
         ("cache export", "--arch --model --sign"),
     ] {
         let help = stdout(kjit().args(command.split(' ')).arg("--help"));
-        let words: Vec<&str> = help.split(|c: char| c.is_whitespace() || ",[]<>=.".contains(c)).collect();
+        let words: Vec<&str> =
+            help.split(|c: char| c.is_whitespace() || ",[]<>=.".contains(c)).collect();
         for flag in flags.split(' ') {
             assert!(words.contains(&flag), "{command} {flag}: {help}");
         }

@@ -21,7 +21,11 @@ const TINY: &str = "tiny/tiny-llama-q8_0.gguf";
 /// A hub with a model that runs, and one that is only bytes.
 fn served() -> Server {
     let tiny = fs::read(model(TINY)).unwrap();
-    let files = [("tiny-Q8_0.gguf", tiny), ("big-Q4_0.gguf", noise(LEN, 1)), ("config.json", b"{}".to_vec())];
+    let files = [
+        ("tiny-Q8_0.gguf", tiny),
+        ("big-Q4_0.gguf", noise(LEN, 1)),
+        ("config.json", b"{}".to_vec()),
+    ];
     Server::new(vec![repo("org/tiny-GGUF", &files)])
 }
 
@@ -48,7 +52,10 @@ fn kjit(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
         c.env_remove(name);
     }
     // Nothing of whoever runs the tests: no home, no token in it.
-    c.env("HOME", cache).env("HF_ENDPOINT", endpoint).env("HF_HUB_CACHE", cache).env("NO_COLOR", "1");
+    c.env("HOME", cache)
+        .env("HF_ENDPOINT", endpoint)
+        .env("HF_HUB_CACHE", cache)
+        .env("NO_COLOR", "1");
     c.args(args).stdin(Stdio::null());
     c
 }
@@ -79,7 +86,9 @@ fn json(text: &str) -> Value {
 }
 
 fn partial(cache: &Path) -> PathBuf {
-    cache.join("models--org--tiny-GGUF/blobs").join(format!("{}.incomplete", sha256(&noise(LEN, 1))))
+    cache
+        .join("models--org--tiny-GGUF/blobs")
+        .join(format!("{}.incomplete", sha256(&noise(LEN, 1))))
 }
 
 fn wait_for(what: &str, ready: impl Fn() -> bool) {
@@ -96,7 +105,8 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
     let kjit = |args: &[&str]| kjit(&server.endpoint, cache.path(), args);
     let tail = ["--raw", "-p", "hi", "-n", "3", "--temp", "0", "--json", "--device", "cpu"];
     let by_path = model(TINY);
-    let ids = |model: &str| json(&good(kjit(&[&["run", model][..], &tail].concat())).0)["ids"].clone();
+    let ids =
+        |model: &str| json(&good(kjit(&[&["run", model][..], &tail].concat())).0)["ids"].clone();
     let right = ids(by_path.to_str().unwrap());
     assert_eq!(ids("hf:org/tiny-GGUF:q8_0"), right);
     assert_eq!(server.count("GET cdn"), 1);
@@ -119,9 +129,15 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
     ] {
         let output = kjit(args).output().unwrap();
         let said = text(&output.stderr);
-        assert!(!said.contains("hub") && !said.contains("hf:") && !said.contains("cannot read"), "{args:?}: {said}");
+        assert!(
+            !said.contains("hub") && !said.contains("hf:") && !said.contains("cannot read"),
+            "{args:?}: {said}"
+        );
         // It has no chat template, and the compiler is one for other cards.
-        assert!(output.status.success() || ["warm", "template"].contains(&args[0]), "{args:?}: {said}");
+        assert!(
+            output.status.success() || ["warm", "template"].contains(&args[0]),
+            "{args:?}: {said}"
+        );
     }
     assert_eq!(server.seen().len(), 0);
     let file = good(kjit(&["pull", "hf:org/tiny-GGUF:Q8_0"])).0;
@@ -129,14 +145,23 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
     let pulled = json(&good(kjit(&["pull", "hf:org/tiny-GGUF:Q4_0", "--json"])).0);
     assert_eq!((&pulled["fetched"], &pulled["bytes"]), (&Value::from(LEN), &Value::from(LEN)));
     let listed = json(&good(kjit(&["list", "--json"])).0);
-    let names: Vec<&str> = listed.as_array().unwrap().iter().map(|l| l["ref"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        listed.as_array().unwrap().iter().map(|l| l["ref"].as_str().unwrap()).collect();
     assert_eq!(names, ["hf:org/tiny-GGUF/big-Q4_0.gguf", "hf:org/tiny-GGUF/tiny-Q8_0.gguf"]);
-    assert_eq!((&listed[0]["bytes"], &listed[0]["revisions"][0]), (&Value::from(LEN), &Value::from("main")));
+    assert_eq!(
+        (&listed[0]["bytes"], &listed[0]["revisions"][0]),
+        (&Value::from(LEN), &Value::from("main"))
+    );
     let table = good(kjit(&["list"])).0;
-    assert!(table.lines().count() == 2 && table.contains("3.00 MB") && table.contains("  main "), "{table}");
+    assert!(
+        table.lines().count() == 2 && table.contains("3.00 MB") && table.contains("  main "),
+        "{table}"
+    );
     good(kjit(&["rm", "hf:org/tiny-GGUF:Q4_0"]));
     assert_eq!(good(kjit(&["list"])).0.lines().count(), 1);
-    assert!(failed(&kjit(&["rm", "hf:org/tiny-GGUF:Q4_0"]).output().unwrap(), 1).contains("kjit list"));
+    assert!(
+        failed(&kjit(&["rm", "hf:org/tiny-GGUF:Q4_0"]).output().unwrap(), 1).contains("kjit list")
+    );
     good(kjit(&["rm", names[1]]));
     let (out, err) = good(kjit(&["list"]));
     assert!(out.is_empty() && err.contains("no models in") && err.contains("kjit pull"), "{err}");
@@ -151,7 +176,11 @@ fn what_python_fetched_stays_when_a_model_is_removed_and_so_does_what_another_co
     let folder = cache.path().join("models--org--tiny-GGUF");
     let commit = fs::read_to_string(folder.join("refs/main")).unwrap();
     fs::write(folder.join("blobs/0123"), "{}").unwrap();
-    std::os::unix::fs::symlink("../../blobs/0123", folder.join("snapshots").join(commit).join("config.json")).unwrap();
+    std::os::unix::fs::symlink(
+        "../../blobs/0123",
+        folder.join("snapshots").join(commit).join("config.json"),
+    )
+    .unwrap();
     // A second commit with the same file, and an unfinished one.
     let now = Repo {
         commit: "0123456789012345678901234567890123456789".into(),
@@ -160,9 +189,18 @@ fn what_python_fetched_stays_when_a_model_is_removed_and_so_does_what_another_co
     server.replace(now);
     assert!(good(kjit(&["pull", "hf:org/tiny-GGUF:Q4_0"])).1.contains("all of it was here"));
     fs::write(folder.join("blobs/4567.incomplete"), "half").unwrap();
-    let removed =
-        json(&good(kjit(&["rm", "hf:org/tiny-GGUF@0123456789012345678901234567890123456789:Q4_0", "--json"])).0);
-    assert_eq!((&removed["bytes"], &removed["files"][0]), (&Value::from(0), &Value::from("big-Q4_0.gguf")));
+    let removed = json(
+        &good(kjit(&[
+            "rm",
+            "hf:org/tiny-GGUF@0123456789012345678901234567890123456789:Q4_0",
+            "--json",
+        ]))
+        .0,
+    );
+    assert_eq!(
+        (&removed["bytes"], &removed["files"][0]),
+        (&Value::from(0), &Value::from("big-Q4_0.gguf"))
+    );
     let removed = json(&good(kjit(&["rm", "hf:org/tiny-GGUF", "--json"])).0);
     assert_eq!(removed["bytes"], Value::from(LEN + 4));
     assert!(folder.join("blobs/0123").exists() && !folder.join("blobs/4567.incomplete").exists());
@@ -173,7 +211,9 @@ fn halfway(server: &Server, cache: &Path) -> Child {
     server.fault("GET cdn", Fault::Wait(LEN / 2, Arc::new(AtomicBool::new(false))));
     let mut c = kjit(&server.endpoint, cache, &["pull", "hf:org/tiny-GGUF:Q4_0"]);
     let child = c.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    wait_for("half of the file", || fs::metadata(partial(cache)).is_ok_and(|m| m.len() >= LEN as u64 / 2));
+    wait_for("half of the file", || {
+        fs::metadata(partial(cache)).is_ok_and(|m| m.len() >= LEN as u64 / 2)
+    });
     child
 }
 
@@ -192,10 +232,15 @@ fn a_killed_and_an_interrupted_fetch_go_on_where_they_were() {
         }
         let here = fs::metadata(partial(cache.path())).unwrap().len();
         server.forget();
-        let (_, said) = good(kjit(&server.endpoint, cache.path(), &["pull", "hf:org/tiny-GGUF:Q4_0"]));
+        let (_, said) =
+            good(kjit(&server.endpoint, cache.path(), &["pull", "hf:org/tiny-GGUF:Q4_0"]));
         assert!(said.contains("of which") && said.contains("are here"), "{said}");
-        let ranges: Vec<_> =
-            server.seen().into_iter().filter(|s| s.what.contains("GET cdn")).map(|s| s.range).collect();
+        let ranges: Vec<_> = server
+            .seen()
+            .into_iter()
+            .filter(|s| s.what.contains("GET cdn"))
+            .map(|s| s.range)
+            .collect();
         assert_eq!(ranges, [Some(format!("bytes={here}-"))]);
     }
 }
@@ -210,13 +255,16 @@ fn two_processes_that_want_the_same_file_fetch_it_once() {
         c.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let first = start();
-    wait_for("the first bytes", || fs::metadata(partial(cache.path())).is_ok_and(|m| m.len() >= 1000));
+    wait_for("the first bytes", || {
+        fs::metadata(partial(cache.path())).is_ok_and(|m| m.len() >= 1000)
+    });
     let mut second = start();
     let mut said = String::new();
     BufReader::new(second.stderr.take().unwrap()).read_line(&mut said).unwrap();
     assert!(said.contains("another process fetches big-Q4_0.gguf"), "{said}");
     go.store(true, SeqCst);
-    let ends: Vec<Output> = [first, second].into_iter().map(|c| c.wait_with_output().unwrap()).collect();
+    let ends: Vec<Output> =
+        [first, second].into_iter().map(|c| c.wait_with_output().unwrap()).collect();
     assert!(ends.iter().all(|e| e.status.success()), "{ends:?}");
     assert_eq!(ends[0].stdout, ends[1].stdout);
     assert_eq!(server.count("GET cdn"), 1);
@@ -235,11 +283,26 @@ fn errors_are_one_line_with_the_right_code_and_no_token_in_it() {
         (&["run", "hf:a/b/../c.gguf", "-p", "x"], &[], 2, &["hf:ORG/REPO"]),
         (&["pull", "hf:org/nothing"], &[], 1, &["no repository org/nothing", "HF_TOKEN"]),
         (&["pull", "hf:org/tiny-GGUF:Q3_K"], &[], 1, &["big-Q4_0.gguf, tiny-Q8_0.gguf"]),
-        (&["run", "hf:org/tiny-GGUF", "-p", "x"], &[], 1, &["big-Q4_0.gguf, tiny-Q8_0.gguf", "name one"]),
-        (&["pull", "hf:org/tiny-GGUF"], &[("HF_TOKEN", "hf_wrong")], 1, &["refuses the token", "/settings/tokens"]),
+        (
+            &["run", "hf:org/tiny-GGUF", "-p", "x"],
+            &[],
+            1,
+            &["big-Q4_0.gguf, tiny-Q8_0.gguf", "name one"],
+        ),
+        (
+            &["pull", "hf:org/tiny-GGUF"],
+            &[("HF_TOKEN", "hf_wrong")],
+            1,
+            &["refuses the token", "/settings/tokens"],
+        ),
         (&["pull", "hf:org/tiny-GGUF"], &[("HF_TOKEN", "hf_\u{fc}")], 1, &["HF_TOKEN"]),
         (&["pull", "hf:org/tiny-GGUF:Q8_0"], &[("HF_HUB_OFFLINE", "1")], 1, &["HF_HUB_OFFLINE"]),
-        (&["pull", "hf:org/tiny-GGUF:Q8_0"], &[("HF_ENDPOINT", "hub.example")], 1, &["HF_ENDPOINT", "https://"]),
+        (
+            &["pull", "hf:org/tiny-GGUF:Q8_0"],
+            &[("HF_ENDPOINT", "hub.example")],
+            1,
+            &["HF_ENDPOINT", "https://"],
+        ),
         (
             &["pull", "hf:org/tiny-GGUF:Q8_0"],
             &[("SSL_CERT_FILE", "/no/such/file")],
@@ -248,10 +311,18 @@ fn errors_are_one_line_with_the_right_code_and_no_token_in_it() {
         ),
         (&["rm", "hf:org/tiny-GGUF:Q8_0"], &[], 1, &["not in", "kjit list"]),
         (&["cache", "list", "--model", "hf:org/tiny-GGUF:Q8_0"], &[], 1, &["not in", "kjit list"]),
-        (&["pull", "hf:org/tiny-GGUF:Q8_0"], &[("HF_HUB_CACHE", "/dev/null/x")], 1, &["HF_HUB_CACHE", "/dev/null/x"]),
+        (
+            &["pull", "hf:org/tiny-GGUF:Q8_0"],
+            &[("HF_HUB_CACHE", "/dev/null/x")],
+            1,
+            &["HF_HUB_CACHE", "/dev/null/x"],
+        ),
     ] {
         let line = failed(&run(args, vars), code);
-        assert!(words.iter().all(|w| line.contains(w)) && !line.contains("hf_"), "{args:?}: {line}");
+        assert!(
+            words.iter().all(|w| line.contains(w)) && !line.contains("hf_"),
+            "{args:?}: {line}"
+        );
     }
     assert_eq!(server.count("GET cdn"), 0);
 }
@@ -262,21 +333,33 @@ fn a_token_is_taken_from_the_variable_or_the_file_and_stays_with_the_hub() {
     fs::create_dir(cache.path().join("home")).unwrap();
     fs::write(cache.path().join("home/token"), "hf_file\n").unwrap();
     let home = cache.path().join("home");
-    for (variable, want) in [(None, "Bearer hf_file"), (Some("hf_variable"), "Bearer hf_variable")] {
+    for (variable, want) in [(None, "Bearer hf_file"), (Some("hf_variable"), "Bearer hf_variable")]
+    {
         server.forget();
-        let mut c = kjit(&server.endpoint, &cache.path().join(want), &["pull", "-q", "hf:org/tiny-GGUF:Q8_0"]);
+        let mut c = kjit(
+            &server.endpoint,
+            &cache.path().join(want),
+            &["pull", "-q", "hf:org/tiny-GGUF:Q8_0"],
+        );
         c.env("HF_HOME", &home);
         if let Some(token) = variable {
             c.env("HF_TOKEN", token);
         }
         assert_eq!(good(c).1, "", "-q says nothing");
         for seen in server.seen() {
-            assert_eq!(seen.token.as_deref(), seen.what.contains(" hub ").then_some(want), "{seen:?}");
+            assert_eq!(
+                seen.token.as_deref(),
+                seen.what.contains(" hub ").then_some(want),
+                "{seen:?}"
+            );
         }
     }
     // Without HF_HUB_CACHE the folder is below HF_HOME, or the user's.
-    for (name, below) in [("HF_HOME", "hub"), ("XDG_CACHE_HOME", "huggingface/hub"), ("HOME", ".cache/huggingface/hub")]
-    {
+    for (name, below) in [
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        ("HOME", ".cache/huggingface/hub"),
+    ] {
         let dir = tempfile::tempdir().unwrap();
         let mut c = kjit(&server.endpoint, cache.path(), &["pull", "hf:org/tiny-GGUF:Q8_0"]);
         let path = good_path(c.env_remove("HF_HUB_CACHE").env(name, dir.path()));
@@ -290,8 +373,8 @@ fn good_path(c: &mut Command) -> PathBuf {
     PathBuf::from(text(&output.stdout).trim_end())
 }
 
-/// The command inside a mount namespace where the cache is a small tmpfs; `None`, said aloud, where this
-/// process may not do that.
+/// The command inside a mount namespace where the cache is a small tmpfs; `None`, said aloud, where
+/// this process may not do that.
 fn on_tmpfs(endpoint: &str, cache: &Path, options: &str, script: &str) -> Option<Output> {
     let mut c = kjit(endpoint, cache, &[]);
     let (program, envs) = (
@@ -307,7 +390,10 @@ fn on_tmpfs(endpoint: &str, cache: &Path, options: &str, script: &str) -> Option
             None => c.env_remove(name),
         };
     }
-    let output = c.output().ok().filter(|o| o.status.code() != Some(77) && !text(&o.stderr).starts_with("unshare:"));
+    let output = c
+        .output()
+        .ok()
+        .filter(|o| o.status.code() != Some(77) && !text(&o.stderr).starts_with("unshare:"));
     if output.is_none() {
         eprintln!("SKIPPED: this process may not mount a tmpfs");
     }
@@ -328,9 +414,12 @@ fn a_disk_that_is_or_becomes_full_is_one_line_and_what_came_is_kept() {
     let outside = tempfile::tempdir().unwrap();
     let filled = outside.path().join("filled");
     let script = format!(
-        "{pull} & pid=$!; while [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete 2>/dev/null | wc -c)\" -lt {} ]; do sleep 0.05; done; \
-         head -c 9000000 /dev/zero > \"$HF_HUB_CACHE/other\" 2>/dev/null; touch '{}'; wait $pid; code=$?; \
-         [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete | wc -c)\" -ge {} ] || exit 78; exit $code",
+        "{pull} & pid=$!; while [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete 2>/dev/null | wc \
+         -c)\" -lt {} ]; do sleep 0.05; done; \
+         head -c 9000000 /dev/zero > \"$HF_HUB_CACHE/other\" 2>/dev/null; touch '{}'; wait $pid; \
+         code=$?; \
+         [ \"$(cat \"$HF_HUB_CACHE\"/*/blobs/*.incomplete | wc -c)\" -ge {} ] || exit 78; \
+         exit $code",
         LEN / 2,
         filled.display(),
         LEN / 2
@@ -349,11 +438,16 @@ fn a_disk_that_is_or_becomes_full_is_one_line_and_what_came_is_kept() {
 #[test]
 fn a_cache_that_cannot_be_written_is_enough_for_what_is_in_it() {
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
-    let script = "\"$1\" pull -q hf:org/tiny-GGUF:Q8_0 || exit 78; mount -o remount,ro \"$HF_HUB_CACHE\"; \
-                  \"$1\" inspect hf:org/tiny-GGUF:Q8_0 > /dev/null && \"$1\" pull hf:org/tiny-GGUF:Q8_0 >/dev/null 2>&1 && \"$1\" list >/dev/null || exit 79; \
-                  \"$1\" rm hf:org/tiny-GGUF:Q8_0 2>/dev/null; [ $? = 1 ] || exit 80; exec \"$1\" pull hf:org/tiny-GGUF:Q4_0";
+    let script = "\"$1\" pull -q hf:org/tiny-GGUF:Q8_0 || exit 78; mount -o remount,ro \
+        \"$HF_HUB_CACHE\"; \
+                  \"$1\" inspect hf:org/tiny-GGUF:Q8_0 > /dev/null && \"$1\" pull \
+                  hf:org/tiny-GGUF:Q8_0 >/dev/null 2>&1 && \"$1\" list >/dev/null || exit 79; \
+                  \"$1\" rm hf:org/tiny-GGUF:Q8_0 2>/dev/null; [ $? = 1 ] || exit 80; exec \"$1\" \
+                  pull hf:org/tiny-GGUF:Q4_0";
     // Its stdout is the first pull's path.
-    let Some(mut output) = on_tmpfs(&server.endpoint, cache.path(), "size=400m", script) else { return };
+    let Some(mut output) = on_tmpfs(&server.endpoint, cache.path(), "size=400m", script) else {
+        return;
+    };
     output.stdout.clear();
     let line = failed(&output, 1);
     assert!(line.contains("Read-only file system") && line.contains("HF_HUB_CACHE"), "{line}");
@@ -364,8 +458,10 @@ fn progress_is_a_bar_on_a_terminal_a_line_elsewhere_and_nothing_with_q() {
     let server = served();
     let seen = |args: &[&str]| {
         let cache = tempfile::tempdir().unwrap();
-        let words: Vec<String> =
-            kjit(&server.endpoint, cache.path(), args).get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+        let words: Vec<String> = kjit(&server.endpoint, cache.path(), args)
+            .get_args()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect();
         // `script` gives a terminal.
         let line = format!("{} {} > /dev/null", env!("CARGO_BIN_EXE_kjit"), words.join(" "));
         let mut c = Command::new("script");
@@ -378,14 +474,20 @@ fn progress_is_a_bar_on_a_terminal_a_line_elsewhere_and_nothing_with_q() {
     match seen(&["pull", "hf:org/tiny-GGUF:Q4_0"]) {
         Err(why) => eprintln!("SKIPPED: no `script` to make a terminal with: {why}"),
         Ok(bar) => {
-            assert!(bar.contains("big-Q4_0.gguf") && bar.contains("MiB") && bar.contains('\r'), "{bar:?}");
+            assert!(
+                bar.contains("big-Q4_0.gguf") && bar.contains("MiB") && bar.contains('\r'),
+                "{bar:?}"
+            );
             assert_eq!(seen(&["pull", "-q", "hf:org/tiny-GGUF:Q4_0"]).unwrap(), "");
         }
     }
     let cache = tempfile::tempdir().unwrap();
     let (_, said) = good(kjit(&server.endpoint, cache.path(), &["pull", "hf:org/tiny-GGUF:Q4_0"]));
     assert_eq!(said.lines().count(), 2, "{said}");
-    assert!(said.starts_with("fetching big-Q4_0.gguf, 3.00 MB\n") && !said.contains(['\r', '\u{1b}']), "{said:?}");
+    assert!(
+        said.starts_with("fetching big-Q4_0.gguf, 3.00 MB\n") && !said.contains(['\r', '\u{1b}']),
+        "{said:?}"
+    );
 }
 
 #[test]
@@ -399,21 +501,34 @@ fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
         c.env("HF_HUB_DISABLE_TELEMETRY", "1").envs(vars.iter().copied()).output()
     };
     let (server, cache) = (served(), tempfile::tempdir().unwrap());
-    if !python("import huggingface_hub", &server, cache.path(), &[]).is_ok_and(|o| o.status.success()) {
+    if !python("import huggingface_hub", &server, cache.path(), &[])
+        .is_ok_and(|o| o.status.success())
+    {
         eprintln!("SKIPPED: no Python with huggingface_hub here");
         return;
     }
     let fetch = "import huggingface_hub as h; print(h.hf_hub_download('org/tiny-GGUF', 'FILE'))";
     // Ours, found by Python offline and asked of the hub again.
-    let ours = good_path(&mut kjit(&server.endpoint, cache.path(), &["pull", "-q", "hf:org/tiny-GGUF:Q8_0"]));
+    let ours = good_path(&mut kjit(
+        &server.endpoint,
+        cache.path(),
+        &["pull", "-q", "hf:org/tiny-GGUF:Q8_0"],
+    ));
     server.forget();
     for vars in [&[("HF_HUB_OFFLINE", "1")][..], &[]] {
-        let output = python(&fetch.replace("FILE", "tiny-Q8_0.gguf"), &server, cache.path(), vars).unwrap();
-        assert_eq!(text(&output.stdout).trim_end(), ours.to_str().unwrap(), "{}", text(&output.stderr));
+        let output =
+            python(&fetch.replace("FILE", "tiny-Q8_0.gguf"), &server, cache.path(), vars).unwrap();
+        assert_eq!(
+            text(&output.stdout).trim_end(),
+            ours.to_str().unwrap(),
+            "{}",
+            text(&output.stderr)
+        );
     }
     assert_eq!(server.count("GET cdn"), 0);
     // Python's, found by kjit, which asks nobody.
-    let output = python(&fetch.replace("FILE", "big-Q4_0.gguf"), &server, cache.path(), &[]).unwrap();
+    let output =
+        python(&fetch.replace("FILE", "big-Q4_0.gguf"), &server, cache.path(), &[]).unwrap();
     let theirs = PathBuf::from(text(&output.stdout).trim_end());
     assert_eq!(fs::read(&theirs).unwrap_or_default(), noise(LEN, 1), "{}", text(&output.stderr));
     server.forget();
@@ -421,7 +536,10 @@ fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
     let listed = json(&good_text(offline.env("HF_HUB_OFFLINE", "1")));
     assert_eq!(listed.as_array().unwrap().len(), 2);
     assert_eq!(listed[0]["path"], theirs.to_str().unwrap());
-    assert_eq!(good_path(&mut kjit(&server.endpoint, cache.path(), &["pull", "hf:org/tiny-GGUF:Q4_0"])), theirs);
+    assert_eq!(
+        good_path(&mut kjit(&server.endpoint, cache.path(), &["pull", "hf:org/tiny-GGUF:Q4_0"])),
+        theirs
+    );
     assert_eq!(server.count("GET cdn"), 0);
 }
 

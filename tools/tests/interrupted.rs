@@ -1,5 +1,5 @@
-//! What comes from outside in the middle of the work: Ctrl-C, a reader that goes away, a model file that is
-//! cut short.
+//! What comes from outside in the middle of the work: Ctrl-C, a reader that goes away, a model file
+//! that is cut short.
 
 mod support;
 
@@ -9,8 +9,8 @@ use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 use support::{error_line, kjit, smollm2};
 
-/// The command with pipes, and what it said on stderr until the line about the device: from then on it
-/// computes.
+/// The command with pipes, and what it said on stderr until the line about the device: from then on
+/// it computes.
 fn computing(args: &[&str]) -> (Child, BufReader<ChildStderr>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kjit"))
         .args(args)
@@ -41,13 +41,17 @@ fn ctrl_c((mut child, mut said): (Child, BufReader<ChildStderr>)) -> (Output, St
 #[test]
 fn ctrl_c_ends_an_answer_keeps_what_was_written_and_prints_the_statistics() {
     let model = smollm2();
-    let mut run = computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
+    let mut run =
+        computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
     let mut first = [0; 1];
     run.0.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     let (output, stderr) = ctrl_c(run);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     assert!(output.stdout.ends_with(b"\n"));
-    assert!(stderr.contains("tok/s") && stderr.contains("interrupted") && stderr.lines().count() == 1, "{stderr}");
+    assert!(
+        stderr.contains("tok/s") && stderr.contains("interrupted") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -56,14 +60,25 @@ fn ctrl_c_ends_a_long_prompt_between_its_pieces() {
     let prompt = dir.path().join("prompt.txt");
     std::fs::write(&prompt, "word ".repeat(7000)).unwrap();
     let model = smollm2();
-    let run =
-        computing(&["run", model.to_str().unwrap(), "-f", prompt.to_str().unwrap(), "--prefill-chunk", "64", "--json"]);
+    let run = computing(&[
+        "run",
+        model.to_str().unwrap(),
+        "-f",
+        prompt.to_str().unwrap(),
+        "--prefill-chunk",
+        "64",
+        "--json",
+    ]);
     // Into the prompt, which takes many seconds.
     std::thread::sleep(Duration::from_millis(400));
     let (output, stderr) = ctrl_c(run);
     assert_eq!(output.status.code(), Some(130), "{stderr}");
     let doc: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&doc["stop_reason"], &doc["ids"]), (&Value::from("interrupted"), &Value::Array(vec![])), "{doc}");
+    assert_eq!(
+        (&doc["stop_reason"], &doc["ids"]),
+        (&Value::from("interrupted"), &Value::Array(vec![])),
+        "{doc}"
+    );
 }
 
 #[test]
@@ -78,7 +93,8 @@ fn ctrl_c_ends_what_has_nothing_to_finish_at_once_with_the_same_code() {
 #[test]
 fn a_reader_that_goes_away_ends_the_answer_without_a_word() {
     let model = smollm2();
-    let (mut child, mut said) = computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
+    let (mut child, mut said) =
+        computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
     let mut first = [0; 1];
     child.stdout.take().unwrap().read_exact(&mut first).unwrap(); // and closes it
     let mut stderr = String::new();
@@ -91,14 +107,18 @@ fn a_model_cut_short_while_it_is_in_use_is_one_line_and_no_signal() {
     let dir = tempfile::tempdir().unwrap();
     let model = dir.path().join("model.gguf");
     std::fs::copy(smollm2(), &model).unwrap();
-    let (mut child, mut said) = computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
+    let (mut child, mut said) =
+        computing(&["run", model.to_str().unwrap(), "-p", "Tell a long story.", "--temp", "0"]);
     let mut first = [0; 1];
     child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     std::fs::OpenOptions::new().write(true).open(&model).unwrap().set_len(1_000_000).unwrap();
     let mut stderr = String::new();
     said.read_to_string(&mut stderr).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(1), "{stderr}");
-    assert!(stderr.starts_with("error: a model file was cut short") && stderr.lines().count() == 1, "{stderr}");
+    assert!(
+        stderr.starts_with("error: a model file was cut short") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -113,5 +133,9 @@ fn an_endless_prompt_or_line_is_refused_before_it_takes_all_memory() {
         .output()
         .unwrap();
     let said = String::from_utf8(endless.stderr).unwrap();
-    assert!(endless.status.code() == Some(1) && said.starts_with("error: line 1 of stdin is longer than"), "{said}");
+    assert!(
+        endless.status.code() == Some(1)
+            && said.starts_with("error: line 1 of stdin is longer than"),
+        "{said}"
+    );
 }

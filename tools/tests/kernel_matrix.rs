@@ -1,9 +1,10 @@
-//! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, where every kernel's
-//! registers, LDS, occupancy and machine code on every AMD architecture stand as clang makes them. A change
-//! that costs any of these fails here until `scripts/kernel-matrix` has written it down, and shows in review.
+//! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, where every
+//! kernel's registers, LDS, occupancy and machine code on every AMD architecture stand as clang
+//! makes them. A change that costs any of these fails here until `scripts/kernel-matrix` has
+//! written it down, and shows in review.
 //!
-//! A part of it is compiled here; with `KJIT_COMPILE_ALL=1` all (by `cargo test`: nextest ends a test after
-//! its time limit).
+//! A part of it is compiled here; with `KJIT_COMPILE_ALL=1` all (by `cargo test`: nextest ends a
+//! test after its time limit).
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Target, Vendor};
@@ -13,9 +14,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// Each family, at the sizes whose registers are nearest to the limits.
-const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K Q6_K|matvec Q6_K × 8|experts Q4_K|\
-    quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256|16/4)|latent_flash 128|key_scores|top_keys|rope_kv 32/8|flash (32/8 × 128|8/4 × 256|16/4)|norm_rows Rms|softmax|combine Silu|map|rows|\
-    route|expert_sum|argmax|draw|gemm (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles 4096 Norm|moe)";
+const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K \
+    Q6_K|matvec Q6_K × 8|experts Q4_K|\
+    quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256|16/4)|latent_flash \
+    128|key_scores|top_keys|rope_kv 32/8|flash (32/8 × 128|8/4 × 256|16/4)|norm_rows \
+    Rms|softmax|combine Silu|map|rows|\
+    route|expert_sum|argmax|draw|gemm (Q4_K|F16) (·|gated)|gemm Q4_K Q4_K|gemm Q8_0 experts|tiles \
+    4096 Norm|moe)";
 
 type Row = BTreeMap<String, String>;
 
@@ -27,7 +32,8 @@ fn table(text: &str) -> BTreeMap<String, Row> {
 }
 
 fn golden(arch: &str) -> BTreeMap<String, Row> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/kernels/{arch}.csv"));
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/data/kernels/{arch}.csv"));
     table(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
 }
 
@@ -43,17 +49,27 @@ fn the_matrix_has_every_kernel_of_every_architecture_and_none_spills_or_uses_scr
         let samples = representative(&Target::parse(arch).unwrap()).unwrap();
         for sample in &samples {
             let Some(row) = golden.get(&sample.name) else {
-                wrong.push(format!("{}: not in the file (scripts/kernel-matrix writes it)", sample.name));
+                wrong.push(format!(
+                    "{}: not in the file (scripts/kernel-matrix writes it)",
+                    sample.name
+                ));
                 continue;
             };
             let number = |name: &str| row[name].parse::<u64>().unwrap();
             let wave = u64::from(sample.kernel.options.wave);
-            if number("spills") + number("scratch") > 0 || number("occupancy_percent") == 0 || number("wave") != wave {
+            if number("spills") + number("scratch") > 0
+                || number("occupancy_percent") == 0
+                || number("wave") != wave
+            {
                 wrong.push(format!("{row:?}"));
             }
         }
         assert!(wrong.is_empty(), "{arch}:\n{}", wrong.join("\n"));
-        assert_eq!(golden.len(), samples.len(), "{arch}: kernels in the file that are no more (scripts/kernel-matrix)");
+        assert_eq!(
+            golden.len(),
+            samples.len(),
+            "{arch}: kernels in the file that are no more (scripts/kernel-matrix)"
+        );
     }
 }
 
@@ -74,7 +90,8 @@ fn hold(archs: &[&str]) {
         if measured.is_empty() && (said.contains("no compiler") || said.contains("does not know")) {
             let why = said.lines().next().unwrap_or_default();
             eprintln!(
-                "SKIPPED: nothing was compiled for {arch}: {why} (scripts/fetch-clang fetches one that knows all; KJIT_CLANG names it)"
+                "SKIPPED: nothing was compiled for {arch}: {why} (scripts/fetch-clang fetches one \
+                 that knows all; KJIT_CLANG names it)"
             );
             continue;
         }
@@ -84,7 +101,10 @@ fn hold(archs: &[&str]) {
         let (mut wrong, mut by_another) = (vec![], None);
         for (name, row) in &measured {
             if row["spills"] != "0" || row["scratch"] != "0" {
-                wrong.push(format!("{name}: {} registers spilled, {} bytes of scratch", row["spills"], row["scratch"]));
+                wrong.push(format!(
+                    "{name}: {} registers spilled, {} bytes of scratch",
+                    row["spills"], row["scratch"]
+                ));
             }
             let Some(want) = golden.get(name) else {
                 panic!("{arch}: {name} is not in the file (scripts/kernel-matrix)")
@@ -101,7 +121,10 @@ fn hold(archs: &[&str]) {
         }
         match by_another {
             Some((here, there)) => {
-                eprintln!("NOT COMPARED: {arch} was compiled by {here}, the file is of {there}; spills were looked for")
+                eprintln!(
+                    "NOT COMPARED: {arch} was compiled by {here}, the file is of {there}; spills \
+                     were looked for"
+                )
             }
             None => eprintln!("{} kernels for {arch} as the file has them", measured.len()),
         }
@@ -124,7 +147,8 @@ fn kernels_for_rx_9070_cost_what_the_matrix_says() {
 }
 
 #[test]
-#[ignore = "20 minutes: KJIT_COMPILE_ALL=1 cargo test -p kjit --test kernel_matrix -- --include-ignored"]
+#[ignore = "20 minutes: KJIT_COMPILE_ALL=1 cargo test -p kjit --test kernel_matrix -- \
+    --include-ignored"]
 fn all_kernels_for_all_architectures_cost_what_the_matrix_says() {
     assert!(std::env::var_os("KJIT_COMPILE_ALL").is_some(), "set KJIT_COMPILE_ALL=1");
     hold(&amd().collect::<Vec<_>>());

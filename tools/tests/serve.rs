@@ -25,14 +25,16 @@ const CONTENT: &str = "/choices/0/message/content";
 
 #[test]
 fn openais_words_are_answered_whole_and_in_pieces_alike() {
-    // Precise: where a prompt's beginning is taken over from another's, its rows are computed in other numbers
-    // at once, and by default those of few tokens are rounded on the way.
+    // Precise: where a prompt's beginning is taken over from another's, its rows are computed in
+    // other numbers at once, and by default those of few tokens are rounded on the way.
     let server = Served::start(&["--alias", "small", "--max-sequences", "3", "--precise"]);
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "small");
     assert_eq!(models["data"][1]["id"], "SmolLM2-135M-Instruct.Q4_1", "{models}");
 
-    let whole = server.good("/v1/chat/completions", &chat("Name a colour.", json!({ "model": "small" }))).json();
+    let whole = server
+        .good("/v1/chat/completions", &chat("Name a colour.", json!({ "model": "small" })))
+        .json();
     let said = whole.pointer(CONTENT).unwrap().as_str().unwrap();
     assert!(!said.is_empty() && whole["choices"][0]["finish_reason"] == "length", "{whole}");
     assert_eq!(whole["usage"]["completion_tokens"], 12);
@@ -47,7 +49,9 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
 
     // A text that ends the answer is not part of it, and neither is what comes after.
     let word = said.split_whitespace().nth(2).unwrap();
-    let stopped = server.good("/v1/chat/completions", &chat("Name a colour.", json!({ "stop": word }))).json();
+    let stopped = server
+        .good("/v1/chat/completions", &chat("Name a colour.", json!({ "stop": word })))
+        .json();
     assert_eq!(stopped.pointer(CONTENT).unwrap(), &said[..said.find(word).unwrap()]);
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
 
@@ -68,7 +72,10 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
     assert_eq!(content.len(), 12);
     for token in &content {
         assert_eq!(token["top_logprobs"][0]["token"], token["token"]);
-        assert!(token["logprob"].as_f64().unwrap() <= 0.0 && token["top_logprobs"].as_array().unwrap().len() == 2);
+        assert!(
+            token["logprob"].as_f64().unwrap() <= 0.0
+                && token["top_logprobs"].as_array().unwrap().len() == 2
+        );
     }
     let bytes: Vec<u8> = (content.iter().flat_map(|t| t["bytes"].as_array().unwrap()))
         .map(|b| u8::try_from(b.as_u64().unwrap()).unwrap())
@@ -82,19 +89,27 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         server.good("/v1/completions", &body)
     };
-    let one = go_on(json!("The sky is"), json!({})).json()["choices"][0]["text"].as_str().unwrap().to_owned();
+    let one = go_on(json!("The sky is"), json!({})).json()["choices"][0]["text"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert_eq!(go_on(json!(ids), json!({})).json()["choices"][0]["text"], one.as_str());
     let two = go_on(json!(["The sky is", ids]), json!({ "n": 2 })).json();
     assert_eq!(two["choices"].as_array().unwrap().len(), 4);
     assert!(two["choices"].as_array().unwrap().iter().all(|c| c["text"] == one.as_str()), "{two}");
-    assert_eq!(two["usage"]["prompt_tokens"], 2 * ids.len(), "a prompt is counted once, however many answers it has");
+    assert_eq!(
+        two["usage"]["prompt_tokens"],
+        2 * ids.len(),
+        "a prompt is counted once, however many answers it has"
+    );
     let events = go_on(json!("The sky is"), json!({ "echo": true, "stream": true })).events();
     assert_eq!(text_of(&events, "/choices/0/text"), format!("The sky is{one}"));
 }
 
 fn stdout_ids(text: &str) -> Vec<u32> {
     let line = Value::from(text).to_string();
-    let printed = support::stdout(kjit().args(["tokenize"]).arg(smollm2()).arg("--jsonl").write_stdin(line));
+    let printed =
+        support::stdout(kjit().args(["tokenize"]).arg(smollm2()).arg("--jsonl").write_stdin(line));
     serde_json::from_str(&printed).unwrap()
 }
 
@@ -103,29 +118,40 @@ fn ollamas_words_are_answered_and_tools_are_spoken_of() {
     let server = Served::start(&[]);
     let name = "SmolLM2-135M-Instruct.Q4_1";
     assert_eq!(server.get("/api/tags").json()["models"][0]["name"], name);
-    assert_eq!(server.post("/api/show", &json!({ "model": name })).json()["details"]["family"], "llama");
+    assert_eq!(
+        server.post("/api/show", &json!({ "model": name })).json()["details"]["family"],
+        "llama"
+    );
     let body = json!({
         "model": format!("{name}:latest"), "messages": [{ "role": "user", "content": "Name a colour." }],
         "options": { "temperature": 0, "num_predict": 8, "num_ctx": 4096 }, "keep_alive": "5m"
     });
     let answer = server.good("/api/chat", &body);
     assert_eq!(answer.header("content-type"), Some("application/x-ndjson"));
-    let lines: Vec<Value> = answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines: Vec<Value> =
+        answer.body.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let said = text_of(&lines, "/message/content");
     let last = lines.last().unwrap();
-    assert!(last["done"] == true && last["eval_count"] == 8 && last["done_reason"] == "length", "{last}");
+    assert!(
+        last["done"] == true && last["eval_count"] == 8 && last["done_reason"] == "length",
+        "{last}"
+    );
     let mut whole = body.clone();
     whole["stream"] = false.into();
     assert_eq!(server.good("/api/chat", &whole).json()["message"]["content"], said.as_str());
     let generate = json!({ "prompt": "The sky is", "raw": true, "stream": false, "options": { "temperature": 0, "num_predict": 4 } });
-    assert!(!server.good("/api/generate", &generate).json()["response"].as_str().unwrap().is_empty());
+    assert!(
+        !server.good("/api/generate", &generate).json()["response"].as_str().unwrap().is_empty()
+    );
 
     // A template that knows no tools: they are put into words, so the prompt is longer by them.
     let tools = json!([{ "type": "function", "function": {
         "name": "weather", "description": "The weather of a city.", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } }
     } }]);
     let tokens = |more| {
-        server.good("/v1/chat/completions", &chat("Hi", more)).json()["usage"]["prompt_tokens"].as_u64().unwrap()
+        server.good("/v1/chat/completions", &chat("Hi", more)).json()["usage"]["prompt_tokens"]
+            .as_u64()
+            .unwrap()
     };
     assert!(tokens(json!({ "tools": tools })) > tokens(json!({})) + 50);
     assert_eq!(tokens(json!({ "tools": tools, "tool_choice": "none" })), tokens(json!({})));
@@ -158,17 +184,57 @@ fn what_is_not_honoured_is_refused_by_name() {
         ),
         ("/v1/chat/completions", json!({ "messages": user, "model": "gpt-4" }), 404, "gpt-4"),
         ("/v1/chat/completions", json!({ "messages": user, "functions": [] }), 400, "'functions'"),
-        ("/v1/chat/completions", json!({ "messages": user, "logit_bias": { "99999999": 1 } }), 400, "'logit_bias'"),
-        ("/v1/chat/completions", json!({ "messages": user, "top_logprobs": 2 }), 400, "'top_logprobs'"),
-        ("/v1/chat/completions", json!({ "messages": user, "stream_options": {} }), 400, "'stream_options'"),
-        ("/v1/chat/completions", json!({ "messages": user, "lora": "x" }), 400, "'lora': adapters are not supported"),
-        ("/v1/chat/completions", json!({ "messages": user, "tools": [{ "type": "web" }] }), 400, "'tools[0].type'"),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": user, "logit_bias": { "99999999": 1 } }),
+            400,
+            "'logit_bias'",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": user, "top_logprobs": 2 }),
+            400,
+            "'top_logprobs'",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": user, "stream_options": {} }),
+            400,
+            "'stream_options'",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": user, "lora": "x" }),
+            400,
+            "'lora': adapters are not supported",
+        ),
+        (
+            "/v1/chat/completions",
+            json!({ "messages": user, "tools": [{ "type": "web" }] }),
+            400,
+            "'tools[0].type'",
+        ),
         ("/v1/completions", json!({ "prompt": "x", "suffix": "y" }), 400, "'suffix'"),
         ("/v1/completions", json!({ "prompt": [99_999_999] }), 400, "outside the vocabulary"),
         ("/v1/completions", json!({}), 400, "'prompt': is missing"),
-        ("/v1/completions", json!({ "prompt": "word ".repeat(2000) }), 400, "context has room for 1024"),
-        ("/v1/embeddings", json!({ "input": "word ".repeat(2000) }), 400, "context has room for 1024"),
-        ("/v1/embeddings", json!({ "input": "x", "encoding_format": "hex" }), 400, "'encoding_format'"),
+        (
+            "/v1/completions",
+            json!({ "prompt": "word ".repeat(2000) }),
+            400,
+            "context has room for 1024",
+        ),
+        (
+            "/v1/embeddings",
+            json!({ "input": "word ".repeat(2000) }),
+            400,
+            "context has room for 1024",
+        ),
+        (
+            "/v1/embeddings",
+            json!({ "input": "x", "encoding_format": "hex" }),
+            400,
+            "'encoding_format'",
+        ),
         ("/v1/inference", json!({ "prompt": 3 }), 400, "'prompt': give a string"),
         (
             "/api/chat",
@@ -176,7 +242,12 @@ fn what_is_not_honoured_is_refused_by_name() {
             400,
             "'messages[0].images'",
         ),
-        ("/api/generate", json!({ "prompt": "x", "options": { "mirostat": 1 } }), 400, "'options.mirostat'"),
+        (
+            "/api/generate",
+            json!({ "prompt": "x", "options": { "mirostat": 1 } }),
+            400,
+            "'options.mirostat'",
+        ),
     ] {
         let answer = server.post(path, &body);
         let error = &answer.json()["error"];
@@ -196,7 +267,10 @@ fn what_is_not_honoured_is_refused_by_name() {
 
 #[test]
 fn nobody_is_let_in_who_should_not_be() {
-    let line = error_line(kjit().arg("serve").arg(smollm2()).args(["--host", "0.0.0.0", "--port", "0", "-q"]), 1);
+    let line = error_line(
+        kjit().arg("serve").arg(smollm2()).args(["--host", "0.0.0.0", "--port", "0", "-q"]),
+        1,
+    );
     assert!(line.contains("--api-key-file") && line.contains("--allow-anyone"), "{line}");
     let dir = tempfile::tempdir().unwrap();
     let keys = dir.path().join("keys");
@@ -217,15 +291,22 @@ fn nobody_is_let_in_who_should_not_be() {
     }
     assert_eq!((status("/health", &[]), status("/", &[])), (200, 200));
     let refused = server.post("/v1/completions", &json!({ "prompt": "x" }));
-    assert!(refused.status == 401 && refused.header("www-authenticate") == Some("Bearer"), "{refused:?}");
+    assert!(
+        refused.status == 401 && refused.header("www-authenticate") == Some("Bearer"),
+        "{refused:?}"
+    );
 
     // Pages of other origins, and other names that lead here.
     let key = "Authorization: Bearer alpha";
     assert_eq!(status("/v1/models", &[key, "Origin: https://evil.example"]), 403);
     assert_eq!(status("/v1/models", &[key, "Host: evil.example"]), 403);
     let good = server.ask("GET", "/v1/models", &[key, "Origin: https://app.example"], b"");
-    assert_eq!((good.status, good.header("access-control-allow-origin")), (200, Some("https://app.example")));
-    // Clients read what a request was called, and send headers of their own; what is no list of names is not said back.
+    assert_eq!(
+        (good.status, good.header("access-control-allow-origin")),
+        (200, Some("https://app.example"))
+    );
+    // Clients read what a request was called, and send headers of their own; what is no list of
+    // names is not said back.
     assert_eq!(good.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
     let before = |more: &[&str]| {
         let headers = [&["Origin: https://app.example"][..], more].concat();
@@ -247,14 +328,18 @@ fn nobody_is_let_in_who_should_not_be() {
         assert!(all.iter().all(|name| usual.split(", ").any(|one| one == *name)), "{usual}");
     }
     for wrong in [["--cors", "nonsense"], ["--cors", "*"], ["--cors", "https://app.example/x"]] {
-        let line = error_line(kjit().arg("serve").arg(smollm2()).args(wrong).args(["--port", "0"]), 2);
+        let line =
+            error_line(kjit().arg("serve").arg(smollm2()).args(wrong).args(["--port", "0"]), 2);
         assert!(line.contains("--cors") && line.contains("https://app.example"), "{line}");
     }
 
     // Bodies have an end; a request has a name.
     let large = server.ask("POST", "/v1/completions", &[key], &vec![b'x'; 1 << 20]);
     assert!(large.status == 413 && large.body.contains("20000"), "{large:?}");
-    assert_eq!(server.ask("GET", "/health", &["X-Request-Id: mine-1"], b"").header("x-request-id"), Some("mine-1"));
+    assert_eq!(
+        server.ask("GET", "/health", &["X-Request-Id: mine-1"], b"").header("x-request-id"),
+        Some("mine-1")
+    );
     let forged = server.ask("GET", "/health", &["X-Request-Id: a b\"c"], b"");
     assert!(forged.header("x-request-id").unwrap().starts_with("req-"), "{forged:?}");
 }
@@ -265,7 +350,8 @@ fn what_one_key_asked_is_not_told_to_another() {
     let keys = dir.path().join("keys");
     std::fs::write(&keys, "alpha\nbeta\n").unwrap();
     let keys = ["--api-key-file", keys.to_str().unwrap(), "--max-sequences", "12"];
-    let secret = "The number of the account at the bank, which nobody else may ever know, is 482913.";
+    let secret =
+        "The number of the account at the bank, which nobody else may ever know, is 482913.";
     let cached = |server: &Served, key: &str, salt: Value| {
         let body = chat(secret, json!({ "max_tokens": 1, "cache_salt": salt })).to_string();
         let header = format!("Authorization: Bearer {key}");
@@ -279,8 +365,15 @@ fn what_one_key_asked_is_not_told_to_another() {
     };
     let server = Served::start(&keys);
     assert_eq!(cached(&server, "alpha", Value::Null), 0);
-    assert_eq!((cached(&server, "beta", Value::Null), counted(&server)), (0, 0), "another's prompt");
-    assert!(cached(&server, "alpha", Value::Null) > 20 && cached(&server, "beta", Value::Null) > 20, "one's own");
+    assert_eq!(
+        (cached(&server, "beta", Value::Null), counted(&server)),
+        (0, 0),
+        "another's prompt"
+    );
+    assert!(
+        cached(&server, "alpha", Value::Null) > 20 && cached(&server, "beta", Value::Null) > 20,
+        "one's own"
+    );
     // However a key is sent, it is the same.
     let odd = server.ask(
         "POST",
@@ -291,10 +384,14 @@ fn what_one_key_asked_is_not_told_to_another() {
     assert_eq!(odd.json()["usage"]["prompt_tokens_details"]["cached_tokens"], 0, "{odd:?}");
     // Salts, each with its key.
     assert_eq!(cached(&server, "alpha", json!("one")), 0);
-    assert_eq!((cached(&server, "alpha", json!("two")), cached(&server, "beta", json!("one"))), (0, 0));
+    assert_eq!(
+        (cached(&server, "alpha", json!("two")), cached(&server, "beta", json!("one"))),
+        (0, 0)
+    );
     assert!(cached(&server, "alpha", json!("one")) > 20);
     let header = ["Authorization: Bearer alpha"];
-    let wrong = server.ask("POST", "/v1/completions", &header, br#"{"prompt": "x", "cache_salt": ""}"#);
+    let wrong =
+        server.ask("POST", "/v1/completions", &header, br#"{"prompt": "x", "cache_salt": ""}"#);
     assert!(wrong.status == 400 && wrong.body.contains("'cache_salt'"), "{wrong:?}");
     let ollama =
         br#"{"prompt": "x", "raw": true, "stream": false, "cache_salt": "one", "options": {"num_predict": 1}}"#;
@@ -304,18 +401,24 @@ fn what_one_key_asked_is_not_told_to_another() {
     let shared = Served::start(&[&keys[..], &["--share-prefixes"]].concat());
     assert_eq!(cached(&shared, "alpha", Value::Null), 0);
     assert!(cached(&shared, "beta", Value::Null) > 20);
-    assert_eq!((cached(&shared, "alpha", json!("one")), cached(&shared, "beta", json!("two"))), (0, 0));
+    assert_eq!(
+        (cached(&shared, "alpha", json!("one")), cached(&shared, "beta", json!("two"))),
+        (0, 0)
+    );
     assert!(cached(&shared, "beta", json!("one")) > 20);
 }
 
-/// What they ask is made before anybody can be answered: it waits by itself, and ends when they leave.
+/// What they ask is made before anybody can be answered: it waits by itself, and ends when they
+/// leave.
 #[test]
 fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
-    // In processor time that is shared with the flood and with other tests; a minute and more before.
+    // In processor time that is shared with the flood and with other tests; a minute and more
+    // before.
     const SOON: Duration = Duration::from_secs(15);
     let server = Served::start(&["--max-queue", "40", "--max-body", "16MiB"]);
     let memory = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
     };
@@ -329,7 +432,9 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
         let body = body.to_string();
         let send = |_| {
             let mut stream = server.connect();
-            stream.write_all(request("POST", "/v1/chat/completions", &[], body.as_bytes()).as_bytes()).unwrap();
+            stream
+                .write_all(request("POST", "/v1/chat/completions", &[], body.as_bytes()).as_bytes())
+                .unwrap();
             stream.write_all(body.as_bytes()).unwrap();
             stream
         };
@@ -339,7 +444,8 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     let before = memory();
     let properties: serde_json::Map<String, Value> =
         (0..10_000).map(|i| (format!("p{i}"), json!({ "type": "integer" }))).collect();
-    let schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    let schema =
+        json!({ "type": "object", "properties": properties, "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
     let flood = all(16, &chat("Go", json!({ "response_format": format })));
     server.wait_for("they wait", |s| s["queue"]["waiting"].as_u64() > Some(8));
@@ -354,7 +460,10 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     neighbour();
     for mut stream in flood {
         let answer = answer(&mut stream).unwrap();
-        assert!(answer.status == 400 && answer.body.contains("the context has room for 1024"), "{answer:?}");
+        assert!(
+            answer.status == 400 && answer.body.contains("the context has room for 1024"),
+            "{answer:?}"
+        );
     }
     neighbour();
     let after = memory();
@@ -364,7 +473,9 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     let mut asked: Vec<TcpStream> = (0..8).map(|_| refused.connect()).collect();
     let body = chat("Go", json!({ "response_format": format })).to_string();
     let head = request("POST", "/v1/chat/completions", &[], body.as_bytes());
-    asked.iter_mut().for_each(|stream| stream.write_all((head.clone() + &body).as_bytes()).unwrap());
+    asked
+        .iter_mut()
+        .for_each(|stream| stream.write_all((head.clone() + &body).as_bytes()).unwrap());
     refused.wait_for("some are sent away", |s| s["queue"]["refused"].as_u64() >= Some(4));
 }
 
@@ -373,8 +484,14 @@ fn the_page_is_whole_and_machines_can_read_how_things_are() {
     let server = Served::start(&[]);
     let page = server.get("/");
     let policy = page.header("content-security-policy").unwrap();
-    assert!(policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"), "{policy}");
-    assert!(page.body.trim_end().ends_with("</html>") && page.header("content-type").unwrap().starts_with("text/html"));
+    assert!(
+        policy.contains("default-src 'none'") && policy.contains("connect-src 'self'"),
+        "{policy}"
+    );
+    assert!(
+        page.body.trim_end().ends_with("</html>")
+            && page.header("content-type").unwrap().starts_with("text/html")
+    );
     server.good("/v1/chat/completions", &chat("Hi", json!({ "max_tokens": 3 })));
     let status = server.wait_for("one is done", |s| s["requests"]["done"] == 1);
     assert_eq!(
@@ -383,18 +500,31 @@ fn the_page_is_whole_and_machines_can_read_how_things_are() {
     );
     let text = server.get("/metrics").body;
     let value = |name: &str| -> f64 {
-        let line = text.lines().find(|l| l.split(' ').next() == Some(name)).unwrap_or_else(|| panic!("{name}: {text}"));
+        let line = text
+            .lines()
+            .find(|l| l.split(' ').next() == Some(name))
+            .unwrap_or_else(|| panic!("{name}: {text}"));
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
     assert_eq!(value("kjit_generated_tokens_total"), 3.0);
     assert_eq!(value("kjit_first_token_seconds_count"), 1.0);
     assert_eq!(value("kjit_first_token_seconds_bucket{le=\"+Inf\"}"), 1.0);
     assert_eq!(value("kjit_between_tokens_seconds_count"), 2.0);
-    assert_eq!(value("kjit_http_answers_total{route=\"/v1/chat/completions\",status=\"200\"}"), 1.0);
+    assert_eq!(
+        value("kjit_http_answers_total{route=\"/v1/chat/completions\",status=\"200\"}"),
+        1.0
+    );
     // Every sample has its type, and buckets only grow.
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
-        let family = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
-        assert!(text.contains(&format!("# TYPE {family} ")) || text.contains(&format!("# TYPE {name} ")), "{line}");
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end))
+            .unwrap_or(name);
+        assert!(
+            text.contains(&format!("# TYPE {family} "))
+                || text.contains(&format!("# TYPE {name} ")),
+            "{line}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai, langchain-openai, ollama, curl;
-//! and the page in a browser.
+//! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai,
+//! langchain-openai, ollama, curl; and the page in a browser.
 
 #[path = "support/served.rs"]
 mod served;
@@ -36,7 +36,8 @@ fn asks(script: &str, more: &[&str], says: &str) {
         .env("PYTHONPATH", folder)
         .output()
         .unwrap();
-    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (said, why) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && said.contains(says), "{said}{why}");
 }
 
@@ -60,7 +61,10 @@ fn curl_needs_no_header_but_its_words() {
     // As docs/serve.md has it: curl says that it sends a form.
     let url = format!("http://{}/v1/chat/completions", server.address);
     let body = r#"{"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4, "stream": true}"#;
-    let output = Command::new("curl").args(["-sS", "-N", "--fail-with-body", &url, "-d", body]).output().unwrap();
+    let output = Command::new("curl")
+        .args(["-sS", "-N", "--fail-with-body", &url, "-d", body])
+        .output()
+        .unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success() && said.ends_with("data: [DONE]\n\n"), "{said}");
 }
@@ -69,14 +73,17 @@ fn curl_needs_no_header_but_its_words() {
 fn in_a_browser(script: &str, arguments: &[&str]) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
     let output = Command::new("python3").arg(folder.join(script)).args(arguments).output().unwrap();
-    let (said, why) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (said, why) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}{why}");
 }
 
 fn no_browser() -> bool {
     let none = std::env::var_os("KJIT_TEST_BROWSER").is_none();
     if none {
-        eprintln!("SKIPPED: KJIT_TEST_BROWSER is not set to a Chromium (Debian's package chromium)");
+        eprintln!(
+            "SKIPPED: KJIT_TEST_BROWSER is not set to a Chromium (Debian's package chromium)"
+        );
     }
     none
 }
@@ -108,11 +115,24 @@ fn the_page_shows_the_pages_of_keys_and_values() {
     }
     let temporary = env!("CARGO_TARGET_TMPDIR");
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-O1");
     setup.apply(temporary, &mut command);
     command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf"));
     command.arg("--cache-dir").arg(Path::new(temporary).join("hipsim/command"));
-    command.args(["--port", "0", "--device", "rocm:0", "-c", "256", "--prefill-chunk", "160", "--max-sequences", "3"]);
+    command.args([
+        "--port",
+        "0",
+        "--device",
+        "rocm:0",
+        "-c",
+        "256",
+        "--prefill-chunk",
+        "160",
+        "--max-sequences",
+        "3",
+    ]);
     let server = Served::by(command.args(["--kv-pages", "on"]));
     in_a_browser("page_of_pages.py", &[&format!("http://{}/", server.address)]);
 }

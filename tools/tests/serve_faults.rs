@@ -1,5 +1,6 @@
-//! `kjit serve` on a simulated AMD card. One that fails in the middle: who was being answered is told so, the
-//! model is opened again, who waited and who comes after is answered. And one with keys and values in pages.
+//! `kjit serve` on a simulated AMD card. One that fails in the middle: who was being answered is
+//! told so, the model is opened again, who waited and who comes after is answered. And one with
+//! keys and values in pages.
 
 #[path = "support/served.rs"]
 mod served;
@@ -19,14 +20,32 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     // An illegal access at the 30th step.
-    let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100")
+        .set("KJIT_HIPSIM_CLANG", "none")
+        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
     setup.set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
     let cache = Path::new(TEMPORARY).join("hipsim/command");
-    command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).arg("--cache-dir").arg(cache);
-    command.args(["--port", "0", "--device", "rocm:0", "-c", "128", "--prefill-chunk", "16", "--max-sequences", "2"]);
+    command
+        .arg("serve")
+        .arg(support::model("tiny/tiny-llama-q4_k_m.gguf"))
+        .arg("--cache-dir")
+        .arg(cache);
+    command.args([
+        "--port",
+        "0",
+        "--device",
+        "rocm:0",
+        "-c",
+        "128",
+        "--prefill-chunk",
+        "16",
+        "--max-sequences",
+        "2",
+    ]);
     let server = Served::by(&mut command);
     let body = |prompt: &[u32], tokens: usize, more: Value| {
-        let mut body = json!({ "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0 });
+        let mut body =
+            json!({ "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "temperature": 0 });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
@@ -36,7 +55,11 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     // One is streamed, one is waited for whole, and one has no place yet.
     let send = |body: &Value| -> TcpStream {
         let (mut stream, body) = (server.connect(), body.to_string());
-        stream.write_all((request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes()).unwrap();
+        stream
+            .write_all(
+                (request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes(),
+            )
+            .unwrap();
         stream
     };
     let mut streamed = send(&body(&[1, 2, 3], 100, json!({ "stream": true })));
@@ -51,15 +74,26 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     assert!(message.contains("the device failed while this was computed; ask again"), "{message}");
     let said = answer(&mut whole).unwrap();
     assert!(said.status == 503 && said.header("retry-after").is_some(), "{said:?}");
-    assert!(said.json()["error"]["message"].as_str().unwrap().contains("the device failed"), "{said:?}");
-    assert_eq!(text(answer(&mut waiting).unwrap().json()), before, "who waited has the answer of before");
+    assert!(
+        said.json()["error"]["message"].as_str().unwrap().contains("the device failed"),
+        "{said:?}"
+    );
+    assert_eq!(
+        text(answer(&mut waiting).unwrap().json()),
+        before,
+        "who waited has the answer of before"
+    );
     assert_eq!(server.line(), "the device failed: opening the model again");
     let line = server.line();
     assert!(line.starts_with("the model is there again: ") && line.contains("gfx1100"), "{line}");
     assert_eq!(text(server.good("/v1/completions", &short).json()), before);
     assert_eq!(server.get("/health").status, 200);
     let status = server.get("/status").json();
-    assert_eq!((&status["requests"]["failed"], &status["requests"]["done"]), (&json!(2), &json!(3)), "{status}");
+    assert_eq!(
+        (&status["requests"]["failed"], &status["requests"]["done"]),
+        (&json!(2), &json!(3)),
+        "{status}"
+    );
     let metrics = server.get("/metrics").body;
     assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
 }
@@ -73,10 +107,15 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
     command.args(["--port", "0", "--device", "cpu", "--threads", "2", "--max-sequences", "8"]);
     let server = Served::by(command.args(["-c", &CONTEXT.to_string()]));
     let asked = |i: usize| {
-        let prompt: Vec<usize> = (0..40).map(|k| (i * 131 + k * k * 7 + k * 37 + 5) % 250).collect();
+        let prompt: Vec<usize> =
+            (0..40).map(|k| (i * 131 + k * k * 7 + k * 37 + 5) % 250).collect();
         let body = json!({ "prompt": prompt, "max_tokens": 60, "ignore_eos": true }).to_string();
         let mut stream = server.connect();
-        stream.write_all((request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes()).unwrap();
+        stream
+            .write_all(
+                (request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes(),
+            )
+            .unwrap();
         stream
     };
     let all = |which: std::ops::Range<usize>| {
@@ -95,7 +134,10 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
     let size: u64 = size.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024;
     let limit = libc::rlimit { rlim_cur: size + each / 2, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: a limit is read from where the pointer says, of a child that was not waited for.
-    assert_eq!(unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) }, 0);
+    assert_eq!(
+        unsafe { libc::prlimit(pid, libc::RLIMIT_AS, &raw const limit, std::ptr::null_mut()) },
+        0
+    );
     for first in [2, 6, 10] {
         all(first..first + 4);
     }
@@ -107,11 +149,19 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
 fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     let serve = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-        let setup = Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-O1");
+        let setup = Setup::devices("gfx1100")
+            .set("KJIT_HIPSIM_CLANG", "none")
+            .set("KJIT_HIPSIM_OPTIMISE", "-O1");
         setup.apply(TEMPORARY, &mut command);
         let cache = Path::new(TEMPORARY).join("hipsim/command");
-        command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).arg("--cache-dir").arg(cache);
-        command.args(["--port", "0", "--device", "rocm:0", "-c", "256", "--prefill-chunk", "160"]).args(more);
+        command
+            .arg("serve")
+            .arg(support::model("tiny/tiny-llama-q4_k_m.gguf"))
+            .arg("--cache-dir")
+            .arg(cache);
+        command
+            .args(["--port", "0", "--device", "rocm:0", "-c", "256", "--prefill-chunk", "160"])
+            .args(more);
         Served::by(&mut command)
     };
     let plain = serve(&["--max-sequences", "2", "--kv-pages", "off"]);
@@ -121,13 +171,19 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     let system: Vec<usize> = (0..150).map(|i| (i * i * 7 + i * 37 + 5) % 250).collect();
     for end in [[3, 1, 4], [2, 7, 1]] {
         let prompt = [&system[..], &end].concat();
-        let body = json!({ "prompt": prompt, "max_tokens": 5, "ignore_eos": true, "temperature": 0 });
-        let text = |server: &Served| server.good("/v1/completions", &body).json()["choices"][0]["text"].clone();
+        let body =
+            json!({ "prompt": prompt, "max_tokens": 5, "ignore_eos": true, "temperature": 0 });
+        let text = |server: &Served| {
+            server.good("/v1/completions", &body).json()["choices"][0]["text"].clone()
+        };
         assert_eq!(text(&paged), text(&plain));
     }
     // Vectors come from the device, too, and are the CPU's.
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf")).args(["--port", "0", "--device", "cpu"]);
+    command
+        .arg("serve")
+        .arg(support::model("tiny/tiny-llama-q4_k_m.gguf"))
+        .args(["--port", "0", "--device", "cpu"]);
     let cpu = Served::by(&mut command);
     let vector = |server: &Served| -> Vec<f64> {
         let body = json!({ "input": "One text, not too short, so that some tokens are pooled." });
@@ -142,8 +198,16 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     assert_eq!(plain.get("/status").json()["pages"], json!(null));
     let status = paged.get("/status").json();
     // Two texts are kept: a page of both, and the end of each.
-    assert_eq!(status["pages"], json!({ "all": 4, "used": 3, "shared": 0, "tokens": 128 }), "{status}");
-    assert_eq!((&status["slots"]["room"], &status["tokens"]["cached"]), (&json!(512), &json!(150)), "{status}");
+    assert_eq!(
+        status["pages"],
+        json!({ "all": 4, "used": 3, "shared": 0, "tokens": 128 }),
+        "{status}"
+    );
+    assert_eq!(
+        (&status["slots"]["room"], &status["tokens"]["cached"]),
+        (&json!(512), &json!(150)),
+        "{status}"
+    );
     assert_eq!(status["model"]["kv_bytes"], json!(bytes), "{status}");
     let metrics = paged.get("/metrics").body;
     for line in ["kjit_kv_pages 4", "kjit_kv_pages_used 3", "kjit_kv_pages_shared 0"] {
@@ -155,9 +219,19 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
 fn pages_that_were_asked_for_and_cannot_be_are_one_line() {
     let refused = |model: &Path, device: &str| {
         let mut command = support::kjit();
-        command.arg("serve").arg(model).args(["--port", "0", "--kv-pages", "on", "--device", device]);
+        command.arg("serve").arg(model).args([
+            "--port",
+            "0",
+            "--kv-pages",
+            "on",
+            "--device",
+            device,
+        ]);
         // No card is found where one is looked for.
-        command.env("CUDA_VISIBLE_DEVICES", "").env("HIP_VISIBLE_DEVICES", "").env("ROCR_VISIBLE_DEVICES", "");
+        command
+            .env("CUDA_VISIBLE_DEVICES", "")
+            .env("HIP_VISIBLE_DEVICES", "")
+            .env("ROCR_VISIBLE_DEVICES", "");
         support::error_line(&mut command, 1)
     };
     let tiny = support::model("tiny/tiny-llama-q4_k_m.gguf");

@@ -1,6 +1,7 @@
-//! Requests that are broken by chance, at every route of `kjit serve`: each is answered or its connection closed, in time,
-//! nothing is a fault of the server's (500), nothing of it stays, and whoever asks well afterwards has the answer of before.
-//! 400 of them, or as many as `KJIT_TEST_FUZZ` says, from the number that `KJIT_TEST_FUZZ_FROM` says.
+//! Requests that are broken by chance, at every route of `kjit serve`: each is answered or its
+//! connection closed, in time, nothing is a fault of the server's (500), nothing of it stays, and
+//! whoever asks well afterwards has the answer of before. 400 of them, or as many as
+//! `KJIT_TEST_FUZZ` says, from the number that `KJIT_TEST_FUZZ_FROM` says.
 
 #[path = "support/served.rs"]
 mod served;
@@ -29,7 +30,8 @@ impl Dice {
     }
 
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n.max(1)
     }
 
@@ -127,8 +129,10 @@ fn change(value: &mut Value, dice: &mut Dice) {
             match dice.below(6) {
                 0 => _ = map.remove(&key),
                 1 => {
-                    _ = map
-                        .insert(dice.one(&["x", "", "user", "model", "n", "tools", "\u{0}"]).to_owned(), anything(dice))
+                    _ = map.insert(
+                        dice.one(&["x", "", "user", "model", "n", "tools", "\u{0}"]).to_owned(),
+                        anything(dice),
+                    )
                 }
                 _ => map.get_mut(&key).into_iter().for_each(|inside| change(inside, dice)),
             }
@@ -145,8 +149,8 @@ fn change(value: &mut Value, dice: &mut Dice) {
     }
 }
 
-/// A request with one thing wrong: its document, its body's bytes, its head, or the bytes on the wire; and whether all
-/// that it announces comes.
+/// A request with one thing wrong: its document, its body's bytes, its head, or the bytes on the
+/// wire; and whether all that it announces comes.
 fn broken(number: usize) -> (Vec<u8>, bool) {
     let mut dice = Dice::of(number);
     let wrong = dice.below(8);
@@ -164,7 +168,8 @@ fn broken(number: usize) -> (Vec<u8>, bool) {
     }
     let (asked, length, more) = head;
     let mut all =
-        format!("{asked} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}{length}\r\n").into_bytes();
+        format!("{asked} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{more}{length}\r\n")
+            .into_bytes();
     all.extend(body);
     if wrong == 7 {
         spoil(&mut all, 200, &mut dice);
@@ -177,7 +182,9 @@ fn strange(path: &str, length: usize, dice: &mut Dice) -> (String, String, &'sta
     let method = dice.one(&["POST", "POST", "PUT", "GET", "GET", "OPTIONS", "HEAD", "XYZ"]);
     let path = if method == "GET" { dice.one(&GETS) } else { path };
     let said = match dice.below(3) {
-        0 => dice.one(&["-1", "99999999999999999999", "x", "", "18446744073709551615", "9000000"]).to_owned(),
+        0 => dice
+            .one(&["-1", "99999999999999999999", "x", "", "18446744073709551615", "9000000"])
+            .to_owned(),
         1 => (length / 2).to_string(),
         _ => length.to_string(),
     };
@@ -215,17 +222,28 @@ fn spoil(bytes: &mut Vec<u8>, first: usize, dice: &mut Dice) {
 
 #[test]
 fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
-    let number = |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
+    let number =
+        |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
     let (many, from) = (number("KJIT_TEST_FUZZ", 400), number("KJIT_TEST_FUZZ_FROM", 0));
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(support::model("tiny/tiny-llama-q4_k_m.gguf"));
     let folder = tempfile::tempdir().unwrap();
     let template = folder.path().join("template.jinja");
     std::fs::write(&template, TEMPLATE).unwrap();
-    let flags = ["--alias", "tiny", "--max-sequences", "4", "--idle-timeout", "1", "--max-connections", "32"];
+    let flags = [
+        "--alias",
+        "tiny",
+        "--max-sequences",
+        "4",
+        "--idle-timeout",
+        "1",
+        "--max-connections",
+        "32",
+    ];
     command.arg("--template").arg(&template);
     let server = Served::with(&mut command, &flags);
-    let whole = json!({ "prompt": "The sky is", "max_tokens": 8, "temperature": 0, "ignore_eos": true });
+    let whole =
+        json!({ "prompt": "The sky is", "max_tokens": 8, "temperature": 0, "ignore_eos": true });
     let text = || server.good("/v1/completions", &whole).json()["choices"][0]["text"].to_string();
     let before = text();
     for (path, document) in good() {
@@ -252,13 +270,19 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
                         Ok(got) => {
                             // One that asked whether to go on is told so first.
                             let (first, then) = (got.status, got.body.starts_with("HTTP/1.1 500"));
-                            assert!(first == 100 && !then || first >= 200 && first != 500, "{i}: {got:?}");
+                            assert!(
+                                first == 100 && !then || first >= 200 && first != 500,
+                                "{i}: {got:?}"
+                            );
                             assert!(!got.body.contains("internal fault"), "{i}: {got:?}");
                             _ = answered.fetch_add(1, Ordering::Relaxed);
                         }
                         // Not a timeout: nobody is kept waiting.
                         Err(why) => assert!(
-                            !matches!(why.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut),
+                            !matches!(
+                                why.kind(),
+                                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+                            ),
                             "{i}: {why}"
                         ),
                     }
@@ -268,12 +292,18 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
     });
     let answered = answered.into_inner();
     assert!(answered * 2 > many, "only {answered} of {many} had an answer");
-    let rest = |s: &Value| s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0 && s["server"]["connections"] == 1;
+    let rest = |s: &Value| {
+        s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0 && s["server"]["connections"] == 1
+    };
     let status = server.wait_for("nothing is left", rest);
     let requests = &status["requests"];
     let of = |name: &str| requests[name].as_u64().unwrap();
     assert_eq!((of("taken"), of("failed")), (of("done") + of("cancelled"), 0), "{status}");
     assert!(of("done") * 20 > many as u64, "one in twenty is good enough to be computed: {status}");
     assert_eq!(text(), before);
-    eprintln!("{many} requests: {answered} answered, {} sequences begun, {} ended", of("taken"), of("done"));
+    eprintln!(
+        "{many} requests: {answered} answered, {} sequences begun, {} ended",
+        of("taken"),
+        of("done")
+    );
 }

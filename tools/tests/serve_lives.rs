@@ -1,5 +1,5 @@
-//! How `kjit serve` lives: clients that go away, a queue that is full, connections that say nothing, the end;
-//! and many of all of them at once.
+//! How `kjit serve` lives: clients that go away, a queue that is full, connections that say
+//! nothing, the end; and many of all of them at once.
 
 #[path = "support/served.rs"]
 mod served;
@@ -39,12 +39,15 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
     let mut running = streaming(&server, 900);
     begun(&mut running);
     let waiting = streaming(&server, 4);
-    server.wait_for("one runs, one waits", |s| s["slots"]["running"] == 1 && s["queue"]["waiting"] == 1);
+    server.wait_for("one runs, one waits", |s| {
+        s["slots"]["running"] == 1 && s["queue"]["waiting"] == 1
+    });
     let refused = server.post("/v1/completions", &json!({ "prompt": "x" }));
     assert_eq!(refused.status, 429, "{refused:?}");
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
     assert_eq!(refused.json()["error"]["code"], "queue_full");
-    // The one that runs goes: the one that waits has its place, long before 900 tokens would be there.
+    // The one that runs goes: the one that waits has its place, long before 900 tokens would be
+    // there.
     drop(running);
     let status = server.wait_for("it is cancelled", |s| s["requests"]["cancelled"] == 1);
     assert!(status["tokens"]["generated"].as_u64().unwrap() < 900, "{status}");
@@ -56,7 +59,9 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
     begun(&mut running);
     let body = json!({ "prompt": "x", "max_tokens": 900, "ignore_eos": true }).to_string();
     let mut whole = server.connect();
-    whole.write_all((request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes()).unwrap();
+    whole
+        .write_all((request("POST", "/v1/completions", &[], body.as_bytes()) + &body).as_bytes())
+        .unwrap();
     server.wait_for("it waits", |s| s["queue"]["waiting"] == 1);
     drop(whole);
     server.wait_for("it is forgotten", |s| s["queue"]["waiting"] == 0);
@@ -66,8 +71,8 @@ fn a_client_that_goes_away_is_cancelled_at_once_and_a_full_queue_says_when_to_co
 
 #[test]
 fn sigterm_finishes_what_runs_takes_nothing_new_and_ends_with_0() {
-    // So many that it still runs when the other one is seen waiting (40 tokens were over in a tenth of a second of a fast machine
-    // that was busy elsewhere), and time for them on a slow one.
+    // So many that it still runs when the other one is seen waiting (40 tokens were over in a tenth
+    // of a second of a fast machine that was busy elsewhere), and time for them on a slow one.
     let mut server = Served::start(&["--max-sequences", "1", "--stop-timeout", "200"]);
     let mut running = streaming(&server, 400);
     begun(&mut running);
@@ -94,7 +99,11 @@ fn the_end_comes_when_its_time_is_over_and_what_was_not_done_is_told_so() {
     server.signal(libc::SIGTERM);
     let mut rest = String::new();
     running.read_to_string(&mut rest).unwrap();
-    assert!(rest.contains("the server stopped before the answer was complete") && !rest.contains("[DONE]"), "{rest}");
+    assert!(
+        rest.contains("the server stopped before the answer was complete")
+            && !rest.contains("[DONE]"),
+        "{rest}"
+    );
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
@@ -138,14 +147,17 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
     half.write_all(b"GET /health HTTP/1.1\r\nHo").unwrap();
     let start = Instant::now();
     assert_eq!(server.get("/health").status, 200);
-    assert!(start.elapsed() < Duration::from_secs(20), "nobody waits until others have waited long enough");
+    assert!(
+        start.elapsed() < Duration::from_secs(20),
+        "nobody waits until others have waited long enough"
+    );
     let mut said = vec![];
     let _ = idle[0].read_to_end(&mut said);
     assert!(said.is_empty(), "the first was closed without a word");
     drop((idle, half));
     // Bodies that do not come are no idle connections. One address has half of all, and is told so.
-    let body =
-        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
+    let body = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: \
+        100\r\nExpect: 100-continue\r\n\r\n";
     let bodies: Vec<TcpStream> = (0..3)
         .map(|_| {
             let mut stream = server.connect();
@@ -176,20 +188,37 @@ fn who_waits_longest_gives_way_and_who_is_answered_does_not() {
 #[test]
 fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody() {
     let mut limited = std::process::Command::new("sh");
-    limited.args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""]).arg(command().get_program()).arg("serve").arg(smollm2());
+    limited
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(command().get_program())
+        .arg("serve")
+        .arg(smollm2());
     let server = Served::with(&mut limited, &[]);
-    assert!(server.warned.len() == 1 && server.warned[0].contains("64 files: 40 connections"), "{:?}", server.warned);
+    assert!(
+        server.warned.len() == 1 && server.warned[0].contains("64 files: 40 connections"),
+        "{:?}",
+        server.warned
+    );
     let idle: Vec<TcpStream> = (0..100).map(|_| server.connect()).collect();
     assert_eq!(server.get("/health").status, 200);
-    assert!(server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"].is_object());
+    assert!(
+        server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"]
+            .is_object()
+    );
     drop(idle);
     server.wait_for("all are gone", |s| s["server"]["connections"] == 1);
     // Files that run out all the same: fewer than there are connections.
     let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).unwrap().count();
     let most = libc::rlimit { rlim_cur: open as u64 + 4, rlim_max: 64 };
-    // SAFETY: the limit is read, and nothing is written to; the child was not waited for yet, so its id is its own.
+    // SAFETY: the limit is read, and nothing is written to; the child was not waited for yet, so
+    // its id is its own.
     let set = unsafe {
-        libc::prlimit(i32::try_from(server.child.id()).unwrap(), libc::RLIMIT_NOFILE, &most, std::ptr::null_mut())
+        libc::prlimit(
+            i32::try_from(server.child.id()).unwrap(),
+            libc::RLIMIT_NOFILE,
+            &most,
+            std::ptr::null_mut(),
+        )
     };
     assert_eq!(set, 0);
     let idle: Vec<TcpStream> = (0..60).map(|_| server.connect()).collect();
@@ -202,7 +231,8 @@ fn few_files_are_told_of_at_the_start_and_connections_without_end_hold_up_nobody
 fn bodies_that_do_not_end_have_one_limit_together() {
     let server = Served::start(&[]);
     let memory = |server: &Served| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
     };
@@ -211,7 +241,8 @@ fn bodies_that_do_not_end_have_one_limit_together() {
     let mut bodies: Vec<TcpStream> = (0..50)
         .map(|_| {
             let mut stream = server.connect();
-            let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000000\r\n\r\n";
+            let head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: \
+                8000000\r\n\r\n";
             stream.write_all(head.as_bytes()).unwrap();
             // One that is refused need not be read.
             let _ = stream.write_all(&part);
@@ -224,7 +255,10 @@ fn bodies_that_do_not_end_have_one_limit_together() {
     let grown = memory(&server).saturating_sub(before);
     assert!(grown < 250 << 10, "{grown} kB for bodies of {} kB", 50 * 7 * 1024);
     // An ordinary one is answered meanwhile.
-    assert!(server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"].is_object());
+    assert!(
+        server.good("/v1/completions", &json!({ "prompt": "x", "max_tokens": 1 })).json()["usage"]
+            .is_object()
+    );
 }
 
 #[test]
@@ -237,7 +271,10 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
             let mut stream = stream;
             let (mut all, mut some) = (String::new(), [0; 4096]);
             // All of the body is there when its braces are closed.
-            while all.split_once("\r\n\r\n").is_none_or(|(_, body)| serde_json::from_str::<Value>(body).is_err()) {
+            while all
+                .split_once("\r\n\r\n")
+                .is_none_or(|(_, body)| serde_json::from_str::<Value>(body).is_err())
+            {
                 match stream.read(&mut some) {
                     Ok(n) if n > 0 => all.push_str(&String::from_utf8_lossy(&some[..n])),
                     _ => break,
@@ -249,10 +286,15 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     });
     let mut command = command();
     command.args(["serve", "--worker-id", "w0", "--model"]).arg(smollm2());
-    let mut server = Served::with(command.args(["--model-ref", "hf:smol", "--hive-url", &url]), &[]);
+    let mut server =
+        Served::with(command.args(["--model-ref", "hf:smol", "--hive-url", &url]), &[]);
     let first = heard.recv_timeout(Duration::from_secs(20)).unwrap();
     assert!(first.starts_with("POST /v1/workers/w0 HTTP/1.1\r\n"), "{first}");
-    assert!(first.contains("authorization: Basic bWU6c2VjcmV0\r\n") && first.contains("host: 127.0.0.1:"), "{first}");
+    assert!(
+        first.contains("authorization: Basic bWU6c2VjcmV0\r\n")
+            && first.contains("host: 127.0.0.1:"),
+        "{first}"
+    );
     let card: Value = serde_json::from_str(first.split_once("\r\n\r\n").unwrap().1).unwrap();
     assert_eq!(
         (&card["id"], &card["model_ref"], &card["port"]),
@@ -262,9 +304,13 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     let next = |what: &str, good: &dyn Fn(&Value) -> bool| -> Value {
         let mut told = Instant::now();
         loop {
-            let said = heard.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("{what}"));
+            let said =
+                heard.recv_timeout(Duration::from_secs(30)).unwrap_or_else(|_| panic!("{what}"));
             let card: Value = serde_json::from_str(said.split_once("\r\n\r\n").unwrap().1).unwrap();
-            assert!(told.elapsed() < Duration::from_secs(9), "{what} was not told of at once: {card}");
+            assert!(
+                told.elapsed() < Duration::from_secs(9),
+                "{what} was not told of at once: {card}"
+            );
             told = Instant::now();
             if good(&card) {
                 return card;
@@ -272,14 +318,18 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
         }
     };
     let card = next("the model is there", &|card| card["ready"] == true);
-    assert!(card["device"]["label"] == "cpu" && card["memory"]["total"].as_u64().unwrap() > 0, "{card}");
+    assert!(
+        card["device"]["label"] == "cpu" && card["memory"]["total"].as_u64().unwrap() > 0,
+        "{card}"
+    );
     let mut running = streaming(&server, 900);
     begun(&mut running);
     next("a request runs", &|card| card["running"] == 1);
     drop(running);
     next("it runs no more", &|card| card["running"] == 0);
 
-    let body = json!({ "prompt": "Hello, world!", "max_tokens": 6, "temperature": 0, "model": "hf:smol" });
+    let body =
+        json!({ "prompt": "Hello, world!", "max_tokens": 6, "temperature": 0, "model": "hf:smol" });
     let whole = server.good("/v1/inference", &body).json();
     assert!(whole["generated_tokens"] == 6 && whole["stop_reason"] == "length", "{whole}");
     let mut body = body;
@@ -294,7 +344,9 @@ fn a_worker_answers_its_fleet_and_announces_itself() {
     assert!(heard.recv_timeout(Duration::from_millis(1)).is_err(), "nothing comes behind the end");
     for url in ["https://hive", "hive:3000", "http://me:secret@"] {
         let mut command = support::kjit();
-        command.args(["serve", "--worker-id", "w0", "--model-ref", "x", "--hive-url", url]).arg(smollm2());
+        command
+            .args(["serve", "--worker-id", "w0", "--model-ref", "x", "--hive-url", url])
+            .arg(smollm2());
         let line = support::error_line(&mut command, 2);
         assert!(line.contains("http://USER:PASSWORD@HOST:PORT"), "{line}");
     }
@@ -310,10 +362,13 @@ fn sequences_on_the_cpu_share_the_memory_that_was_named_and_the_youngest_gives_w
     let plain = serve(&[]);
     let each = plain.get("/status").json()["slots"]["bytes_per_token"].as_u64().unwrap();
     let server = serve(&["--kv-memory", &format!("{}B", 200 * each), "--max-sequences", "12"]);
-    let slots = |s: &Value| (s["slots"]["all"].as_u64().unwrap(), s["slots"]["room"].as_u64().unwrap());
+    let slots =
+        |s: &Value| (s["slots"]["all"].as_u64().unwrap(), s["slots"]["room"].as_u64().unwrap());
     assert_eq!(slots(&server.get("/status").json()), (12, 200));
     let body = |i: usize| json!({ "prompt": format!("Once {i} upon"), "max_tokens": 40, "temperature": 0, "ignore_eos": true });
-    let text = |server: &Served, i| server.good("/v1/completions", &body(i)).json()["choices"][0]["text"].to_string();
+    let text = |server: &Served, i| {
+        server.good("/v1/completions", &body(i)).json()["choices"][0]["text"].to_string()
+    };
     let alone: Vec<String> = (0..12).map(|i| text(&plain, i)).collect();
     std::thread::scope(|threads| {
         let all: Vec<_> = (0..12)
@@ -330,7 +385,8 @@ fn sequences_on_the_cpu_share_the_memory_that_was_named_and_the_youngest_gives_w
     });
     let status = server.get("/status").json();
     assert!(
-        status["preempted"].as_u64().unwrap() > 0 && status["slots"]["tokens"].as_u64().unwrap() <= 200,
+        status["preempted"].as_u64().unwrap() > 0
+            && status["slots"]["tokens"].as_u64().unwrap() <= 200,
         "{status}"
     );
     assert!(server.get("/metrics").body.contains("\nkjit_kv_tokens_room 200\n"));
@@ -344,8 +400,9 @@ struct Count {
     left: AtomicUsize,
 }
 
-/// 500 requests, or as many as `KJIT_TEST_SOAK` says: thousands are answered by a model of four layers, because what they
-/// try is the server (20,000 of SmolLM2 take two cores more than an hour).
+/// 500 requests, or as many as `KJIT_TEST_SOAK` says: thousands are answered by a model of four
+/// layers, because what they try is the server (20,000 of SmolLM2 take two cores more than an
+/// hour).
 #[test]
 fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() {
     let many: usize = std::env::var("KJIT_TEST_SOAK").ok().map_or(500, |n| n.parse().unwrap());
@@ -363,7 +420,8 @@ fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() 
         .collect();
     let count = Count::default();
     let memory = |server: &Served| {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap()
     };
@@ -382,16 +440,21 @@ fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() 
                 });
             }
         });
-        server.wait_for("nothing runs", |s| s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0);
+        server
+            .wait_for("nothing runs", |s| s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0);
     };
     run(0, many / 2);
     let half = memory(&server);
     run(many / 2, many);
-    let status = server.wait_for("all is at rest", |s| s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0);
+    let status = server
+        .wait_for("all is at rest", |s| s["slots"]["running"] == 0 && s["queue"]["waiting"] == 0);
     let whole = memory(&server);
-    // What the second half leaves behind: buffers of the allocator, far below what 250 leaked answers would
-    // be with their states.
-    assert!(whole < half + 32 * 1024, "{half} kB after the first half, {whole} kB after the second");
+    // What the second half leaves behind: buffers of the allocator, far below what 250 leaked
+    // answers would be with their states.
+    assert!(
+        whole < half + 32 * 1024,
+        "{half} kB after the first half, {whole} kB after the second"
+    );
     let requests = &status["requests"];
     let of = |name: &str| requests[name].as_u64().unwrap();
     assert_eq!(of("taken"), of("done") + of("cancelled"), "{status}");
@@ -400,7 +463,9 @@ fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() 
         + count.refused.load(Ordering::Relaxed)
         + count.left.load(Ordering::Relaxed);
     assert_eq!(all, many);
-    assert!(count.answered.load(Ordering::Relaxed) > many / 3 && count.left.load(Ordering::Relaxed) > 0);
+    assert!(
+        count.answered.load(Ordering::Relaxed) > many / 3 && count.left.load(Ordering::Relaxed) > 0
+    );
     drop(idle);
     server.wait_for("idle connections are gone", |s| s["server"]["connections"] == 1);
 }
@@ -410,7 +475,8 @@ fn one(server: &Served, i: usize, body: &Value, alone: &str, count: &Count) {
     let text = body.to_string();
     let refused = |status: u16, sent: &[u8]| {
         let answer = server.try_ask("POST", "/v1/completions", &[], sent);
-        // A server that does not read a large body to its end may have closed before its answer was read.
+        // A server that does not read a large body to its end may have closed before its answer was
+        // read.
         assert!(answer.as_ref().map_or(status == 413, |a| a.status == status), "{answer:?}");
         count.refused.fetch_add(1, Ordering::Relaxed);
     };
@@ -426,7 +492,9 @@ fn one(server: &Served, i: usize, body: &Value, alone: &str, count: &Count) {
         3 => refused(400, json!({ "prompt": "word ".repeat(3000) }).to_string().as_bytes()),
         // Half a head, half a body, a whole request that nobody waits for, a stream that is left.
         4 => leave("POST /v1/comp"),
-        5 => leave(&(request("POST", "/v1/completions", &[], text.as_bytes()) + &text[..text.len() / 2])),
+        5 => leave(
+            &(request("POST", "/v1/completions", &[], text.as_bytes()) + &text[..text.len() / 2]),
+        ),
         6 => leave(&(request("POST", "/v1/completions", &[], text.as_bytes()) + &text)),
         7 => {
             let mut body = body.clone();
@@ -438,7 +506,8 @@ fn one(server: &Served, i: usize, body: &Value, alone: &str, count: &Count) {
             let mut body = body.clone();
             body["stream"] = true.into();
             let events = server.good("/v1/completions", &body).events();
-            let said: String = events.iter().filter_map(|e| e["choices"][0]["text"].as_str()).collect();
+            let said: String =
+                events.iter().filter_map(|e| e["choices"][0]["text"].as_str()).collect();
             assert_eq!(Value::from(said).to_string(), alone);
             count.answered.fetch_add(1, Ordering::Relaxed);
         }

@@ -1,5 +1,5 @@
-//! `kjit serve --lookup`: whoever asks, greedily or by a seed, alone or beside others, gets the same tokens
-//! with drafts and without.
+//! `kjit serve --lookup`: whoever asks, greedily or by a seed, alone or beside others, gets the
+//! same tokens with drafts and without.
 
 #[path = "support/served.rs"]
 mod served;
@@ -8,8 +8,8 @@ mod support;
 use serde_json::{Value, json};
 use served::Served;
 
-const COPIED: &str =
-    "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over the lazy dog. The quick brown fox";
+const COPIED: &str = "The quick brown fox jumps over the lazy dog. The quick brown fox jumps over \
+    the lazy dog. The quick brown fox";
 
 fn bodies() -> Vec<Value> {
     let ask = |prompt: &str, temperature: f64, seed: usize| json!({ "prompt": prompt, "max_tokens": 16, "temperature": temperature, "seed": seed, "ignore_eos": true });
@@ -44,8 +44,12 @@ fn scored(server: &Served) -> [Vec<Value>; 3] {
 /// All texts: one after the other, then four at a time.
 fn texts(server: &Served) -> [Vec<String>; 2] {
     let bodies = bodies();
-    let text =
-        |body: &Value| server.good("/v1/completions", body).json()["choices"][0]["text"].as_str().unwrap().to_owned();
+    let text = |body: &Value| {
+        server.good("/v1/completions", body).json()["choices"][0]["text"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     let alone = bodies.iter().map(text).collect();
     let text = &text;
     let together = std::thread::scope(|threads| {
@@ -69,14 +73,17 @@ fn drafts_change_no_token_alone_or_beside_others() {
     assert_eq!(alone, drafted_together);
     let status = on.get("/status").json();
     assert!(
-        status["tokens"]["drafted"].as_u64().unwrap() > 0 && status["tokens"]["accepted"].as_u64().unwrap() > 0,
+        status["tokens"]["drafted"].as_u64().unwrap() > 0
+            && status["tokens"]["accepted"].as_u64().unwrap() > 0,
         "{status}"
     );
 }
 
 #[test]
 fn reproducible_answers_have_the_same_scores_cached_or_not_drafted_or_not_alone_or_beside_others() {
-    let start = |lookup: &'static str| Served::start(&["--lookup", lookup, "--reproducible", "--max-sequences", "4"]);
+    let start = |lookup: &'static str| {
+        Served::start(&["--lookup", lookup, "--reproducible", "--max-sequences", "4"])
+    };
     let [together, alone, cached] = scored(&start("off"));
     assert_eq!(alone, cached);
     assert_eq!(alone, together);
@@ -89,5 +96,6 @@ fn reproducible_answers_have_the_same_scores_cached_or_not_drafted_or_not_alone_
     assert_eq!(refused.status, 400);
     let said = refused.json()["error"]["message"].as_str().unwrap().to_owned();
     assert!(said.contains("reproducible") && said.contains("--reproducible"), "{said}");
-    other.good("/v1/completions", &json!({ "prompt": "x", "reproducible": false, "max_tokens": 1 }));
+    other
+        .good("/v1/completions", &json!({ "prompt": "x", "reproducible": false, "max_tokens": 1 }));
 }

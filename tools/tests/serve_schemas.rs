@@ -1,6 +1,6 @@
-//! Answers that keep to schemas, over the wire, against SmolLM2 on the CPU: schemas made by chance, calls
-//! that are forced, and what goes together with them. What comes is held against the schema by hand: the
-//! library that constrains does not judge itself.
+//! Answers that keep to schemas, over the wire, against SmolLM2 on the CPU: schemas made by chance,
+//! calls that are forced, and what goes together with them. What comes is held against the schema
+//! by hand: the library that constrains does not judge itself.
 
 #[path = "support/served.rs"]
 mod served;
@@ -15,7 +15,8 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 
@@ -32,9 +33,13 @@ impl Dice {
                 json!({ "type": "integer", "minimum": low, "maximum": low + self.below(300) as i64 })
             }
             2 => json!({ "type": "string", "maxLength": 1 + self.below(12) }),
-            3 => json!({ "enum": [self.of(&["red", "a \"quoted\" one", "gr\u{fc}n"]), self.below(9), null, false] }),
+            3 => {
+                json!({ "enum": [self.of(&["red", "a \"quoted\" one", "gr\u{fc}n"]), self.below(9), null, false] })
+            }
             4 => json!({ "const": self.of(&["yes", "no\nno", "{}"]) }),
-            5 => json!({ "type": "string", "pattern": self.of(&["^[a-c]{2,4}$", "^[0-9]{2}-[0-9]{2}$"]) }),
+            5 => {
+                json!({ "type": "string", "pattern": self.of(&["^[a-c]{2,4}$", "^[0-9]{2}-[0-9]{2}$"]) })
+            }
             6 => {
                 json!({ "type": "array", "items": self.schema(depth - 1), "minItems": self.below(2), "maxItems": 2 + self.below(2) })
             }
@@ -44,7 +49,8 @@ impl Dice {
     }
 
     fn object(&mut self, depth: usize) -> Value {
-        let mut names = ["name", "size", "the key", "x", "tags", "\u{e4}"].map(String::from).to_vec();
+        let mut names =
+            ["name", "size", "the key", "x", "tags", "\u{e4}"].map(String::from).to_vec();
         let (mut properties, mut required) = (serde_json::Map::new(), vec![]);
         for _ in 0..1 + self.below(3) {
             let name = names.swap_remove(self.below(names.len()));
@@ -76,12 +82,17 @@ fn keeps(value: &Value, schema: &Value) -> bool {
         "integer" => value
             .as_i64()
             .or_else(|| (value.as_f64()?.to_bits() << 1 == 0).then_some(0))
-            .is_some_and(|n| schema["minimum"].as_i64().unwrap() <= n && n <= schema["maximum"].as_i64().unwrap()),
+            .is_some_and(|n| {
+                schema["minimum"].as_i64().unwrap() <= n && n <= schema["maximum"].as_i64().unwrap()
+            }),
         "string" => text(value).is_some_and(|s| match schema["pattern"].as_str() {
             None => s.chars().count() as u64 <= schema["maxLength"].as_u64().unwrap(),
-            Some("^[a-c]{2,4}$") => (2..=4).contains(&s.len()) && s.chars().all(|c| ('a'..='c').contains(&c)),
+            Some("^[a-c]{2,4}$") => {
+                (2..=4).contains(&s.len()) && s.chars().all(|c| ('a'..='c').contains(&c))
+            }
             Some(_) => {
-                let digits = |part: &str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit());
+                let digits =
+                    |part: &str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit());
                 s.split_once('-').is_some_and(|(a, b)| digits(a) && digits(b))
             }
         }),
@@ -95,7 +106,9 @@ fn keeps(value: &Value, schema: &Value) -> bool {
             let properties = schema["properties"].as_object().unwrap();
             let needed = schema["required"].as_array().unwrap();
             needed.iter().all(|name| map.contains_key(name.as_str().unwrap()))
-                && map.iter().all(|(name, value)| properties.get(name).is_some_and(|schema| keeps(value, schema)))
+                && map.iter().all(|(name, value)| {
+                    properties.get(name).is_some_and(|schema| keeps(value, schema))
+                })
         }),
     }
 }
@@ -127,10 +140,12 @@ const PROMPTS: [&str; 4] = [
     "Write a poem <tool_call> \"x",
 ];
 
-/// 50 schemas, or as many as `KJIT_TEST_SCHEMAS` says, from the number that `KJIT_TEST_SCHEMAS_FROM` says.
+/// 50 schemas, or as many as `KJIT_TEST_SCHEMAS` says, from the number that
+/// `KJIT_TEST_SCHEMAS_FROM` says.
 #[test]
 fn answers_keep_to_schemas_that_chance_made() {
-    let number = |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
+    let number =
+        |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
     let (many, from) = (number("KJIT_TEST_SCHEMAS", 50), number("KJIT_TEST_SCHEMAS_FROM", 0));
     let server = Served::start(&["--max-sequences", "4"]);
     let (next, whole) = (AtomicUsize::new(from), AtomicUsize::new(0));
@@ -155,8 +170,8 @@ fn answers_keep_to_schemas_that_chance_made() {
     assert!(whole * 10 >= many * 7, "only {whole} of {many} came to their end");
 }
 
-/// One request, in one dialect or another; how many of its answers came to their end: all of those must be
-/// right.
+/// One request, in one dialect or another; how many of its answers came to their end: all of those
+/// must be right.
 fn one(server: &Served, i: usize, schema: &Value) -> usize {
     let messages = json!([{ "role": "user", "content": PROMPTS[i % 4] }]);
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": i.is_multiple_of(2), "schema": schema } });
@@ -166,13 +181,15 @@ fn one(server: &Served, i: usize, schema: &Value) -> usize {
             return 0;
         }
         assert_eq!(reason, "stop");
-        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{i}: {e}: {text:?} for {schema}"));
+        let value: Value = serde_json::from_str(text)
+            .unwrap_or_else(|e| panic!("{i}: {e}: {text:?} for {schema}"));
         assert!(keeps(&value, schema), "{i}: {text:?} for {schema}");
         1
     };
     if i % 4 == 3 {
         let options = json!({ "num_predict": 120, "seed": i });
-        let body = json!({ "messages": messages, "format": schema, "stream": false, "options": options });
+        let body =
+            json!({ "messages": messages, "format": schema, "stream": false, "options": options });
         let answer = server.good("/api/chat", &body).json();
         return check(answer["message"]["content"].as_str().unwrap(), &answer["done_reason"]);
     }
@@ -180,18 +197,25 @@ fn one(server: &Served, i: usize, schema: &Value) -> usize {
     if i % 4 == 1 {
         body["stream"] = true.into();
         let events = server.good("/v1/chat/completions", &body).events();
-        let text: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
-        let reason = events.iter().map(|e| &e["choices"][0]["finish_reason"]).find(|r| !r.is_null()).unwrap();
+        let text: String =
+            events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+        let reason = events
+            .iter()
+            .map(|e| &e["choices"][0]["finish_reason"])
+            .find(|r| !r.is_null())
+            .unwrap();
         return check(&text, reason);
     }
     let answer = server.good("/v1/chat/completions", &body).json();
-    check(answer["choices"][0]["message"]["content"].as_str().unwrap(), &answer["choices"][0]["finish_reason"])
+    check(
+        answer["choices"][0]["message"]["content"].as_str().unwrap(),
+        &answer["choices"][0]["finish_reason"],
+    )
 }
 
 fn tool(name: &str, properties: Value, strict: bool) -> Value {
     let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
-    let parameters =
-        json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
+    let parameters = json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false });
     json!({ "type": "function", "function": { "name": name, "parameters": parameters, "strict": strict } })
 }
 
@@ -199,7 +223,11 @@ fn tool(name: &str, properties: Value, strict: bool) -> Value {
 fn tools_are_called_where_they_must_be_and_all_goes_together() {
     let server = Served::start(&[]);
     let tools = json!([
-        tool("weather", json!({ "city": { "enum": ["Paris", "Ulm"] }, "far": { "type": "boolean" } }), false),
+        tool(
+            "weather",
+            json!({ "city": { "enum": ["Paris", "Ulm"] }, "far": { "type": "boolean" } }),
+            false
+        ),
         tool("count", json!({ "n": { "type": "integer", "minimum": 1, "maximum": 5 } }), true),
     ]);
     let chat = |more: Value| {
@@ -208,10 +236,12 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         body
     };
     let right = |call: &Value| {
-        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        let arguments: Value =
+            serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
         match call["function"]["name"].as_str().unwrap() {
             "weather" => assert!(
-                ["Paris", "Ulm"].contains(&arguments["city"].as_str().unwrap()) && arguments["far"].is_boolean()
+                ["Paris", "Ulm"].contains(&arguments["city"].as_str().unwrap())
+                    && arguments["far"].is_boolean()
             ),
             "count" => assert!((1..=5).contains(&arguments["n"].as_i64().unwrap())),
             other => panic!("{other}"),
@@ -221,10 +251,16 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
     // One that is named; several answers, each one call.
     let named = json!({ "type": "function", "function": { "name": "weather" } });
     let answer = server
-        .good("/v1/chat/completions", &chat(json!({ "tools": tools, "tool_choice": named, "n": 3, "logprobs": true })))
+        .good(
+            "/v1/chat/completions",
+            &chat(json!({ "tools": tools, "tool_choice": named, "n": 3, "logprobs": true })),
+        )
         .json();
     for choice in answer["choices"].as_array().unwrap() {
-        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        assert_eq!(
+            (&choice["finish_reason"], &choice["message"]["content"]),
+            (&json!("tool_calls"), &Value::Null)
+        );
         let calls = choice["message"]["tool_calls"].as_array().unwrap();
         assert!(calls.len() == 1 && calls[0]["function"]["name"] == "weather", "{choice}");
         right(&calls[0]);
@@ -232,27 +268,37 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
     }
     // Any, in a stream; one alone where that is said.
     for parallel in [true, false] {
-        let body =
-            chat(json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": parallel, "stream": true }));
+        let body = chat(
+            json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": parallel, "stream": true }),
+        );
         let events = server.good("/v1/chat/completions", &body).events();
-        let calls: Vec<&Value> =
-            events.iter().filter_map(|e| e["choices"][0]["delta"]["tool_calls"].as_array()).flatten().collect();
+        let calls: Vec<&Value> = events
+            .iter()
+            .filter_map(|e| e["choices"][0]["delta"]["tool_calls"].as_array())
+            .flatten()
+            .collect();
         assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{events:?}");
         calls.into_iter().for_each(right);
     }
     // What is offered strictly leaves the model free to talk.
     let answer = server
-        .good("/v1/chat/completions", &chat(json!({ "tools": tools, "max_tokens": 12, "temperature": 0 })))
+        .good(
+            "/v1/chat/completions",
+            &chat(json!({ "tools": tools, "max_tokens": 12, "temperature": 0 })),
+        )
         .json();
     let message = &answer["choices"][0]["message"];
     assert!(message["content"].is_string() || message["tool_calls"].is_array(), "{answer}");
     // A stop text cuts what is constrained, too; JSON of any kind.
-    let body =
-        chat(json!({ "response_format": { "type": "json_object" }, "stop": ":", "temperature": 0, "logprobs": true }));
+    let body = chat(
+        json!({ "response_format": { "type": "json_object" }, "stop": ":", "temperature": 0, "logprobs": true }),
+    );
     let answer = server.good("/v1/chat/completions", &body).json();
     let text = answer["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(
-        text.starts_with('{') && !text.contains(':') && answer["choices"][0]["finish_reason"] == "stop",
+        text.starts_with('{')
+            && !text.contains(':')
+            && answer["choices"][0]["finish_reason"] == "stop",
         "{answer}"
     );
     let body = json!({ "prompt": "x", "raw": true, "format": { "enum": ["one", "two"] }, "stream": false });
@@ -295,15 +341,22 @@ fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
         ),
         (json!({ "tool_choice": "required" }), "'tool_choice': there are no tools"),
     ] {
-        let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
+        let mut body =
+            json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = server.post("/v1/chat/completions", &body);
         let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-        assert!(answer.status == 400 && message.contains(says) && !message.contains('\n'), "{body}: {answer:?}");
+        assert!(
+            answer.status == 400 && message.contains(says) && !message.contains('\n'),
+            "{body}: {answer:?}"
+        );
     }
     let bad = json!({ "messages": [{ "role": "user", "content": "Hi" }], "format": { "type": "banana" } });
     let answer = server.post("/api/chat", &bad);
-    assert!(answer.status == 400 && answer.json()["error"].as_str().unwrap().starts_with("'format'"), "{answer:?}");
+    assert!(
+        answer.status == 400 && answer.json()["error"].as_str().unwrap().starts_with("'format'"),
+        "{answer:?}"
+    );
     // Nested as deep as nobody means it: an answer or a refusal, and the server lives.
     let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
     body.as_object_mut().unwrap().extend(format(deep).as_object().unwrap().clone());
@@ -318,7 +371,9 @@ fn answers_keep_to_expressions_grammars_and_choices() {
     let said = |path: &str, more: Value| {
         let mut body = match path {
             "/v1/completions" => json!({ "prompt": "The answer is", "max_tokens": 40 }),
-            _ => json!({ "messages": [{ "role": "user", "content": "Say anything." }], "max_tokens": 40 }),
+            _ => {
+                json!({ "messages": [{ "role": "user", "content": "Say anything." }], "max_tokens": 40 })
+            }
         };
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let answer = server.good(path, &body).json();
@@ -328,13 +383,15 @@ fn answers_keep_to_expressions_grammars_and_choices() {
     };
     let date = |text: &str| {
         let parts: Vec<&str> = text.split('-').collect();
-        let digits = |part: &str, n: usize| part.len() == n && part.bytes().all(|b| b.is_ascii_digit());
+        let digits =
+            |part: &str, n: usize| part.len() == n && part.bytes().all(|b| b.is_ascii_digit());
         matches!(parts[..], [year, month, day] if digits(year, 4) && digits(month, 2) && digits(day, 2))
     };
     let choices = ["rouge", "a \"quoted\" one", "gr\u{fc}n\nund so"];
     let lark = "start: sum\nsum: NUMBER \"+\" NUMBER (\"+\" NUMBER)? \";\"\nNUMBER: /[0-9]{1,3}/\n";
     let sum = |text: &str| {
-        let number = |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        let number =
+            |part: &str| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
         text.strip_suffix(';').is_some_and(|sum| sum.contains('+') && sum.split('+').all(number))
     };
     let schema = json!({ "type": "object", "properties": { "n": { "type": "integer", "minimum": 0, "maximum": 9 } }, "required": ["n"], "additionalProperties": false });
@@ -354,11 +411,18 @@ fn answers_keep_to_expressions_grammars_and_choices() {
             let text = asked("json", schema.clone());
             assert!(fits(&text), "{path} {name}: {text}");
         }
-        let format = json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
+        let format =
+            json!({ "type": "json_schema", "json_schema": { "name": "n", "schema": schema } });
         assert!(fits(&said(path, json!({ "response_format": format }))), "{path}");
-        assert!(fits(&said(path, json!({ "structured_outputs": { "json": schema.to_string() } }))), "{path}");
+        assert!(
+            fits(&said(path, json!({ "structured_outputs": { "json": schema.to_string() } }))),
+            "{path}"
+        );
         for (more, says) in [
-            (json!({ "structured_outputs": { "regex": "(" } }), "'structured_outputs.regex': the regular expression"),
+            (
+                json!({ "structured_outputs": { "regex": "(" } }),
+                "'structured_outputs.regex': the regular expression",
+            ),
             (json!({ "structured_outputs": { "regex": "" } }), "'structured_outputs.regex'"),
             (
                 json!({ "structured_outputs": { "grammar": "start: nothing" } }),
@@ -368,14 +432,26 @@ fn answers_keep_to_expressions_grammars_and_choices() {
                 json!({ "structured_outputs": { "grammar": "root ::= \"x\"" } }),
                 "'structured_outputs.grammar': give a grammar in Lark",
             ),
-            (json!({ "structured_outputs": { "choice": [] } }), "'structured_outputs.choice': give a list"),
-            (json!({ "structured_outputs": { "choice": ["a", 1] } }), "'structured_outputs.choice': give a list"),
-            (json!({ "structured_outputs": { "json": 3 } }), "'structured_outputs.json': give a JSON schema"),
+            (
+                json!({ "structured_outputs": { "choice": [] } }),
+                "'structured_outputs.choice': give a list",
+            ),
+            (
+                json!({ "structured_outputs": { "choice": ["a", 1] } }),
+                "'structured_outputs.choice': give a list",
+            ),
+            (
+                json!({ "structured_outputs": { "json": 3 } }),
+                "'structured_outputs.json': give a JSON schema",
+            ),
             (
                 json!({ "structured_outputs": { "json": { "type": "banana" } } }),
                 "'structured_outputs.json': the JSON schema",
             ),
-            (json!({ "structured_outputs": { "structural_tag": {} } }), "'structured_outputs.structural_tag'"),
+            (
+                json!({ "structured_outputs": { "structural_tag": {} } }),
+                "'structured_outputs.structural_tag'",
+            ),
             (json!({ "structured_outputs": {} }), "'structured_outputs': give json"),
             (json!({ "guided_regex": 3 }), "'guided_regex': give a string"),
             (
@@ -394,30 +470,40 @@ fn answers_keep_to_expressions_grammars_and_choices() {
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let answer = server.post(path, &body);
             let message = answer.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-            assert!(answer.status == 400 && message.contains(says) && !message.contains('\n'), "{body}: {answer:?}");
+            assert!(
+                answer.status == 400 && message.contains(says) && !message.contains('\n'),
+                "{body}: {answer:?}"
+            );
         }
     }
 }
 
-/// Inputs of public reports about other servers, and what their users expect. `tests/data/field` has the schemas.
+/// Inputs of public reports about other servers, and what their users expect. `tests/data/field`
+/// has the schemas.
 #[test]
 fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let server = Served::start(&[]);
     let chat = |more: Value| {
-        let mut body = json!({ "messages": [{ "role": "user", "content": "Run it." }], "temperature": 0 });
+        let mut body =
+            json!({ "messages": [{ "role": "user", "content": "Run it." }], "temperature": 0 });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    // Parts of characters: each token has a key of its own, the chosen one's key its own value (openai-python's
-    // `bytes:`), and no offset points behind the text.
-    let body = json!({ "prompt": "😀😁😂🤣😃😄😅😀😁", "max_tokens": 3, "temperature": 0, "logprobs": 5 });
+    // Parts of characters: each token has a key of its own, the chosen one's key its own value
+    // (openai-python's `bytes:`), and no offset points behind the text.
+    let body =
+        json!({ "prompt": "😀😁😂🤣😃😄😅😀😁", "max_tokens": 3, "temperature": 0, "logprobs": 5 });
     let choice = server.good("/v1/completions", &body).json()["choices"][0].clone();
     let length = choice["text"].as_str().unwrap().chars().count() as u64;
     let scores = &choice["logprobs"];
     for (i, token) in scores["tokens"].as_array().unwrap().iter().enumerate() {
         let top = scores["top_logprobs"][i].as_object().unwrap();
         assert!(top.len() >= 5, "{choice}");
-        assert_eq!(top.get(token.as_str().unwrap()), Some(&scores["token_logprobs"][i]), "{choice}");
+        assert_eq!(
+            top.get(token.as_str().unwrap()),
+            Some(&scores["token_logprobs"][i]),
+            "{choice}"
+        );
         assert!(scores["text_offset"][i].as_u64().unwrap() <= length, "{choice}");
     }
     // A tool without parameters takes none.
@@ -426,7 +512,8 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let answer = server.good("/v1/chat/completions", &body).json();
     let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!((&call["name"], &call["arguments"]), (&json!("ping"), &json!("{}")), "{answer}");
-    // A call that is cut shows no mark of calls, whole or streamed, cut by its length or by a stop text.
+    // A call that is cut shows no mark of calls, whole or streamed, cut by its length or by a stop
+    // text.
     let digits = "0123456789 ".repeat(6);
     let run = json!([tool("run", json!({ "cmd": { "const": digits } }), false)]);
     for cut in [json!({ "max_tokens": 40 }), json!({ "max_tokens": 200, "stop": "789 0" })] {
@@ -441,33 +528,43 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
         }
         body["stream"] = true.into();
         let events = server.good("/v1/chat/completions", &body).events();
-        let said: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
+        let said: String =
+            events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!(said, "");
     }
     // Schemas of pydantic and zod, in each place that takes one.
-    let schemas: Value = serde_json::from_str(include_str!("../../tests/data/field/schemas.json")).unwrap();
+    let schemas: Value =
+        serde_json::from_str(include_str!("../../tests/data/field/schemas.json")).unwrap();
     for (name, schema) in schemas.as_object().unwrap().iter().filter(|(name, _)| *name != "about") {
-        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
-        server.good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
-        let tools = json!([{ "type": "function", "function": { "name": "f", "parameters": schema } }]);
+        let format =
+            json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        server.good(
+            "/v1/chat/completions",
+            &chat(json!({ "max_tokens": 2, "response_format": format })),
+        );
+        let tools =
+            json!([{ "type": "function", "function": { "name": "f", "parameters": schema } }]);
         let body = chat(json!({ "max_tokens": 2, "tools": tools, "tool_choice": "required" }));
         server.good("/v1/chat/completions", &body);
-        let body =
-            json!({ "prompt": name, "raw": true, "format": schema, "stream": false, "options": { "num_predict": 2 } });
+        let body = json!({ "prompt": name, "raw": true, "format": schema, "stream": false, "options": { "num_predict": 2 } });
         server.good("/api/generate", &body);
     }
     // 500 optional integers.
     let many: serde_json::Map<String, Value> =
         (0..500).map(|i| (format!("p{i}"), json!({ "type": "integer" }))).collect();
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "type": "object", "properties": many } } });
-    server.good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
+    server
+        .good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
     // The same seed: cold, then twice with the beginning cached.
     let body = json!({
         "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. Please." }],
         "max_tokens": 24, "seed": 5
     });
     let said: Vec<Value> = (0..3)
-        .map(|_| server.good("/v1/chat/completions", &body).json()["choices"][0]["message"]["content"].clone())
+        .map(|_| {
+            server.good("/v1/chat/completions", &body).json()["choices"][0]["message"]["content"]
+                .clone()
+        })
         .collect();
     assert!(said[0] == said[1] && said[1] == said[2], "{said:?}");
 }

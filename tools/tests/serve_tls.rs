@@ -1,5 +1,5 @@
-//! `kjit serve` behind a certificate: curl trusts it, whoever does not speak TLS or says nothing holds up
-//! nobody.
+//! `kjit serve` behind a certificate: curl trusts it, whoever does not speak TLS or says nothing
+//! holds up nobody.
 
 #[path = "support/served.rs"]
 mod served;
@@ -40,13 +40,17 @@ fn curl_speaks_tls_and_what_does_not_is_left() {
             .unwrap();
         (
             output.status.success(),
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),
+            String::from_utf8_lossy(&output.stdout).into_owned()
+                + &String::from_utf8_lossy(&output.stderr),
         )
     };
     let trust = ["--cacert", cert.as_str()];
     let start = Instant::now();
     assert_eq!(curl("/health", &trust), (true, "{\"status\":\"ok\"}".to_owned()));
-    assert_eq!(curl("/health", &[&trust[..], &["--tls-max", "1.2"]].concat()).1, "{\"status\":\"ok\"}");
+    assert_eq!(
+        curl("/health", &[&trust[..], &["--tls-max", "1.2"]].concat()).1,
+        "{\"status\":\"ok\"}"
+    );
     assert!(start.elapsed() < Duration::from_secs(8), "nobody waits for those that say nothing");
     let body = r#"{"prompt": "The sky is", "max_tokens": 5, "stream": true}"#;
     let (good, said) = curl("/v1/completions", &[&trust[..], &["-d", body]].concat());
@@ -81,7 +85,11 @@ fn a_certificate_that_is_none_is_a_line() {
     }
     let gone = dir.path().join("none").display().to_string();
     let here = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    std::fs::write(&other, std::fs::read_to_string(&key).unwrap().replace("BEGIN PRIVATE", "BEGIN OTHER")).unwrap();
+    std::fs::write(
+        &other,
+        std::fs::read_to_string(&key).unwrap().replace("BEGIN PRIVATE", "BEGIN OTHER"),
+    )
+    .unwrap();
     let other = other.display().to_string();
     for (cert, key, says) in [
         (gone.as_str(), key.as_str(), gone.as_str()),

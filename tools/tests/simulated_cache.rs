@@ -1,9 +1,9 @@
-//! The cache as a user of the command meets it, on the simulated AMD device: from a pack where no compiler
-//! can be found, several cards in one machine, many processes at once, an install directory that nobody may
-//! write, a driver that is too old.
+//! The cache as a user of the command meets it, on the simulated AMD device: from a pack where no
+//! compiler can be found, several cards in one machine, many processes at once, an install
+//! directory that nobody may write, a driver that is too old.
 //!
-//! The simulated driver's compiler writes code objects with a note and symbols; what runs is the same source,
-//! compiled for the CPU.
+//! The simulated driver's compiler writes code objects with a note and symbols; what runs is the
+//! same source, compiled for the CPU.
 
 #[path = "support/machine.rs"]
 mod machine;
@@ -25,7 +25,16 @@ fn packed(dir: &Path, arch: &str) -> PathBuf {
     let pack = dir.join(format!("{arch}.kjitpack"));
     assert!(document(&maker.warm(arch))["compiled"].as_u64().unwrap() > 10);
     let model = model(MODEL);
-    let args = ["cache", "export", "--model", model.to_str().unwrap(), "--arch", arch, "-o", pack.to_str().unwrap()];
+    let args = [
+        "cache",
+        "export",
+        "--model",
+        model.to_str().unwrap(),
+        "--arch",
+        arch,
+        "-o",
+        pack.to_str().unwrap(),
+    ];
     let output = maker.kjit(args.iter().chain(AS_RUN));
     assert!(output.status.success(), "{}", err(&output));
     pack
@@ -42,7 +51,10 @@ fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_th
 
     // Neither compiler nor pack: what is missing, and what to install.
     let line = failure(&server.run("rocm:0"));
-    assert!(line.contains("gfx1100") && line.contains("no-compiler") && line.contains("install"), "{line}");
+    assert!(
+        line.contains("gfx1100") && line.contains("no-compiler") && line.contains("install"),
+        "{line}"
+    );
 
     // Read in place, as a file and in a folder of packs.
     for packs in [pack.clone(), dir.path().to_owned()] {
@@ -63,8 +75,20 @@ fn without_any_compiler_run_takes_every_kernel_from_a_pack_and_a_pack_without_th
 
     // A kernel that the pack's maker did not ask for.
     let model = model(MODEL);
-    let args =
-        ["run", model.to_str().unwrap(), "--raw", "-p", "x", "-n", "1", "--device", "rocm:0", "-c", "64", "--precise"];
+    let args = [
+        "run",
+        model.to_str().unwrap(),
+        "--raw",
+        "-p",
+        "x",
+        "-n",
+        "1",
+        "--device",
+        "rocm:0",
+        "-c",
+        "64",
+        "--precise",
+    ];
     let line = failure(&server.kjit(args));
     assert!(line.contains("has gfx1100, but not this kernel"), "{line}");
 
@@ -82,9 +106,15 @@ fn several_different_cards_in_one_machine_each_get_their_own_kernels_from_two_pa
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let packs = std::env::join_paths([packed(dir.path(), "gfx1100"), packed(dir.path(), "gfx942")]).unwrap();
-    let server = Machine { compilers: false, packs: Some(packs), ..Machine::new(BOTH, dir.path().join("server")) };
-    let runs: Vec<Value> = ["rocm:0", "rocm:1"].iter().map(|device| document(&server.run(device))).collect();
+    let packs = std::env::join_paths([packed(dir.path(), "gfx1100"), packed(dir.path(), "gfx942")])
+        .unwrap();
+    let server = Machine {
+        compilers: false,
+        packs: Some(packs),
+        ..Machine::new(BOTH, dir.path().join("server"))
+    };
+    let runs: Vec<Value> =
+        ["rocm:0", "rocm:1"].iter().map(|device| document(&server.run(device))).collect();
     for (doc, arch) in runs.iter().zip(["gfx1100", "gfx942"]) {
         assert!(doc["device"]["arch"].as_str().unwrap().starts_with(arch), "{doc}");
         assert_eq!(doc["kernels"]["compiled"], 0, "{doc}");
@@ -99,10 +129,16 @@ fn a_compile_that_a_pack_should_have_spared_is_said() {
     }
     let dir = tempfile::tempdir().unwrap();
     let pack = packed(dir.path(), "gfx1100");
-    let server = Machine { packs: Some(pack.clone().into()), ..Machine::new("gfx942", dir.path().join("server")) };
+    let server = Machine {
+        packs: Some(pack.clone().into()),
+        ..Machine::new("gfx942", dir.path().join("server"))
+    };
     let output = server.run("rocm:0");
     assert!(document(&output)["kernels"]["compiled"].as_u64().unwrap() > 0);
-    let want = format!("note: kernels are compiled here: the pack {} has gfx1100 and not gfx942", pack.display());
+    let want = format!(
+        "note: kernels are compiled here: the pack {} has gfx1100 and not gfx942",
+        pack.display()
+    );
     assert!(err(&output).contains(&want), "no '{want}' in {}", err(&output));
 }
 
@@ -121,7 +157,8 @@ fn sixteen_warm_processes_at_once_compile_every_kernel_once_between_them() {
     let count = |doc: &Value, what: &str| doc[what].as_u64().unwrap();
     let kernels = count(&docs[0], "compiled") + count(&docs[0], "cached");
     assert!(
-        docs.iter().all(|doc| count(doc, "compiled") + count(doc, "cached") == kernels && count(doc, "failed") == 0)
+        docs.iter().all(|doc| count(doc, "compiled") + count(doc, "cached") == kernels
+            && count(doc, "failed") == 0)
     );
     let compiled: u64 = docs.iter().map(|doc| count(doc, "compiled")).sum();
     assert_eq!(compiled, kernels, "some kernels were compiled twice, or none");
@@ -139,8 +176,14 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
     let bin = dir.path().join("bin");
     std::fs::create_dir(&bin).unwrap();
     let machine = Machine::new("", dir.path().join("never made"));
-    let library =
-        machine.command().get_envs().find(|(name, _)| *name == "KJIT_HIPRTC_LIBRARY").unwrap().1.unwrap().to_owned();
+    let library = machine
+        .command()
+        .get_envs()
+        .find(|(name, _)| *name == "KJIT_HIPRTC_LIBRARY")
+        .unwrap()
+        .1
+        .unwrap()
+        .to_owned();
     // By cp, as these files must not be open for writing here when another thread forks.
     for (from, to) in [
         (assert_cmd::cargo::cargo_bin("kjit").into_os_string(), "kjit"),
@@ -159,18 +202,26 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
         command.args(args).args(AS_RUN).env_clear().current_dir("/").uid(54_321).gid(54_321);
         // For the simulated compiler, which checks sources with the machine's.
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
-        command.env("KJIT_HIPRTC_LIBRARY", bin.join("libhipsim.so.6.2.0")).env("KJIT_HIPSIM_CLANG", "none");
+        command
+            .env("KJIT_HIPRTC_LIBRARY", bin.join("libhipsim.so.6.2.0"))
+            .env("KJIT_HIPSIM_CLANG", "none");
         command.env("KJIT_HIPSIM_DIR", dir.path().join("work"));
         command
     };
     let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/hipsim/kernel.h");
-    let readable = Command::new("cat").arg(header).uid(54_321).gid(54_321).stdout(std::process::Stdio::null()).status();
+    let readable = Command::new("cat")
+        .arg(header)
+        .uid(54_321)
+        .gid(54_321)
+        .stdout(std::process::Stdio::null())
+        .status();
     if !readable.unwrap().success() {
         eprintln!("SKIPPED: another user cannot read {header}, which the simulated compiler needs");
         return;
     }
     let path = bin.join("model.gguf");
-    let warm = ["warm", path.to_str().unwrap(), "--arch", "gfx1100", "--compiler", "hiprtc", "--json"];
+    let warm =
+        ["warm", path.to_str().unwrap(), "--arch", "gfx1100", "--compiler", "hiprtc", "--json"];
     let output = as_nobody(&warm).output().unwrap();
     let doc = not_kept(&output);
     assert!(doc["compiled"].as_u64().unwrap() > 10 && doc["failed"] == 0, "{doc}");
@@ -200,9 +251,10 @@ fn a_driver_that_refuses_newer_code_is_one_sentence_that_names_both_versions() {
     let dir = tempfile::tempdir().unwrap();
     let mut machine = Machine::new("gfx1100", dir.path().join("cache"));
     document(&machine.warm("gfx1100"));
-    // hipErrorNoBinaryForGpu, at every load; what the pre-warmed cache holds is set aside and compiled once
-    // more before.
-    machine.fail = Some((1..200).map(|n| format!("hipModuleLoadData:{n}:209")).collect::<Vec<_>>().join(","));
+    // hipErrorNoBinaryForGpu, at every load; what the pre-warmed cache holds is set aside and
+    // compiled once more before.
+    machine.fail =
+        Some((1..200).map(|n| format!("hipModuleLoadData:{n}:209")).collect::<Vec<_>>().join(","));
     let line = failure(&machine.run("rocm:0"));
     for word in ["the driver (6.2)", "does not take code made by hiprtc 6.2", "update the driver"] {
         assert!(line.contains(word), "{word}: {line}");

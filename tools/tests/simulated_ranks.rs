@@ -1,6 +1,6 @@
-//! `--split ranks`: processes with a simulated AMD device each, which RCCL's calls bring together: the tokens of one
-//! process with two devices, and of one device; what is said where a rank does not come, ends, hangs, or is given
-//! something else.
+//! `--split ranks`: processes with a simulated AMD device each, which RCCL's calls bring together:
+//! the tokens of one process with two devices, and of one device; what is said where a rank does
+//! not come, ends, hangs, or is given something else.
 
 mod support;
 
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use support::model;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-const PROMPT: &str = "Once upon a time there was a small engine that ran far behind all of the others of its line.";
+const PROMPT: &str =
+    "Once upon a time there was a small engine that ran far behind all of the others of its line.";
 
 fn setup(devices: &str) -> Setup {
     Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
@@ -46,7 +47,12 @@ fn plain(command: &str) -> Command {
 fn command(command: &str, context: &str) -> Command {
     let mut c = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
     c.arg("--cache-dir").arg(cache()).env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
-    c.arg(command).arg(model("tiny/tiny-llama-q8_0.gguf")).args(["-c", context, "--prefill-chunk", "16"]);
+    c.arg(command).arg(model("tiny/tiny-llama-q8_0.gguf")).args([
+        "-c",
+        context,
+        "--prefill-chunk",
+        "16",
+    ]);
     c.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     c
 }
@@ -115,17 +121,25 @@ fn two_ranks_say_what_one_process_says() {
         let start = Instant::now();
         let one = ids(&kjit("run").args(["--temp", "0", "--device", "rocm:0"]).output().unwrap());
         let mut together = kjit("run");
-        let together =
-            ids(&together.args(["--temp", "0", "--device", "rocm:0,rocm:1", "--split", "tensor"]).output().unwrap());
+        let together = ids(&together
+            .args(["--temp", "0", "--device", "rocm:0,rocm:1", "--split", "tensor"])
+            .output()
+            .unwrap());
         assert_eq!((one.len(), &together), (12, &one));
         let ranks = two("run", |_, c| with(c, &["--temp", "0"]));
         assert_eq!(ids(&ranks[0]), one);
         let said = text(&ranks[0].stderr);
-        assert!(said.contains("share 1 of 2 of layers 0 to") && said.contains("rank 0 of 2 by RANK"), "{said}");
+        assert!(
+            said.contains("share 1 of 2 of layers 0 to") && said.contains("rank 0 of 2 by RANK"),
+            "{said}"
+        );
         assert!(said.contains("library, version 2.18.5"), "{said}");
         // The others compute the same, and say nothing.
         assert!(ranks[1].status.success(), "{}", text(&ranks[1].stderr));
-        assert_eq!((text(&ranks[1].stdout), text(&ranks[1].stderr)), (String::new(), String::new()));
+        assert_eq!(
+            (text(&ranks[1].stdout), text(&ranks[1].stderr)),
+            (String::new(), String::new())
+        );
         // What a launcher hands to one of the ranks is nobody's prompt.
         let mut dash = plain("run");
         with(&mut dash, &["-p", "-"]);
@@ -135,8 +149,9 @@ fn two_ranks_say_what_one_process_says() {
         let drawn = two("run", |_, c| with(c, &["--temp", "1.5"]));
         assert_eq!(ids(&drawn[0]).len(), 12);
         assert!(drawn[1].status.success(), "{}", text(&drawn[1].stderr));
-        let scores =
-            |c: &mut Command| with(c, &["--json", "--top", "3", "--ids", "3,1,4,1,5,9,2,6,5,3,5,8,9,7,9,3,2,3,8"]);
+        let scores = |c: &mut Command| {
+            with(c, &["--json", "--top", "3", "--ids", "3,1,4,1,5,9,2,6,5,3,5,8,9,7,9,3,2,3,8"])
+        };
         let ranks = two("logits", |_, c| scores(c));
         let mut both = kjit("logits");
         scores(&mut both);
@@ -174,7 +189,9 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         });
         for (rank, output) in hangs.iter().enumerate() {
             let why = error(output);
-            let found = ["waited longer than 4 s for the other ranks", "has ended"].iter().any(|s| why.contains(s));
+            let found = ["waited longer than 4 s for the other ranks", "has ended"]
+                .iter()
+                .any(|s| why.contains(s));
             assert!(found && why.contains(&format!("rank {rank} on rocm:0")), "{why}");
         }
         assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
@@ -183,10 +200,12 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         other.args(["-p", &PROMPT.replace("engine", "enginf")]);
         for (rank, output) in both([kjit("run"), other], |_, c| greedy(c)).iter().enumerate() {
             let why = error(output);
-            let said = ["rank 1 was given another prompt", "has ended"].iter().any(|s| why.contains(s));
+            let said =
+                ["rank 1 was given another prompt", "has ended"].iter().any(|s| why.contains(s));
             assert!(said && (rank > 0 || why.contains("given another")), "{rank}: {why}");
         }
-        // One piece, whose scores are there before ranks hear of each other: they are not handed out.
+        // One piece, whose scores are there before ranks hear of each other: they are not handed
+        // out.
         let scores = |ids: &'static str| {
             let mut c = kjit("logits");
             with(&mut c, &["--json", "--ids", ids]);
@@ -195,11 +214,20 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
         assert!(why.contains("rank 1 was given another prompt"), "{why}");
         // The same prompt, and numbers of its own; or another text that ends the answer.
-        let seeds = two("run", |rank, c| with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }]));
-        let stops = two("run", |rank, c| with(c, &["--temp", "0", "--stop", if rank == 0 { "x" } else { "y" }]));
+        let seeds = two("run", |rank, c| {
+            with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }])
+        });
+        let stops = two("run", |rank, c| {
+            with(c, &["--temp", "0", "--stop", if rank == 0 { "x" } else { "y" }])
+        });
         for output in [&seeds[0], &stops[0]] {
             let why = error(output);
-            assert!(why.contains("rank 1 was given another prompt, -n or --stop, or other tokens or options"), "{why}");
+            assert!(
+                why.contains(
+                    "rank 1 was given another prompt, -n or --stop, or other tokens or options"
+                ),
+                "{why}"
+            );
         }
     });
 }
@@ -217,12 +245,19 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
         };
         let start = Instant::now();
         let missing = alone(&|_| {});
-        assert!(missing.contains("rank 1 did not come to 127.0.0.1:") && missing.contains("within 2 s"), "{missing}");
+        assert!(
+            missing.contains("rank 1 did not come to 127.0.0.1:") && missing.contains("within 2 s"),
+            "{missing}"
+        );
         let late = alone(&|c| var(c, "RANK", "1"));
         assert!(late.contains("rank 0 did not listen at 127.0.0.1:"), "{late}");
         assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
         let none = alone(&|c| var(c, "KJIT_RCCL_LIBRARY", "/nowhere/librccl.so.1"));
-        assert!(none.contains("RCCL (librccl.so.1) not found") && none.contains("/nowhere/librccl.so.1"), "{none}");
+        assert!(
+            none.contains("RCCL (librccl.so.1) not found")
+                && none.contains("/nowhere/librccl.so.1"),
+            "{none}"
+        );
         assert!(none.contains("install ROCm's package rccl"), "{none}");
         for version in ["2708", "4242424"] {
             let old = alone(&|c| var(c, "KJIT_HIPSIM_RCCL", &format!("version:{version}")));
@@ -233,9 +268,14 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
         let several = alone(&|c| with(c, &["--device", "rocm:0,rocm:1"]));
         assert!(several.contains("each process has one GPU"), "{several}");
         // Ranks that are there, and do not fit together.
-        let differ = two("run", |rank, c| with(c, &["--kv-type", if rank == 0 { "f16" } else { "q8_0" }]));
+        let differ =
+            two("run", |rank, c| with(c, &["--kv-type", if rank == 0 { "f16" } else { "q8_0" }]));
         for (rank, output) in differ.iter().enumerate() {
-            assert!(error(output).contains("rank 1 has another options than rank 0"), "{rank}: {}", error(output));
+            assert!(
+                error(output).contains("rank 1 has another options than rank 0"),
+                "{rank}: {}",
+                error(output)
+            );
         }
         let mut serve = kjit("serve");
         rank(&mut serve, 0, 2, &port());
@@ -261,8 +301,10 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
             let mut stdout = started[0].stdout.take().unwrap();
             let mut begin = [0u8; 4];
             if let Err(e) = stdout.read_exact(&mut begin) {
-                let said: Vec<String> =
-                    started.into_iter().map(|c| text(&c.wait_with_output().unwrap().stderr)).collect();
+                let said: Vec<String> = started
+                    .into_iter()
+                    .map(|c| text(&c.wait_with_output().unwrap().stderr))
+                    .collect();
                 panic!("{e}: {said:?}");
             }
             let start = Instant::now();
@@ -271,8 +313,11 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
                 assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
             }
             // Who reads, as launchers do.
-            let reader = std::thread::spawn(move || std::io::copy(&mut stdout, &mut std::io::sink()).unwrap());
-            let all: Vec<Output> = started.into_iter().map(|c| c.wait_with_output().unwrap()).collect();
+            let reader = std::thread::spawn(move || {
+                std::io::copy(&mut stdout, &mut std::io::sink()).unwrap()
+            });
+            let all: Vec<Output> =
+                started.into_iter().map(|c| c.wait_with_output().unwrap()).collect();
             assert!(reader.join().unwrap() < 300, "it was not interrupted");
             (all, start.elapsed())
         };
@@ -286,7 +331,10 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
                     false => (1, format!("error: rank {i} on rocm:0: rank {} has ended", 1 - i)),
                 };
                 assert_eq!(output.status.code(), Some(code), "SIGINT at {at:?}, rank {i}: {said}");
-                assert!(lines.len() == 1 && lines[0].contains(&words), "SIGINT at {at:?}, rank {i}: {said}");
+                assert!(
+                    lines.len() == 1 && lines[0].contains(&words),
+                    "SIGINT at {at:?}, rank {i}: {said}"
+                );
             }
             assert!(took < Duration::from_secs(20), "SIGINT at {at:?}: {took:?}");
         }

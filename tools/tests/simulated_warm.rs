@@ -1,9 +1,9 @@
-//! `kjit warm MODEL` compiles exactly what `kjit run MODEL` asks for: shown for every small model of the
-//! tests, on a simulated AMD device, by running them from the warmed cache on a machine where no compiler can
-//! be found.
+//! `kjit warm MODEL` compiles exactly what `kjit run MODEL` asks for: shown for every small model
+//! of the tests, on a simulated AMD device, by running them from the warmed cache on a machine
+//! where no compiler can be found.
 //!
-//! Each card gets a sixth of the models in every run (`KJIT_WARM_ALL=1`: a third, so that they get all of them);
-//! cards differ in kind: waves of 32 and of 64, with matrix units and without.
+//! Each card gets a sixth of the models in every run (`KJIT_WARM_ALL=1`: a third, so that they get
+//! all of them); cards differ in kind: waves of 32 and of 64, with matrix units and without.
 
 #[path = "support/machine.rs"]
 mod machine;
@@ -21,13 +21,15 @@ fn models() -> Vec<&'static str> {
     GOLDEN.lines().filter_map(|line| line.split_whitespace().nth(1)).collect()
 }
 
-/// Warms with `setup` as on a machine without a card, then runs with it as on one without a compiler.
+/// Warms with `setup` as on a machine without a card, then runs with it as on one without a
+/// compiler.
 fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
     let path = model(name);
     let path = path.to_str().unwrap();
     let laptop = Machine::new("", dir.join("cache"));
     let start = Instant::now();
-    let warm = laptop.kjit(["warm", path, "--arch", arch, "--compiler", "hiprtc", "--json"].iter().chain(setup));
+    let warm = laptop
+        .kjit(["warm", path, "--arch", arch, "--compiler", "hiprtc", "--json"].iter().chain(setup));
     let warm = document(&warm);
     let of = |what: &str| warm[what].as_u64().unwrap();
     assert_eq!(of("failed"), 0, "{warm}");
@@ -35,17 +37,22 @@ fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
 
     let server = Machine { compilers: false, ..Machine::new(arch, dir.join("cache")) };
     let start = Instant::now();
-    let args = ["run", path, "--raw", "-p", "ab", "-n", "1", "--temp", "0", "--json", "--device", "rocm:0"];
+    let args = [
+        "run", path, "--raw", "-p", "ab", "-n", "1", "--temp", "0", "--json", "--device", "rocm:0",
+    ];
     let run = document(&server.kjit(args.iter().chain(setup)));
     let what = format!("{name} on {arch} {setup:?}");
     assert_eq!(run["kernels"]["compiled"], 0, "{what}: {run}");
     let (all, new) = (of("compiled") + of("cached"), of("compiled"));
-    // Exactly its kernels: neither one too few nor one too many. A mixture has two kernels in the source of
-    // another, and looks that up twice.
+    // Exactly its kernels: neither one too few nor one too many. A mixture has two kernels in the
+    // source of another, and looks that up twice.
     let twice = if name.contains("moe") { 2 } else { 0 };
     assert_eq!(run["kernels"]["cached"], all + twice, "{what}: {run}");
     assert_eq!(run["generated_tokens"], 1, "{what}: {run}");
-    eprintln!("{what}: {all} kernels, {new} of them new, warmed in {warmed:.1?}, run in {:.1?}", start.elapsed());
+    eprintln!(
+        "{what}: {all} kernels, {new} of them new, warmed in {warmed:.1?}, run in {:.1?}",
+        start.elapsed()
+    );
 }
 
 fn some_of_all(test: &str, arch: &'static str, first: usize) {
@@ -116,7 +123,10 @@ fn warm_for_sequences_compiles_what_decoding_so_many_side_by_side_asks_for() {
     };
     let server = Machine { compilers: false, ..Machine::new("gfx1100", dir.path().join("cache")) };
     let bench = || {
-        let args = ["bench", path, "--device", "rocm:0", "-b", "1,2", "-n", "2", "-d", "1", "-r", "1", "-o", "json"];
+        let args = [
+            "bench", path, "--device", "rocm:0", "-b", "1,2", "-n", "2", "-d", "1", "-r", "1",
+            "-o", "json",
+        ];
         server.kjit(args)
     };
     assert!(warm(&[]) > 10);

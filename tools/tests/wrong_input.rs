@@ -1,4 +1,5 @@
-//! Wrong input gets one clear line and the right exit code: 1 for what cannot be done, 2 for wrong usage.
+//! Wrong input gets one clear line and the right exit code: 1 for what cannot be done, 2 for wrong
+//! usage.
 
 mod support;
 
@@ -16,7 +17,11 @@ fn what_is_no_model_is_refused_by_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let (empty, text) = (dir.path().join("empty.gguf"), dir.path().join("text.gguf"));
     fs::write(&empty, b"").unwrap();
-    fs::write(&text, b"This is a text file, and a rather long one, so that its length is no reason.\n").unwrap();
+    fs::write(
+        &text,
+        b"This is a text file, and a rather long one, so that its length is no reason.\n",
+    )
+    .unwrap();
     for path in [dir.path(), &empty, &text] {
         for command in [
             &["run", "-p", "x"][..],
@@ -36,7 +41,20 @@ fn a_truncated_model_is_refused_wherever_it_was_cut() {
     let bytes = fs::read(smollm2()).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cut.gguf");
-    for len in [3, 4, 8, 23, 24, 100, 5000, 1_500_000, 1_780_000, 1_785_664, bytes.len() / 2, bytes.len() - 1] {
+    for len in [
+        3,
+        4,
+        8,
+        23,
+        24,
+        100,
+        5000,
+        1_500_000,
+        1_780_000,
+        1_785_664,
+        bytes.len() / 2,
+        bytes.len() - 1,
+    ] {
         fs::write(&path, &bytes[..len]).unwrap();
         let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x"]), 1);
         assert!(line.contains("cut.gguf"), "{len} bytes: {line}");
@@ -58,12 +76,17 @@ fn a_byte_order_mark_and_blank_lines_are_no_input() {
         stdout(command.args(["--device", "cpu", "--temp", "0", "-n", "4", "-q"]))
     };
     let plain = file("plain.txt", b"Count to five.\nThen stop.\n");
-    assert_eq!(answer(&file("bom.txt", b"\xEF\xBB\xBFCount to five.\nThen stop.\n")), answer(&plain));
+    assert_eq!(
+        answer(&file("bom.txt", b"\xEF\xBB\xBFCount to five.\nThen stop.\n")),
+        answer(&plain)
+    );
     let utf16 = file("utf16.txt", b"\xFF\xFEa\0");
     let line = error_line(kjit().arg("run").arg(smollm2()).arg("-f").arg(&utf16), 1);
     assert!(line.contains("utf16.txt is UTF-16: save it as UTF-8"), "{line}");
     let lines = |command: &str, text: &str| {
-        stdout(kjit().arg(command).arg(smollm2()).arg("--jsonl").write_stdin(text.as_bytes().to_vec()))
+        stdout(
+            kjit().arg(command).arg(smollm2()).arg("--jsonl").write_stdin(text.as_bytes().to_vec()),
+        )
     };
     let chat = r#"[{"role":"user","content":"Hi"}]"#;
     for (command, line) in [("tokenize", "\"a\""), ("detokenize", "[64]"), ("template", chat)] {
@@ -72,7 +95,13 @@ fn a_byte_order_mark_and_blank_lines_are_no_input() {
     }
     let own = file("own.jinja", "\u{feff}{{ messages[0].content }}".as_bytes());
     let mut command = kjit();
-    command.arg("template").arg(smollm2()).arg("--jsonl").arg("--template").arg(own).write_stdin(chat);
+    command
+        .arg("template")
+        .arg(smollm2())
+        .arg("--jsonl")
+        .arg("--template")
+        .arg(own)
+        .write_stdin(chat);
     assert_eq!(stdout(&mut command), "\"Hi\"\n");
 }
 
@@ -92,9 +121,13 @@ fn more_threads_than_cores_are_warned_of() {
 
 #[test]
 fn ids_outside_the_vocabulary_are_named() {
-    let line = error_line(kjit().arg("logits").arg(smollm2()).args(["--ids", "1,49152", "--json"]), 1);
+    let line =
+        error_line(kjit().arg("logits").arg(smollm2()).args(["--ids", "1,49152", "--json"]), 1);
     assert!(line.contains("49152"), "{line}");
-    let line = error_line(kjit().arg("detokenize").arg(smollm2()).arg("--jsonl").write_stdin("[99999999]\n"), 1);
+    let line = error_line(
+        kjit().arg("detokenize").arg(smollm2()).arg("--jsonl").write_stdin("[99999999]\n"),
+        1,
+    );
     assert!(line.contains("99999999"), "{line}");
 }
 
@@ -136,13 +169,20 @@ fn values_that_a_flag_cannot_take_are_wrong_usage() {
 
 #[test]
 fn a_driver_that_kjit_has_not_is_refused_by_name() {
-    let output = kjit().args(["run", "m.gguf", "-p", "x", "--device", "metal"]).assert().code(2).get_output().clone();
+    let output = kjit()
+        .args(["run", "m.gguf", "-p", "x", "--device", "metal"])
+        .assert()
+        .code(2)
+        .get_output()
+        .clone();
     assert!(String::from_utf8_lossy(&output.stderr).contains("metal"));
 }
 
 #[test]
 fn lines_that_are_no_json_are_numbered() {
-    let line = error_after_output(kjit().arg("tokenize").arg(smollm2()).arg("--jsonl").write_stdin("\"a\"\nnope\n"));
+    let line = error_after_output(
+        kjit().arg("tokenize").arg(smollm2()).arg("--jsonl").write_stdin("\"a\"\nnope\n"),
+    );
     assert!(line.contains("line 2"), "{line}");
 }
 
@@ -150,9 +190,11 @@ fn lines_that_are_no_json_are_numbered() {
 fn dequant_names_an_unknown_format_and_a_partial_block() {
     let line = error_line(kjit().args(["dequant", "--type", "Q9_9", "--hex"]).write_stdin(""), 1);
     assert!(line.contains("Q9_9"), "{line}");
-    let line = error_line(kjit().args(["dequant", "--type", "Q8_0", "--hex"]).write_stdin("abcd\n"), 1);
+    let line =
+        error_line(kjit().args(["dequant", "--type", "Q8_0", "--hex"]).write_stdin("abcd\n"), 1);
     assert!(line.contains("Q8_0") && line.contains("34"), "{line}");
-    let line = error_line(kjit().args(["dequant", "--type", "Q8_0", "--hex"]).write_stdin("xyz\n"), 1);
+    let line =
+        error_line(kjit().args(["dequant", "--type", "Q8_0", "--hex"]).write_stdin("xyz\n"), 1);
     assert!(line.contains("line 1"), "{line}");
 }
 
@@ -196,7 +238,9 @@ fn a_vocabulary_alone_is_said_to_be_one() {
     // A header with one key, the architecture, and no tensor.
     let (key, value) = ("general.architecture", "llama");
     let number = |n: usize| (n as u64).to_le_bytes();
-    let mut bytes = [&b"GGUF\x03\0\0\0"[..], &number(0), &number(1), &number(key.len()), key.as_bytes()].concat();
+    let mut bytes =
+        [&b"GGUF\x03\0\0\0"[..], &number(0), &number(1), &number(key.len()), key.as_bytes()]
+            .concat();
     bytes.extend([&8u32.to_le_bytes()[..], &number(value.len()), value.as_bytes()].concat());
     fs::write(&path, bytes).unwrap();
     let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x"]), 1);
@@ -207,8 +251,11 @@ fn a_vocabulary_alone_is_said_to_be_one() {
 fn a_compiler_that_was_named_and_cannot_be_used_is_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let mut warm = kjit();
-    warm.args(["warm", "--arch", "gfx1201", "--cache-dir"]).arg(dir.path()).env("KJIT_CLANG", "/bin/true");
-    let line = String::from_utf8(warm.assert().failure().code(1).get_output().stderr.clone()).unwrap();
+    warm.args(["warm", "--arch", "gfx1201", "--cache-dir"])
+        .arg(dir.path())
+        .env("KJIT_CLANG", "/bin/true");
+    let line =
+        String::from_utf8(warm.assert().failure().code(1).get_output().stderr.clone()).unwrap();
     assert!(line.contains("true: it is no clang"), "{line}");
 }
 
@@ -221,13 +268,17 @@ fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
     // Behind the key: the type, the length, the text.
     let at = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 4;
     let room = usize::try_from(u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())).unwrap();
-    let doubled = "{% set s=namespace(x='a') %}{% for i in range(60) %}{% set s.x=s.x+s.x %}{% endfor %}";
+    let doubled =
+        "{% set s=namespace(x='a') %}{% for i in range(60) %}{% set s.x=s.x+s.x %}{% endfor %}";
     let endless = "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}";
     for (template, said) in [(doubled, "hold more than 64 MiB"), (endless, "out of fuel")] {
         bytes[at + 8..at + 8 + room].copy_from_slice(format!("{template:room$}").as_bytes());
         fs::write(&path, &bytes).unwrap();
         let mut c = kjit();
-        c.arg("template").arg(&path).arg("--jsonl").write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n");
+        c.arg("template")
+            .arg(&path)
+            .arg("--jsonl")
+            .write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n");
         let line = error_line(&mut c, 1);
         assert!(line.contains("chat template") && line.contains(said), "{line}");
         let line = error_line(kjit().arg("run").arg(&path).args(["-p", "x", "--device", "cpu"]), 1);
@@ -237,7 +288,9 @@ fn a_chat_template_that_takes_all_memory_or_time_is_an_error_and_no_signal() {
 
 #[test]
 fn an_empty_prompt_is_not_answered() {
-    for arguments in [&["-p", ""][..], &["-p", " \n"], &["--system", "Be brief."], &["--raw", "-p", ""]] {
+    for arguments in
+        [&["-p", ""][..], &["-p", " \n"], &["--system", "Be brief."], &["--raw", "-p", ""]]
+    {
         let line = error_line(kjit().arg("run").arg(smollm2()).args(arguments).write_stdin(""), 1);
         assert!(line.contains("the prompt is empty"), "{arguments:?}: {line}");
     }
@@ -250,7 +303,10 @@ fn a_measurement_of_nothing_or_of_more_than_there_is_room_for_is_refused() {
         (&["-p", "8", "-n", "4", "-d", "18446744073709551615"], "give a smaller -c"),
         (&["-p", "8", "-n", "4", "-c", "4"], "a context of 8 tokens"),
     ] {
-        let line = error_line(kjit().arg("bench").arg(smollm2()).args(["--device", "cpu"]).args(arguments), 1);
+        let line = error_line(
+            kjit().arg("bench").arg(smollm2()).args(["--device", "cpu"]).args(arguments),
+            1,
+        );
         assert!(line.contains(word), "{arguments:?}: {line}");
     }
 }
@@ -270,11 +326,15 @@ fn a_folder_that_is_no_bundle_is_said_to_be_none_and_a_reason_is_given_once() {
 fn a_missing_compiler_is_one_line_not_one_for_each_kernel() {
     let dir = tempfile::tempdir().unwrap();
     let mut warm = kjit();
-    warm.args(["warm", "--arch", "sm_90,sm_90", "--compiler", "hiprtc", "--cache-dir"]).arg(dir.path());
+    warm.args(["warm", "--arch", "sm_90,sm_90", "--compiler", "hiprtc", "--cache-dir"])
+        .arg(dir.path());
     let output = warm.assert().failure().code(1).get_output().clone();
     let text = String::from_utf8(output.stderr).unwrap();
     let errors: Vec<&str> = text.lines().filter(|l| l.starts_with("error")).collect();
-    assert!(matches!(errors.as_slice(), [one] if one.contains("sm_90") && one.contains("hiprtc")), "{text}");
+    assert!(
+        matches!(errors.as_slice(), [one] if one.contains("sm_90") && one.contains("hiprtc")),
+        "{text}"
+    );
 }
 
 #[test]
@@ -287,7 +347,10 @@ fn a_full_disk_under_stdout_is_named() {
         .output()
         .unwrap();
     let text = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(1) && text.starts_with("error: cannot write to stdout: "), "{text}");
+    assert!(
+        run.status.code() == Some(1) && text.starts_with("error: cannot write to stdout: "),
+        "{text}"
+    );
 }
 
 #[test]
@@ -313,7 +376,8 @@ fn a_vocabulary_that_is_not_as_large_as_the_embedding_is_refused() {
     let mut bytes = fs::read(smollm2()).unwrap();
     let key = b"tokenizer.ggml.tokens";
     let count = bytes.windows(key.len()).position(|w| w == key).unwrap() + key.len() + 8;
-    let number = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+    let number =
+        |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let tokens = number(&bytes, count);
     let (mut at, mut before) = (count + 8, 0);
     for _ in 1..tokens {
@@ -337,7 +401,12 @@ fn scores_that_are_no_numbers_are_an_error_and_no_answer() {
     let (path, text) = (dir.path().join("damaged.gguf"), dir.path().join("text.txt"));
     let doc: serde_json::Value =
         serde_json::from_str(&stdout(kjit().args(["inspect", "--json"]).arg(smollm2()))).unwrap();
-    let norm = doc["tensors"].as_array().unwrap().iter().find(|t| t["name"] == "output_norm.weight").unwrap();
+    let norm = doc["tensors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|t| t["name"] == "output_norm.weight")
+        .unwrap();
     let at = usize::try_from(norm["offset"].as_u64().unwrap()).unwrap();
     let mut bytes = fs::read(smollm2()).unwrap();
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
@@ -361,9 +430,18 @@ fn a_template_of_ones_own_is_used_and_one_that_cannot_be_read_is_named() {
     fs::write(&path, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}").unwrap();
     let mut c = kjit();
     c.arg("template").arg(smollm2()).args(["--jsonl", "--template"]).arg(&path);
-    let output = c.write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n").assert().success().get_output().clone();
+    let output = c
+        .write_stdin("[{\"role\":\"user\",\"content\":\"Hi\"}]\n")
+        .assert()
+        .success()
+        .get_output()
+        .clone();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "\"<user>Hi\"\n");
-    for (text, said) in [(&b"{% if %}"[..], "line 1"), (b"\xFF", "cannot be read"), (&[b'x'; (1 << 20) + 1], "1 MiB")] {
+    for (text, said) in [
+        (&b"{% if %}"[..], "line 1"),
+        (b"\xFF", "cannot be read"),
+        (&[b'x'; (1 << 20) + 1], "1 MiB"),
+    ] {
         fs::write(&path, text).unwrap();
         for command in [&["template", "--jsonl"][..], &["run", "-p", "x", "--device", "cpu"]] {
             let mut c = kjit();

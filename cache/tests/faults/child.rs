@@ -66,12 +66,19 @@ fn entry() {
             }
             get_or_make(&open(&dir), &dir, &name, Duration::from_millis(100));
         }
-        // Opens the cache and looks up what is there, by both keys, and what is not; between two marks.
+        // Opens the cache and looks up what is there, by both keys, and what is not; between two
+        // marks.
         "look" => {
             let _ = std::fs::File::open("/shim-start");
             let cache = open(&dir);
-            let found = [cache.get(&key(&name)), cache.find(key(&name).source(), Scope::Everywhere, |_| true)];
-            assert!(found.iter().flatten().all(|found| found.entry.payload() == payload(&name)) && found[0].is_some());
+            let found = [
+                cache.get(&key(&name)),
+                cache.find(key(&name).source(), Scope::Everywhere, |_| true),
+            ];
+            assert!(
+                found.iter().flatten().all(|found| found.entry.payload() == payload(&name))
+                    && found[0].is_some()
+            );
             assert!(cache.get(&key("never made")).is_none());
             let _ = std::fs::File::open("/shim-stop");
         }
@@ -87,7 +94,9 @@ fn entry() {
         }
         // Makes many keys, one after another, until it is killed.
         "many" => {
-            let cache = Cache::open(Config::for_app("kjit-fault").ignore_environment().dir(&dir).max_bytes(2_000_000));
+            let cache = Cache::open(
+                Config::for_app("kjit-fault").ignore_environment().dir(&dir).max_bytes(2_000_000),
+            );
             for count in 0.. {
                 get_or_make(&cache, &dir, &format!("many-{}", count % 200), Duration::ZERO);
             }

@@ -1,4 +1,5 @@
-//! File systems that are full, read-only, without locks, slow to show what is there, or lie about time.
+//! File systems that are full, read-only, without locks, slow to show what is there, or lie about
+//! time.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -7,8 +8,8 @@ use std::process::Command;
 use kjit_cache::{Artefact, BuildKey, Key, Origin, Scope, Warning};
 
 use crate::support::{
-    DEADLINE, NOBODY_AT_ALL, Shim, Tmpfs, artefact, assert_no_leftovers, child, entry_path, files_below, finish, key,
-    open, payload, scratch,
+    DEADLINE, NOBODY_AT_ALL, Shim, Tmpfs, artefact, assert_no_leftovers, child, entry_path,
+    files_below, finish, key, open, payload, scratch,
 };
 
 fn make(cache: &kjit_cache::Cache, name: &str) -> Origin {
@@ -31,7 +32,10 @@ fn clean_up_that_fails_with_ebusy_after_the_rename_changes_nothing() {
     let rules = format!("unlink:{}:0:-1:", libc::EBUSY);
     assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Made", "AGAIN Home"]);
     assert_says(&finish(child("make", &dir).shim(&rules)), &["ORIGIN Home"]);
-    assert_says(&finish(child("make", &dir).shim(&rules).env("FAULT_KEY", "other")), &["ORIGIN Made", "AGAIN Home"]);
+    assert_says(
+        &finish(child("make", &dir).shim(&rules).env("FAULT_KEY", "other")),
+        &["ORIGIN Made", "AGAIN Home"],
+    );
     // What could not be removed is swept when it can be.
     let report = open(&dir).verify();
     assert_eq!((report.good, report.bad), (2, Vec::new()));
@@ -65,7 +69,8 @@ fn a_reader_that_does_not_see_the_winners_file_yet_still_answers_right() {
     let build = key("k").digest().hex();
     for times in [1, 2, 3, 5, -1] {
         // The child checks every byte of what it gets.
-        let output = finish(child("make", &dir).shim(&format!("open:{}:0:{times}:={build}", libc::ENOENT)));
+        let output =
+            finish(child("make", &dir).shim(&format!("open:{}:0:{times}:={build}", libc::ENOENT)));
         let origin = if times == 1 { "ORIGIN Home" } else { "ORIGIN Made" };
         assert_says(&output, &[origin]);
     }
@@ -76,13 +81,15 @@ fn a_reader_that_does_not_see_the_winners_file_yet_still_answers_right() {
 #[test]
 fn a_file_system_without_locks_is_used_without_locks() {
     let scratch = scratch();
-    for (errno, name) in [(libc::ENOLCK, "nolck"), (libc::EOPNOTSUPP, "notsupp"), (libc::EIO, "io")] {
+    for (errno, name) in [(libc::ENOLCK, "nolck"), (libc::EOPNOTSUPP, "notsupp"), (libc::EIO, "io")]
+    {
         let dir = scratch.path().join(name);
         let rules = format!("flock:{errno}:0:-1:");
         let output = finish(child("make", &dir).shim(&rules));
         assert_says(&output, &["ORIGIN Made", "AGAIN Home", "WARNING NoLocks"]);
-        let many: Vec<_> =
-            (0..8).map(|_| child("make", &dir).env("FAULT_KEY", "x").shim(&rules).spawn().unwrap()).collect();
+        let many: Vec<_> = (0..8)
+            .map(|_| child("make", &dir).env("FAULT_KEY", "x").shim(&rules).spawn().unwrap())
+            .collect();
         for mut one in many {
             assert!(one.wait().unwrap().success());
         }
@@ -106,20 +113,28 @@ fn a_write_that_fails_leaves_nothing_half_written_and_the_program_goes_on() {
     for errno in [libc::ENOSPC, libc::EDQUOT, libc::EIO, libc::EXDEV] {
         for call in calls.into_iter().filter(|call| errno != libc::EXDEV || *call == "rename") {
             let dir = scratch.path().join(format!("{call}{errno}"));
-            let output = finish(child("make", &dir).shim(&format!("{call}:{errno}:0:-1:{}", where_met(call))));
+            let output = finish(
+                child("make", &dir).shim(&format!("{call}:{errno}:0:-1:{}", where_met(call))),
+            );
             assert_says(&output, &["ORIGIN Made", "AGAIN Memory", "WARNING NotWritable"]);
-            assert_eq!(output.matches("WARNING NotWritable").count(), 1, "{call} {errno}: {output}");
+            assert_eq!(
+                output.matches("WARNING NotWritable").count(),
+                1,
+                "{call} {errno}: {output}"
+            );
             assert!(!entry_path(&dir, &key("k")).exists(), "{call} {errno}");
             assert_no_leftovers(&dir);
             assert_eq!(make(&open(&dir), "k"), Origin::Made, "{call} {errno}");
             tried += 1;
         }
     }
-    eprintln!("FIGURE ENOSPC, EDQUOT, EIO, EXDEV out of each call that writes | {tried} faults | 0");
+    eprintln!(
+        "FIGURE ENOSPC, EDQUOT, EIO, EXDEV out of each call that writes | {tried} faults | 0"
+    );
 }
 
-/// EDQUOT as a used-up quota gives it, from the n-th call of each kind on, and in the middle of a write. No
-/// tmpfs with quotas is needed, which few kernels have.
+/// EDQUOT as a used-up quota gives it, from the n-th call of each kind on, and in the middle of a
+/// write. No tmpfs with quotas is needed, which few kernels have.
 #[test]
 fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_on() {
     let scratch = scratch();
@@ -131,7 +146,9 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
             let (errno, text) = (libc::EDQUOT, where_met(call));
             let rules = match call {
                 // The first write from there on is cut in half, the next fails.
-                "half" => format!("half:{errno}:{after}:-1:{text};write:{errno}:{}:-1:{text}", after + 1),
+                "half" => {
+                    format!("half:{errno}:{after}:-1:{text};write:{errno}:{}:-1:{text}", after + 1)
+                }
                 _ => format!("{call}:{errno}:{after}:-1:{text}"),
             };
             let output = finish(child("make", &dir).shim(&rules));
@@ -141,7 +158,11 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
             assert_says(&output, &[if kept { "AGAIN Home" } else { "AGAIN Memory" }]);
             assert_no_leftovers(&dir);
             let report = open(&dir).verify();
-            assert_eq!((report.good, report.bad), (1 + u64::from(kept), vec![]), "{rules}: {output}");
+            assert_eq!(
+                (report.good, report.bad),
+                (1 + u64::from(kept), vec![]),
+                "{rules}: {output}"
+            );
             assert_eq!(make(&open(&dir), "was there"), Origin::Home, "{rules}");
             if !kept {
                 assert_says(&output, &["WARNING NotWritable", "quota"]);
@@ -152,7 +173,8 @@ fn a_quota_used_up_at_any_call_leaves_nothing_half_written_and_the_program_goes_
         }
     }
     eprintln!(
-        "FIGURE EDQUOT from the first to the fifth call of a kind on, and in the middle of a write | {tried} points | 0"
+        "FIGURE EDQUOT from the first to the fifth call of a kind on, and in the middle of a \
+         write | {tried} points | 0"
     );
 }
 
@@ -162,12 +184,18 @@ fn a_full_disk_costs_the_cache_and_not_the_program() {
         let Some(disk) = Tmpfs::mount("size=128k,mode=700") else { return };
         let dir = disk.path().join("cache");
         let filler = vec![1; (32 - free_pages) * 4096];
-        std::fs::write(disk.path().join("filler"), &filler[..filler.len().saturating_sub(4096)]).unwrap();
+        std::fs::write(disk.path().join("filler"), &filler[..filler.len().saturating_sub(4096)])
+            .unwrap();
         let cache = open(&dir);
         let origins: Vec<Origin> = (0..4).map(|count| make(&cache, &format!("k{count}"))).collect();
         assert!(origins.iter().all(|origin| *origin == Origin::Made));
-        assert!(cache.warnings().iter().all(|warning| matches!(warning, Warning::NotWritable { .. })));
-        assert!(!cache.warnings().is_empty(), "four entries of 20 kB fitted into {free_pages} pages");
+        assert!(
+            cache.warnings().iter().all(|warning| matches!(warning, Warning::NotWritable { .. }))
+        );
+        assert!(
+            !cache.warnings().is_empty(),
+            "four entries of 20 kB fitted into {free_pages} pages"
+        );
         assert_no_leftovers(&dir);
         for count in 0..4 {
             assert!(matches!(make(&cache, &format!("k{count}")), Origin::Home | Origin::Memory));
@@ -185,7 +213,9 @@ fn a_full_disk_costs_the_cache_and_not_the_program() {
 #[test]
 fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
     for inodes in 2..14 {
-        let Some(disk) = Tmpfs::mount(&format!("size=1m,nr_inodes={inodes},mode=700")) else { return };
+        let Some(disk) = Tmpfs::mount(&format!("size=1m,nr_inodes={inodes},mode=700")) else {
+            return;
+        };
         let dir = disk.path().join("cache");
         let cache = open(&dir);
         for count in 0..6 {
@@ -201,16 +231,17 @@ fn a_file_system_out_of_inodes_costs_the_cache_and_not_the_program() {
     eprintln!("FIGURE a disk out of inodes, inode by inode | 12 disks | 0");
 }
 
-/// A quota of the system's own, where its tmpfs has them (Linux 6.6 and later, if built so). The faults
-/// EDQUOT brings are tried with the preloaded shim above in any case.
+/// A quota of the system's own, where its tmpfs has them (Linux 6.6 and later, if built so). The
+/// faults EDQUOT brings are tried with the preloaded shim above in any case.
 #[test]
 fn a_quota_that_is_used_up_costs_the_cache_and_not_the_program() {
     if !crate::support::is_root() {
         return;
     }
     for (blocks, inodes) in [(48, 100), (100, 9), (100, 12), (4, 100)] {
-        let options =
-            format!("size=4m,mode=777,usrquota,usrquota_block_hardlimit={blocks}k,usrquota_inode_hardlimit={inodes}");
+        let options = format!(
+            "size=4m,mode=777,usrquota,usrquota_block_hardlimit={blocks}k,usrquota_inode_hardlimit={inodes}"
+        );
         let Some(disk) = Tmpfs::mount(&options) else { return };
         let scratch = scratch();
         let dir = disk.path().join("cache");
@@ -246,7 +277,8 @@ fn opening_and_looking_up_make_at_most_one_call_more_among_20000_entries_than_am
     }
     let (few, many) = (calls(&small), calls(&large));
     eprintln!(
-        "FIGURE system calls of opening and three look-ups, among 1 and among 20,001 entries | {few} and {many} | –"
+        "FIGURE system calls of opening and three look-ups, among 1 and among 20,001 entries | \
+         {few} and {many} | –"
     );
     // The one: the folder of 256 in which the key that was never made would be is there.
     assert!((10..100).contains(&few) && (few..=few + 1).contains(&many), "{few} and {many} calls");
@@ -272,7 +304,11 @@ fn a_read_only_file_system_is_read_and_what_is_new_stays_in_memory() {
     assert_eq!(make(&cache, "new"), Origin::Made);
     assert_eq!(make(&cache, "new"), Origin::Memory);
     assert_eq!(make(&cache, "newer"), Origin::Made);
-    assert!(matches!(cache.warnings().as_slice(), [Warning::NotWritable { .. }]), "{:?}", cache.warnings());
+    assert!(
+        matches!(cache.warnings().as_slice(), [Warning::NotWritable { .. }]),
+        "{:?}",
+        cache.warnings()
+    );
     // A load failure must not bring the same bytes back, though nothing can be removed.
     cache.quarantine(&key("old"));
     assert!(cache.get(&key("old")).is_none());
@@ -286,7 +322,13 @@ fn a_cache_removed_while_it_is_open_is_made_again() {
     let dir = scratch.path().join("cache");
     let cache = open(&dir);
     make(&cache, "k");
-    for removed in [dir.clone(), dir.join("v1"), dir.join("v1/e"), dir.join("v1/locks"), dir.join("v1/journal")] {
+    for removed in [
+        dir.clone(),
+        dir.join("v1"),
+        dir.join("v1/e"),
+        dir.join("v1/locks"),
+        dir.join("v1/journal"),
+    ] {
         if removed.is_dir() {
             std::fs::remove_dir_all(&removed).unwrap();
         } else {
@@ -311,7 +353,9 @@ fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest()
     let dir = scratch.path().join("cache");
     let source = Key::builder("fault").content("source", "clock").finish();
     let years = 365 * 86_400;
-    for (maker, clock) in [("first", 0), ("second", 30 * years), ("third", -20 * years), ("fourth", 0)] {
+    for (maker, clock) in
+        [("first", 0), ("second", 30 * years), ("third", -20 * years), ("fourth", 0)]
+    {
         put_with_clock(&dir, maker, clock);
         let far = std::time::UNIX_EPOCH + std::time::Duration::from_secs(86_400);
         for path in files_below(&dir) {
@@ -322,7 +366,10 @@ fn with_clocks_going_backwards_and_lying_mtimes_the_newest_build_is_the_newest()
     }
     // Newest under a clock that no build was made by, all the same.
     put_with_clock(&dir, "fifth", -years);
-    assert_eq!(open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap().entry.payload(), b"fifth");
+    assert_eq!(
+        open(&dir).find(&source, Scope::Everywhere, |_| true).unwrap().entry.payload(),
+        b"fifth"
+    );
 }
 
 /// What the mode "put" does: a build of one source by the maker of that name.

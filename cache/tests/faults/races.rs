@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use kjit_cache::{Cache, Config, Origin, Warning};
 
 use crate::support::{
-    DEADLINE, Killed, artefact, assert_no_leftovers, child, finish, key, open, payload, scratch, wait_for,
+    DEADLINE, Killed, artefact, assert_no_leftovers, child, finish, key, open, payload, scratch,
+    wait_for,
 };
 
 fn times_made(dir: &Path) -> usize {
@@ -22,8 +23,9 @@ fn sixty_four_processes_racing_for_a_cold_key_make_it_once() {
     let scratch = scratch();
     for round in 0..3 {
         let dir = scratch.path().join(format!("cache{round}"));
-        let mut racers: Vec<Killed> =
-            (0..64).map(|_| Killed(child("race", &dir).stdout(Stdio::null()).spawn().unwrap())).collect();
+        let mut racers: Vec<Killed> = (0..64)
+            .map(|_| Killed(child("race", &dir).stdout(Stdio::null()).spawn().unwrap()))
+            .collect();
         std::fs::write(dir.with_extension("gate"), "go").unwrap();
         for racer in &mut racers {
             assert!(racer.0.wait().unwrap().success());
@@ -31,7 +33,9 @@ fn sixty_four_processes_racing_for_a_cold_key_make_it_once() {
         assert_eq!(times_made(&dir), 1, "round {round}");
         assert_no_leftovers(&dir);
     }
-    eprintln!("FIGURE 64 processes racing for one cold key, 3 rounds | 192 processes, made 3 times | 0");
+    eprintln!(
+        "FIGURE 64 processes racing for one cold key, 3 rounds | 192 processes, made 3 times | 0"
+    );
 }
 
 #[test]
@@ -44,13 +48,19 @@ fn a_lock_held_by_a_stopped_process_is_waited_for_until_the_deadline_and_no_long
     let cache = open(&dir);
     let start = Instant::now();
     let deadline = Duration::from_millis(400);
-    let found = cache.get_or_make::<Infallible, _>(&key("k"), deadline, || Ok(artefact("k"))).unwrap();
+    let found =
+        cache.get_or_make::<Infallible, _>(&key("k"), deadline, || Ok(artefact("k"))).unwrap();
     assert_eq!(found.origin, Origin::Made);
     assert!(start.elapsed() >= deadline, "it did not wait");
     assert!(start.elapsed() < deadline * 10, "it waited for {:?}", start.elapsed());
-    assert!(matches!(cache.warnings().as_slice(), [Warning::LockTimeout { .. }]), "{:?}", cache.warnings());
+    assert!(
+        matches!(cache.warnings().as_slice(), [Warning::LockTimeout { .. }]),
+        "{:?}",
+        cache.warnings()
+    );
     // Published all the same: the next one does not wait at all.
-    let again = open(&dir).get_or_make::<Infallible, _>(&key("k"), DEADLINE, || unreachable!()).unwrap();
+    let again =
+        open(&dir).get_or_make::<Infallible, _>(&key("k"), DEADLINE, || unreachable!()).unwrap();
     assert_eq!((again.origin, again.entry.payload()), (Origin::Home, &payload("k")[..]));
 }
 
@@ -63,7 +73,9 @@ fn a_maker_that_is_killed_frees_its_key_for_those_who_wait() {
     let cache = open(&dir);
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            let found = cache.get_or_make::<Infallible, _>(&key("k"), DEADLINE, || Ok(artefact("k"))).unwrap();
+            let found = cache
+                .get_or_make::<Infallible, _>(&key("k"), DEADLINE, || Ok(artefact("k")))
+                .unwrap();
             (found.origin, Instant::now())
         });
         std::thread::sleep(Duration::from_millis(100));
@@ -94,26 +106,30 @@ fn a_winner_whose_file_shows_only_after_its_lock_is_free_is_not_made_twice() {
         lock.lock().unwrap();
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let found = waiter.get_or_make::<Infallible, _>(&key(&name), DEADLINE, || Ok(artefact(&name)));
+                let found = waiter
+                    .get_or_make::<Infallible, _>(&key(&name), DEADLINE, || Ok(artefact(&name)));
                 found.unwrap().origin == Origin::Made
             });
             std::thread::sleep(Duration::from_millis(30));
             std::fs::remove_file(&path).unwrap();
             lock.unlock().unwrap();
-            // What NFS does: the lock is free, and the file that was renamed before shows 12 ms later.
+            // What NFS does: the lock is free, and the file that was renamed before shows 12 ms
+            // later.
             std::thread::sleep(Duration::from_millis(12));
             winner.put(&key(&name), &artefact(&name));
             made += u32::from(waiting.join().unwrap());
         });
     }
-    // A machine that stalls for longer than the waiter looks may lose a round; without looking it loses most.
+    // A machine that stalls for longer than the waiter looks may lose a round; without looking it
+    // loses most.
     assert!(made <= 3, "made twice in {made} of 10 rounds");
 }
 
 #[test]
 fn one_hundred_and_twenty_eight_threads_use_one_cache_while_it_evicts_and_quarantines() {
     let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-    let config = Config::for_app("kjit-fault").ignore_environment().dir(scratch.path()).max_bytes(500_000);
+    let config =
+        Config::for_app("kjit-fault").ignore_environment().dir(scratch.path()).max_bytes(500_000);
     let cache = Cache::open(config);
     std::thread::scope(|scope| {
         for thread in 0..128u64 {
@@ -122,7 +138,9 @@ fn one_hundred_and_twenty_eight_threads_use_one_cache_while_it_evicts_and_quaran
                 for step in 0..60 {
                     let number = (thread * 31 + step * 17) % 40;
                     let name = format!("shared-{number}");
-                    let found = cache.get_or_make::<Infallible, _>(&key(&name), DEADLINE, || Ok(artefact(&name)));
+                    let found = cache.get_or_make::<Infallible, _>(&key(&name), DEADLINE, || {
+                        Ok(artefact(&name))
+                    });
                     assert_eq!(found.unwrap().entry.payload(), payload(&name));
                     if step == 30 && thread % 32 == 0 {
                         cache.quarantine(&key(&name));
@@ -147,17 +165,21 @@ fn a_cache_that_was_used_before_a_fork_works_on_both_sides_of_it() {
 pub fn use_fork_and_use(dir: &Path) {
     let cache = open(dir);
     let use_it = |name: &str| {
-        let found = cache.get_or_make::<Infallible, _>(&key(name), DEADLINE, || Ok(artefact(name))).unwrap();
+        let found = cache
+            .get_or_make::<Infallible, _>(&key(name), DEADLINE, || Ok(artefact(name)))
+            .unwrap();
         found.entry.payload() == payload(name)
     };
     assert!(use_it("before"));
-    // SAFETY: the child side calls nothing but the cache and _exit, on the one thread that it has; no other
-    // thread of this process holds a lock that it could need.
+    // SAFETY: the child side calls nothing but the cache and _exit, on the one thread that it has;
+    // no other thread of this process holds a lock that it could need.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     let mut good = true;
     for round in 0..50 {
-        good &= use_it("before") && use_it(&format!("both-{round}")) && use_it(&format!("{}-{round}", pid == 0));
+        good &= use_it("before")
+            && use_it(&format!("both-{round}"))
+            && use_it(&format!("{}-{round}", pid == 0));
     }
     if pid == 0 {
         // SAFETY: ends the forked side without running what belongs to the other.

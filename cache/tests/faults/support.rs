@@ -52,7 +52,11 @@ pub fn child(mode: &str, dir: &Path) -> Command {
 pub fn child_of(exe: &Path, mode: &str, dir: &Path) -> Command {
     let mut command = Command::new(exe);
     command.args(["child::entry", "--exact", "--ignored", "--nocapture", "--test-threads=1", "-q"]);
-    command.env("FAULT_MODE", mode).env("FAULT_DIR", dir).env("FAULT_KEY", "k").stdin(Stdio::null());
+    command
+        .env("FAULT_MODE", mode)
+        .env("FAULT_DIR", dir)
+        .env("FAULT_KEY", "k")
+        .stdin(Stdio::null());
     command
 }
 
@@ -91,9 +95,17 @@ fn shim_path() -> &'static Path {
         let path = dir.path().join("shim.so");
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/faults/shim.c");
         // Whoever can link a Rust program has `cc`.
-        let status =
-            Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&path).arg(&source).arg("-ldl").status();
-        assert!(status.expect("cc must be there").success(), "cc could not build {}", source.display());
+        let status = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&path)
+            .arg(&source)
+            .arg("-ldl")
+            .status();
+        assert!(
+            status.expect("cc must be there").success(),
+            "cc could not build {}",
+            source.display()
+        );
         (dir, path)
     });
     path
@@ -120,8 +132,8 @@ impl Drop for Killed {
 
 impl Killed {
     pub fn signal(&self, signal: i32) {
-        // SAFETY: kill takes two numbers; the process is our child and not yet waited for, so its id is its
-        // own.
+        // SAFETY: kill takes two numbers; the process is our child and not yet waited for, so its
+        // id is its own.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 }
@@ -135,10 +147,16 @@ impl Tmpfs {
     /// `None`, said aloud, where this process may not mount.
     pub fn mount(options: &str) -> Option<Self> {
         let dir = scratch();
-        let output =
-            Command::new("mount").args(["-t", "tmpfs", "-o", options, "tmpfs"]).arg(dir.path()).output().unwrap();
+        let output = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
+            .arg(dir.path())
+            .output()
+            .unwrap();
         if !output.status.success() {
-            eprintln!("SKIPPED: cannot mount a tmpfs: {}", String::from_utf8_lossy(&output.stderr).trim());
+            eprintln!(
+                "SKIPPED: cannot mount a tmpfs: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
             return None;
         }
         Some(Self { dir })
@@ -149,7 +167,10 @@ impl Tmpfs {
     }
 
     pub fn remount(&self, options: &str) {
-        let status = Command::new("mount").args(["-o", &format!("remount,{options}")]).arg(self.path()).status();
+        let status = Command::new("mount")
+            .args(["-o", &format!("remount,{options}")])
+            .arg(self.path())
+            .status();
         assert!(status.unwrap().success());
     }
 }
@@ -170,10 +191,18 @@ pub fn is_root() -> bool {
     root
 }
 
-/// Copies this binary. By another process: were it open for writing in this one, a child that another thread
-/// forks just then would hold it open too, and it could not be started ("text file busy").
+/// Copies this binary. By another process: were it open for writing in this one, a child that
+/// another thread forks just then would hold it open too, and it could not be started ("text file
+/// busy").
 pub fn copy_binary(to: &Path) {
-    assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(to).status().unwrap().success());
+    assert!(
+        Command::new("cp")
+            .arg(std::env::current_exe().unwrap())
+            .arg(to)
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// A child with another user's rights. The binary is copied to where that user can reach it.

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kjit_cache::{Artefact, Cache, Export, Origin, Warning};
 
 use crate::support::{
-    DEADLINE, NOBODY_AT_ALL, artefact, child, child_as, child_of, copy_binary, entry_path, files_below, finish,
-    is_root, key, open, payload, scratch,
+    DEADLINE, NOBODY_AT_ALL, artefact, child, child_as, child_of, copy_binary, entry_path,
+    files_below, finish, is_root, key, open, payload, scratch,
 };
 
 fn make(cache: &Cache, name: &str) -> Origin {
@@ -74,7 +74,8 @@ fn a_world_writable_directory_is_refused() {
         mode(&dir, bits);
         assert_refused(&dir, "others may write");
     }
-    // A group that may write there can remove things: what is used is ours, and nobody else's to write.
+    // A group that may write there can remove things: what is used is ours, and nobody else's to
+    // write.
     for bits in [0o770, 0o700] {
         mode(&dir, bits);
         assert_eq!(make(&open(&dir), "k"), Origin::Home);
@@ -124,7 +125,10 @@ fn an_entry_of_another_user_or_writable_for_others_is_never_run() {
         let cache = open(&dir);
         assert!(cache.get(&key("k")).is_none());
         let said = cache.warnings();
-        assert!(matches!(&said[..], [Warning::Corrupt { reason: said, .. }] if said.contains(reason)), "{said:?}");
+        assert!(
+            matches!(&said[..], [Warning::Corrupt { reason: said, .. }] if said.contains(reason)),
+            "{said:?}"
+        );
         assert_eq!(make(&cache, "k"), Origin::Made);
         assert_eq!(make(&open(&dir), "k"), Origin::Home);
     }
@@ -145,7 +149,9 @@ fn no_link_is_followed_wherever_it_stands() {
         let step: PathBuf = steps.components().take(depth).collect();
         std::fs::create_dir_all(dir.join(&step).parent().unwrap()).unwrap();
         symlink(elsewhere.join(&step), dir.join(&step)).unwrap();
-        for path in dir.join(&step).parent().unwrap().ancestors().take_while(|path| path.starts_with(&dir)) {
+        for path in
+            dir.join(&step).parent().unwrap().ancestors().take_while(|path| path.starts_with(&dir))
+        {
             mode(path, 0o700);
         }
         let cache = open(&dir);
@@ -203,7 +209,8 @@ fn whoever_swaps_directories_for_links_while_we_look_gets_nothing_run() {
         stop.store(true, Ordering::Relaxed);
         let swaps = attacker.join().unwrap();
         eprintln!(
-            "FIGURE a directory swapped for a link to a hostile one while {hits} look-ups are answered | {swaps} swaps | 0"
+            "FIGURE a directory swapped for a link to a hostile one while {hits} look-ups are \
+             answered | {swaps} swaps | 0"
         );
         assert!(hits > 0 && swaps > 100, "{hits} hits, {swaps} swaps: the race was none");
     });
@@ -219,7 +226,8 @@ fn a_cache_in_a_read_only_directory_is_readable_by_other_users() {
     assert!(Command::new("chmod").args(["-R", "a+rX"]).arg(&dir).status().unwrap().success());
     let output = finish(&mut child_as(NOBODY_AT_ALL, "make", &dir, scratch.path()));
     assert!(output.contains("ORIGIN Home") && !output.contains("WARNING"), "{output}");
-    let output = finish(child_as(NOBODY_AT_ALL, "make", &dir, scratch.path()).env("FAULT_KEY", "new"));
+    let output =
+        finish(child_as(NOBODY_AT_ALL, "make", &dir, scratch.path()).env("FAULT_KEY", "new"));
     assert!(output.contains("AGAIN Memory") && output.contains("WARNING NotWritable"), "{output}");
     assert_eq!(output.matches("WARNING").count(), 1, "{output}");
 }
@@ -264,12 +272,19 @@ fn a_home_that_is_not_there_or_cannot_be_written_costs_a_warning() {
 #[test]
 fn the_users_cache_is_made_where_the_platform_wants_it() {
     let scratch = scratch();
-    let output =
-        finish(child("user", &scratch.path().join("log")).env("HOME", scratch.path()).env_remove("XDG_CACHE_HOME"));
+    let output = finish(
+        child("user", &scratch.path().join("log"))
+            .env("HOME", scratch.path())
+            .env_remove("XDG_CACHE_HOME"),
+    );
     assert!(output.contains("AGAIN Home"), "{output}");
     assert!(entry_path(&scratch.path().join(".cache/kjit-fault"), &key("k")).exists());
     let own = scratch.path().join("own");
-    finish(child("user", &scratch.path().join("log")).env("HOME", scratch.path()).env("KJIT_FAULT_CACHE_DIR", &own));
+    finish(
+        child("user", &scratch.path().join("log"))
+            .env("HOME", scratch.path())
+            .env("KJIT_FAULT_CACHE_DIR", &own),
+    );
     assert!(entry_path(&own, &key("k")).exists());
 }
 
@@ -279,12 +294,14 @@ fn packs_named_by_the_environment_are_read_and_missing_ones_are_said() {
     let maker = filled(&scratch.path().join("maker"));
     let packs = scratch.path().join("packs");
     std::fs::create_dir(&packs).unwrap();
-    let what = Export { meta: Default::default(), entries: &|_| true, records: &|_| false, secret: None };
+    let what =
+        Export { meta: Default::default(), entries: &|_| true, records: &|_| false, secret: None };
     open(&maker).export(packs.join("x.kjit-faultpack"), &what).unwrap();
     let list = std::env::join_paths([scratch.path().join("typo"), packs]).unwrap();
     let own = scratch.path().join("own");
     let mut command = child("user", &scratch.path().join("log"));
-    let output = finish(command.env("KJIT_FAULT_CACHE_DIR", &own).env("KJIT_FAULT_PACK_PATH", list));
+    let output =
+        finish(command.env("KJIT_FAULT_CACHE_DIR", &own).env("KJIT_FAULT_PACK_PATH", list));
     assert!(output.contains("ORIGIN ReadOnly") && output.contains("x.kjit-faultpack"), "{output}");
     assert!(output.contains("WARNING PackRefused") && output.contains("typo"), "{output}");
     assert_eq!(output.matches("WARNING").count(), 1, "{output}");
@@ -303,7 +320,11 @@ fn in_a_setuid_program_the_cache_is_off() {
     std::fs::create_dir(&log).unwrap();
     mode(&log, 0o777);
     let mut command = child_of(&exe, "user", &log.join("x"));
-    command.uid(NOBODY_AT_ALL).gid(NOBODY_AT_ALL).env("KJIT_FAULT_CACHE_DIR", &own).env("HOME", "/root");
+    command
+        .uid(NOBODY_AT_ALL)
+        .gid(NOBODY_AT_ALL)
+        .env("KJIT_FAULT_CACHE_DIR", &own)
+        .env("HOME", "/root");
     let output = finish(&mut command);
     assert!(output.contains("WARNING Privileged") && output.contains("HOME None"), "{output}");
     assert!(!own.exists());

@@ -1,4 +1,5 @@
-//! What a reader must hold for any bytes. The fuzzer runs this, and the tests run it over the fuzzer's seeds.
+//! What a reader must hold for any bytes. The fuzzer runs this, and the tests run it over the
+//! fuzzer's seeds.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -6,8 +7,8 @@ use std::path::Path;
 
 use kjit_cache::{Artefact, Cache, Config, Digest, Entry, Pack, SecretKey};
 
-/// Any bytes as an entry, as they are and under a good checksum: refused, or an entry that encodes to the
-/// same bytes.
+/// Any bytes as an entry, as they are and under a good checksum: refused, or an entry that encodes
+/// to the same bytes.
 pub fn entry(bytes: &[u8]) {
     entry_as_it_is(bytes);
     if bytes.len() >= 24 {
@@ -34,8 +35,8 @@ fn entry_as_it_is(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a pack, in the file `scratch`: as they are, and with a head that is sealed by a good
-/// checksum. The first two bytes then say how long the index is.
+/// Any bytes as a pack, in the file `scratch`: as they are, and with a head that is sealed by a
+/// good checksum. The first two bytes then say how long the index is.
 pub fn pack(bytes: &[u8], scratch: &Path) {
     pack_as_it_is(bytes, scratch);
     if let Some((len, rest)) = bytes.split_first_chunk::<2>() {
@@ -54,15 +55,22 @@ pub fn pack(bytes: &[u8], scratch: &Path) {
 
 fn pack_as_it_is(bytes: &[u8], scratch: &Path) {
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(scratch).unwrap();
+    let mut file =
+        options.write(true).create(true).truncate(true).mode(0o600).open(scratch).unwrap();
     file.write_all(bytes).unwrap();
     match Pack::open(scratch, &[]) {
         Ok(pack) => {
             let of_the_seeds = SecretKey::from_bytes([5; 32]).public();
-            assert!(pack.signer().is_none_or(|signer| signer == of_the_seeds), "a forged signature");
+            assert!(
+                pack.signer().is_none_or(|signer| signer == of_the_seeds),
+                "a forged signature"
+            );
             let count = pack.len();
-            let cache = Cache::open(Config::for_app("fuzz").ignore_environment().memory_only().read_only(scratch));
-            // Each item is good, or reported as bad; reading them all must not take more than their bytes.
+            let cache = Cache::open(
+                Config::for_app("fuzz").ignore_environment().memory_only().read_only(scratch),
+            );
+            // Each item is good, or reported as bad; reading them all must not take more than their
+            // bytes.
             let report = cache.verify();
             assert_eq!(report.good as usize + report.bad.len(), count);
             assert!(report.bytes <= bytes.len() as u64);

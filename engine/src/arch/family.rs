@@ -12,10 +12,11 @@ const F32: &str = ":f32";
 /// Rows that were made in this process, at most one for each id and what it does without.
 static MADE: Mutex<Vec<&'static Arch>> = Mutex::new(Vec::new());
 
-/// The row for an AMD id that is not in the table: `gfx`, the major and minor version, and a stepping that no
-/// row has. Its facts are those of the row of its family that needs least: the fewest registers, no matrix
-/// unit and no byte dot if any of the family lacks them. Where no row has its minor version, that row without
-/// either: everything else of ours runs on all chips of a major version.
+/// The row for an AMD id that is not in the table: `gfx`, the major and minor version, and a
+/// stepping that no row has. Its facts are those of the row of its family that needs least: the
+/// fewest registers, no matrix unit and no byte dot if any of the family lacks them. Where no row
+/// has its minor version, that row without either: everything else of ours runs on all chips of a
+/// major version.
 pub(super) fn row(id: &str) -> Option<&'static Arch> {
     let digits = id.strip_prefix("gfx")?;
     let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
@@ -27,15 +28,27 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
         return Some(arch);
     }
     let of = |start: &str| {
-        let same =
-            ARCHS.iter().filter(|a| a.vendor == Vendor::Amd && a.id.len() == id.len() && a.id.starts_with(start));
+        let same = ARCHS.iter().filter(|a| {
+            a.vendor == Vendor::Amd && a.id.len() == id.len() && a.id.starts_with(start)
+        });
         same.min_by_key(|a| {
-            (a.matrix != MatrixUnit::None, a.dot != Dot::None, a.max_registers, a.unit.registers_per_simd)
+            (
+                a.matrix != MatrixUnit::None,
+                a.dot != Dot::None,
+                a.max_registers,
+                a.unit.registers_per_simd,
+            )
         })
     };
     let minor = id.get(..id.len() - 1)?;
     let arch = match of(minor) {
-        Some(row) => Arch { stands_in: Some(row.id), id: leaked(id), cards: "not in kjit's table", card: None, ..*row },
+        Some(row) => Arch {
+            stands_in: Some(row.id),
+            id: leaked(id),
+            cards: "not in kjit's table",
+            card: None,
+            ..*row
+        },
         None => {
             let row = of(id.get(..id.len() - 2)?)?;
             let (matrix, dot) = (MatrixUnit::None, Dot::None);
@@ -55,8 +68,9 @@ pub(super) fn row(id: &str) -> Option<&'static Arch> {
     Some(arch)
 }
 
-/// The row of a chip that is to compute in f32 and integers alone: neither with its matrix unit nor with its
-/// dot products, and with no instruction that takes or makes halves. Who compiles for it is no matter then.
+/// The row of a chip that is to compute in f32 and integers alone: neither with its matrix unit nor
+/// with its dot products, and with no instruction that takes or makes halves. Who compiles for it
+/// is no matter then.
 pub(super) fn f32_alone(arch: &'static Arch) -> &'static Arch {
     if arch.variant == F32 {
         return arch;

@@ -1,17 +1,19 @@
-//! What compute units issue in a cycle, by family: the bound by instructions that stands beside a card's bound
-//! by memory.
+//! What compute units issue in a cycle, by family: the bound by instructions that stands beside a
+//! card's bound by memory.
 //!
-//! From AMD's white papers and instruction-set guides ("Vega", "CDNA", "CDNA 3", "RDNA", "RDNA 3"): a unit of
-//! GCN and CDNA has four SIMDs of 16 lanes, which give a wave of 64 an instruction in four cycles, and 64 bytes
-//! a cycle of its first cache (from CDNA 3 on 128); a CU of RDNA has two SIMDs of 32 lanes and 128 bytes.
-//! Reciprocals, roots and powers go at a quarter of the rate, LDS gives 128 bytes a cycle, a quarter of a wave's
-//! addresses are made in a cycle on GCN and CDNA, 32 on RDNA. The units work side by side, so the slowest counts;
-//! that RDNA 3 and 4 may issue two instructions at once counts where the compiler says so (`v_dual_…` is one).
-//! Whatever else holds a wave up (waits, dependences, branches) is not in here: no card is faster.
+//! From AMD's white papers and instruction-set guides ("Vega", "CDNA", "CDNA 3", "RDNA", "RDNA 3"):
+//! a unit of GCN and CDNA has four SIMDs of 16 lanes, which give a wave of 64 an instruction in
+//! four cycles, and 64 bytes a cycle of its first cache (from CDNA 3 on 128); a CU of RDNA has two
+//! SIMDs of 32 lanes and 128 bytes. Reciprocals, roots and powers go at a quarter of the rate, LDS
+//! gives 128 bytes a cycle, a quarter of a wave's addresses are made in a cycle on GCN and CDNA, 32
+//! on RDNA. The units work side by side, so the slowest counts; that RDNA 3 and 4 may issue two
+//! instructions at once counts where the compiler says so (`v_dual_…` is one). Whatever else holds
+//! a wave up (waits, dependences, branches) is not in here: no card is faster.
 
 use super::table::{Arch, Card, Vendor};
 
-/// Instructions that the waves of a launch execute, by what issues them, and bytes that all lanes ask for.
+/// Instructions that the waves of a launch execute, by what issues them, and bytes that all lanes
+/// ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Executed {
     /// Of the vector units, dot products included.
@@ -42,8 +44,9 @@ pub struct IssueBound {
 }
 
 impl Executed {
-    /// The least time that a card needs to issue them in waves of so many lanes; none for a card whose rates
-    /// are not in the table, and for matrix instructions, whose cycles go by their shapes.
+    /// The least time that a card needs to issue them in waves of so many lanes; none for a card
+    /// whose rates are not in the table, and for matrix instructions, whose cycles go by their
+    /// shapes.
     #[must_use]
     pub fn bound(&self, arch: &Arch, card: &Card, wave: u32) -> Option<IssueBound> {
         if arch.vendor != Vendor::Amd || card.units == 0 || self.matrix > 0.0 {
@@ -88,18 +91,24 @@ mod tests {
         let slow = Executed { slow: work.vector, ..work };
         assert_eq!(slow.bound(arch, card, 32).unwrap().us, 4.0);
         let (arch, card) = of("gfx90a");
-        let loads = Executed { memory: 104.0 * 1700.0, memory_bytes: 104.0 * 1700.0 * 1024.0, ..Executed::default() };
+        let loads = Executed {
+            memory: 104.0 * 1700.0,
+            memory_bytes: 104.0 * 1700.0 * 1024.0,
+            ..Executed::default()
+        };
         assert_eq!(loads.bound(arch, card, 64), Some(IssueBound { us: 16.0, by: "cache" }));
         assert_eq!(Executed { matrix: 1.0, ..loads }.bound(arch, card, 64), None);
         let (arch, card) = of("sm_90");
         assert_eq!(loads.bound(arch, card, 32), None);
     }
 
-    /// The peak rate of each card's halves follows from its units and its clock, by the width of its matrix
-    /// or vector units.
+    /// The peak rate of each card's halves follows from its units and its clock, by the width of
+    /// its matrix or vector units.
     #[test]
     fn units_and_clocks_give_the_stated_peak_rates() {
-        for (arch, card) in ARCHS.iter().filter_map(|a| Some((a, a.card.as_ref()?))).filter(|(_, c)| c.units > 0) {
+        for (arch, card) in
+            ARCHS.iter().filter_map(|a| Some((a, a.card.as_ref()?))).filter(|(_, c)| c.units > 0)
+        {
             let a_cycle = match (arch.id, arch.has("packed-f16")) {
                 ("gfx950", _) => 4096.0,
                 ("gfx942", _) => 2048.0,
@@ -116,7 +125,12 @@ mod tests {
             };
             let peak = f64::from(card.units) * f64::from(card.mhz) * a_cycle * 1e-6;
             let off = (peak / card.tflop_per_s - 1.0).abs();
-            assert!(off < 0.05, "{}: {peak:.1} by its units, {} stated", card.name, card.tflop_per_s);
+            assert!(
+                off < 0.05,
+                "{}: {peak:.1} by its units, {} stated",
+                card.name,
+                card.tflop_per_s
+            );
         }
     }
 }

@@ -16,26 +16,28 @@ const SOUND_COPIES: &str = "sound-copies";
 
 /// All that matters for compiling: the architecture and the feature flags its device has set.
 ///
-/// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on what the
-/// kernel asks for ([`Target::compile_id`]), so `warm --arch sm_90a` and a live H200 make the same keys.
+/// `sm_90` and `sm_90a` are the same target: which of the two ids the compiler is given depends on
+/// what the kernel asks for ([`Target::compile_id`]), so `warm --arch sm_90a` and a live H200 make
+/// the same keys.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Target {
     arch: &'static Arch,
     /// Sorted `(name, on)`.
     features: Vec<(&'static str, bool)>,
-    /// The wave width that kernels get, where another than the architecture's own default was asked for.
+    /// The wave width that kernels get, where another than the architecture's own default was asked
+    /// for.
     wave: Option<u32>,
 }
 
 impl Target {
-    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64`: RDNA whose kernels
-    /// get waves of 64 unless they ask for others.
+    /// Reads `sm_90`, `sm_90a`, `gfx1100`, `gfx90a:sramecc+:xnack-`, and `gfx1100:wave64`: RDNA
+    /// whose kernels get waves of 64 unless they ask for others.
     ///
     /// # Errors
-    /// [`Error::Target`] for an id that is neither in [`ARCHS`] nor of a family of AMD's that has rows there
-    /// (such a one gets the facts that hold for all of its family, see [`Target::stands_in`]), a flag that
-    /// the architecture does not have, a flag without `+` or `-`, one given twice, or a wave width that the
-    /// architecture does not run.
+    /// [`Error::Target`] for an id that is neither in [`ARCHS`] nor of a family of AMD's that has
+    /// rows there (such a one gets the facts that hold for all of its family, see
+    /// [`Target::stands_in`]), a flag that the architecture does not have, a flag without `+` or
+    /// `-`, one given twice, or a wave width that the architecture does not run.
     pub fn parse(text: &str) -> Result<Target, Error> {
         let fail = |why: String| Error::Target { asked: text.to_owned(), why };
         let mut parts = text.split(':');
@@ -65,7 +67,10 @@ impl Target {
                     Vendor::Nvidia => arch,
                 };
                 if less == arch {
-                    return Err(fail(format!("{} has no '{what}' to do without: AMD's are matrix and dot", arch.id)));
+                    return Err(fail(format!(
+                        "{} has no '{what}' to do without: AMD's are matrix and dot",
+                        arch.id
+                    )));
                 }
                 arch = less;
                 continue;
@@ -99,9 +104,9 @@ impl Target {
         Ok(Target { arch, features, wave: wave.filter(|w| arch.waves.first() != Some(w)) })
     }
 
-    /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer than the
-    /// table runs the code of the nearest older one of its major number: cubins are forward compatible within
-    /// a major.
+    /// The target of a live NVIDIA device of compute capability `major.minor`. A minor number newer
+    /// than the table runs the code of the nearest older one of its major number: cubins are
+    /// forward compatible within a major.
     ///
     /// # Errors
     /// [`Error::Target`] when no row of that major number exists.
@@ -125,8 +130,8 @@ impl Target {
         self.arch
     }
 
-    /// The same chip, doing without its matrix unit, its byte dot product, or both, where it has them and is
-    /// AMD's: `gfx1100:no-matrix:no-dot`. Its code runs on the chip as it is.
+    /// The same chip, doing without its matrix unit, its byte dot product, or both, where it has
+    /// them and is AMD's: `gfx1100:no-matrix:no-dot`. Its code runs on the chip as it is.
     #[must_use]
     pub fn without(&self, matrix: bool, dot: bool) -> Target {
         match self.vendor() {
@@ -135,8 +140,8 @@ impl Target {
         }
     }
 
-    /// The same chip, computing in f32 and integers alone, where it is AMD's: halves are only kept, and
-    /// integers make an f32 of one and back: `gfx1100:f32`. Its code runs on the chip as it is.
+    /// The same chip, computing in f32 and integers alone, where it is AMD's: halves are only kept,
+    /// and integers make an f32 of one and back: `gfx1100:f32`. Its code runs on the chip as it is.
     #[must_use]
     pub fn f32_alone(&self) -> Target {
         match self.vendor() {
@@ -145,8 +150,8 @@ impl Target {
         }
     }
 
-    /// How it differs from what its architecture is by default, as its text has it: what it does without, and
-    /// another width of waves; its feature flags are no part of that. Empty for most.
+    /// How it differs from what its architecture is by default, as its text has it: what it does
+    /// without, and another width of waves; its feature flags are no part of that. Empty for most.
     #[must_use]
     pub fn variant(&self) -> String {
         let wave = self.wave.map_or(String::new(), |wave| format!(":wave{wave}"));
@@ -170,11 +175,14 @@ impl Target {
     #[must_use]
     pub fn at_wave(&self, wave: u32) -> Option<Target> {
         let known = self.waves().contains(&wave);
-        known.then(|| Target { wave: Some(wave).filter(|w| self.waves().first() != Some(w)), ..self.clone() })
+        known.then(|| Target {
+            wave: Some(wave).filter(|w| self.waves().first() != Some(w)),
+            ..self.clone()
+        })
     }
 
-    /// The row whose facts this target has, if it has none of its own: a chip newer than the table, or one
-    /// that nobody asked for yet. Whoever prints a target says so.
+    /// The row whose facts this target has, if it has none of its own: a chip newer than the table,
+    /// or one that nobody asked for yet. Whoever prints a target says so.
     #[must_use]
     pub fn stands_in(&self) -> Option<&'static str> {
         self.arch.stands_in
@@ -210,13 +218,13 @@ impl Target {
         self.features.iter().find(|(f, _)| *f == name).map(|(_, on)| *on)
     }
 
-    /// The canonical id that a compiler is given and that keys hold: the plain id; with `specific` the `a`
-    /// form where the architecture has one (wgmma and setmaxnreg need it); of the feature flags only those in
-    /// `asked`, in order.
+    /// The canonical id that a compiler is given and that keys hold: the plain id; with `specific`
+    /// the `a` form where the architecture has one (wgmma and setmaxnreg need it); of the feature
+    /// flags only those in `asked`, in order.
     ///
     /// # Errors
-    /// [`Error::Target`] when a flag is asked for that the architecture does not have or this target does not
-    /// state.
+    /// [`Error::Target`] when a flag is asked for that the architecture does not have or this
+    /// target does not state.
     pub fn compile_id(&self, specific: bool, asked: &[&str]) -> Result<String, Error> {
         let mut id = match self.arch.specific {
             Some(a) if specific => a.to_owned(),
@@ -228,7 +236,10 @@ impl Target {
         for name in asked {
             let on = self.feature(name).ok_or_else(|| Error::Target {
                 asked: self.to_string(),
-                why: format!("the kernel asks for the feature flag '{name}', which this target does not state"),
+                why: format!(
+                    "the kernel asks for the feature flag '{name}', which this target \
+                    does not state"
+                ),
             })?;
             id.push(':');
             id.push_str(name);
@@ -237,7 +248,8 @@ impl Target {
         Ok(id)
     }
 
-    /// Whether this device can run code compiled for `compile_id` (as [`Target::compile_id`] wrote it).
+    /// Whether this device can run code compiled for `compile_id` (as [`Target::compile_id`] wrote
+    /// it).
     #[must_use]
     pub fn runs(&self, compile_id: &str) -> bool {
         let mut parts = compile_id.split(':');

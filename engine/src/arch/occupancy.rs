@@ -35,9 +35,9 @@ impl Occupancy {
 }
 
 impl Target {
-    /// Occupancy of a kernel of `threads` threads a block, `registers` vector registers a lane (VGPRs and
-    /// AGPRs together where they share a file), `shared` bytes of LDS a block, compiled for waves of `wave`
-    /// lanes.
+    /// Occupancy of a kernel of `threads` threads a block, `registers` vector registers a lane
+    /// (VGPRs and AGPRs together where they share a file), `shared` bytes of LDS a block, compiled
+    /// for waves of `wave` lanes.
     #[must_use]
     pub fn occupancy(&self, threads: u32, registers: u32, shared: u32, wave: u32) -> Occupancy {
         let unit = self.arch.unit;
@@ -49,11 +49,15 @@ impl Target {
         let max_waves = unit.waves_per_simd * unit.simds;
         let by_waves = (max_waves / waves_per_block).min(unit.blocks);
         let each = registers.max(1).next_multiple_of(granule);
-        let waves_by_registers = (unit.registers_per_simd / widening / each).min(unit.waves_per_simd) * unit.simds;
+        let waves_by_registers =
+            (unit.registers_per_simd / widening / each).min(unit.waves_per_simd) * unit.simds;
         let by_registers = waves_by_registers / waves_per_block;
         let share = (shared + unit.shared_reserved).next_multiple_of(unit.shared_granule.max(1));
-        let by_shared =
-            if shared > self.arch.shared_per_block { 0 } else { unit.shared.checked_div(share).unwrap_or(u32::MAX) };
+        let by_shared = if shared > self.arch.shared_per_block {
+            0
+        } else {
+            unit.shared.checked_div(share).unwrap_or(u32::MAX)
+        };
         let blocks = by_waves.min(by_registers).min(by_shared);
         let limit = if blocks == by_waves {
             Limit::Waves

@@ -1,10 +1,11 @@
 //! The architectures, as data: one row each, so that a new card is a line here and an `if` nowhere.
 //!
-//! Sources: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities" (technical specifications per compute
-//! capability), and LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo` (allocation granules, waves per SIMD).
+//! Sources: NVIDIA's CUDA C++ Programming Guide, "Compute Capabilities" (technical specifications
+//! per compute capability), and LLVM's `AMDGPUUsage` and `AMDGPUBaseInfo` (allocation granules,
+//! waves per SIMD).
 
-/// Who makes the device. Everything vendor-specific hangs on a row of [`ARCHS`]; this says which driver and
-/// compilers apply.
+/// Who makes the device. Everything vendor-specific hangs on a row of [`ARCHS`]; this says which
+/// driver and compilers apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Vendor {
     /// CUDA driver, nvrtc; code objects are cubins.
@@ -97,14 +98,15 @@ impl Dot {
 /// What a compute unit (SM, CU) can hold at once: the inputs of the occupancy calculator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitLimits {
-    /// SIMDs (NVIDIA: sub-partitions) in a unit (SM, CU; RDNA: work-group processor); waves and registers are
-    /// held by each.
+    /// SIMDs (NVIDIA: sub-partitions) in a unit (SM, CU; RDNA: work-group processor); waves and
+    /// registers are held by each.
     pub simds: u32,
     /// Resident waves a SIMD holds at most.
     pub waves_per_simd: u32,
     /// Resident blocks a unit holds at most.
     pub blocks: u32,
-    /// Vector registers a SIMD has, counted as 32-bit registers of one lane at the *narrowest* wave.
+    /// Vector registers a SIMD has, counted as 32-bit registers of one lane at the *narrowest*
+    /// wave.
     pub registers_per_simd: u32,
     /// Registers per lane are given out in multiples of this, at the narrowest wave.
     pub register_granule: u32,
@@ -116,8 +118,9 @@ pub struct UnitLimits {
     pub shared_reserved: u32,
 }
 
-/// A card with the peak rates that its maker states: what a roofline of a kernel that no card has run is
-/// drawn against. No card reaches them; which part of them it reaches is what a measurement on a card is for.
+/// A card with the peak rates that its maker states: what a roofline of a kernel that no card has
+/// run is drawn against. No card reaches them; which part of them it reaches is what a measurement
+/// on a card is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Card {
     /// Its architecture.
@@ -126,10 +129,11 @@ pub struct Card {
     pub name: &'static str,
     /// Bytes of memory a nanosecond (GB/s).
     pub gb_per_s: f64,
-    /// 10¹² operations a second on halves with sums in f32: of the matrix unit, dense, where there is one.
+    /// 10¹² operations a second on halves with sums in f32: of the matrix unit, dense, where there
+    /// is one.
     pub tflop_per_s: f64,
-    /// Compute units (of RDNA CUs, of which two are one of [`UnitLimits`]), and the highest clock in MHz; 0
-    /// where no bound by instructions is drawn.
+    /// Compute units (of RDNA CUs, of which two are one of [`UnitLimits`]), and the highest clock
+    /// in MHz; 0 where no bound by instructions is drawn.
     pub units: u32,
     /// See `units`.
     pub mhz: u32,
@@ -142,8 +146,8 @@ pub struct Arch {
     pub vendor: Vendor,
     /// The id a compiler takes: `sm_90`, `gfx90a`.
     pub id: &'static str,
-    /// The id with architecture-specific instructions unlocked (`sm_90a`), where there is one. Same device,
-    /// same row.
+    /// The id with architecture-specific instructions unlocked (`sm_90a`), where there is one. Same
+    /// device, same row.
     pub specific: Option<&'static str>,
     /// Of a row that was made for an id that the table does not have: the row whose facts it has.
     pub stands_in: Option<&'static str>,
@@ -164,10 +168,11 @@ pub struct Arch {
     pub dot: Dot,
     /// Threads in a block at most.
     pub max_threads: u32,
-    /// LDS / shared memory one block can have at most, in bytes (on NVIDIA the opt-in maximum of dynamic
-    /// shared memory).
+    /// LDS / shared memory one block can have at most, in bytes (on NVIDIA the opt-in maximum of
+    /// dynamic shared memory).
     pub shared_per_block: u32,
-    /// Shared memory a block gets without opting in, in bytes: static declarations must stay below it.
+    /// Shared memory a block gets without opting in, in bytes: static declarations must stay below
+    /// it.
     pub shared_static: u32,
     /// Vector registers a lane can use at most.
     pub max_registers: u32,
@@ -175,7 +180,8 @@ pub struct Arch {
     pub unit: UnitLimits,
     /// Feature flags an id can carry (`xnack`, `sramecc`), with `+` or `-`.
     pub features: &'static [&'static str],
-    /// Native asynchronous global→shared copies and dependent kernel launches, by word; see [`Arch::has`].
+    /// Native asynchronous global→shared copies and dependent kernel launches, by word; see
+    /// [`Arch::has`].
     pub abilities: &'static [&'static str],
 }
 
@@ -195,18 +201,18 @@ impl Arch {
         self
     }
 
-    /// Whether vector and accumulation registers share a file (gfx90a and later MFMA): a kernel's count is
-    /// then of both.
+    /// Whether vector and accumulation registers share a file (gfx90a and later MFMA): a kernel's
+    /// count is then of both.
     #[must_use]
     pub fn one_register_file(&self) -> bool {
         self.matrix == MatrixUnit::Mfma && self.max_registers > 256
     }
 
-    /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`, `pdl`,
-    /// `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied to each other through a
-    /// vector register, and it is not known whether the compiler writes that first), `f32-alone` (no
-    /// instruction that takes or makes halves is to be used), `integrated` (only found inside processors,
-    /// whose memory it shares).
+    /// Whether the architecture has an ability by its word: `bf16`, `fp8`, `cp.async`, `bulk-copy`,
+    /// `pdl`, `packed-f16`, `permlane64`, `copies-agprs` (accumulation registers are copied to each
+    /// other through a vector register, and it is not known whether the compiler writes that
+    /// first), `f32-alone` (no instruction that takes or makes halves is to be used), `integrated`
+    /// (only found inside processors, whose memory it shares).
     #[must_use]
     pub fn has(&self, ability: &str) -> bool {
         self.abilities.contains(&ability)
@@ -324,8 +330,9 @@ const fn gcn(
     }
 }
 
-/// An RDNA row (wave 32 by default, wave 64 possible). Its unit is the work-group processor of two CUs with 2
-/// SIMDs each: compilers let a block spread over both, and HIP counts such pairs (48 on a card with 96 CUs).
+/// An RDNA row (wave 32 by default, wave 64 possible). Its unit is the work-group processor of two
+/// CUs with 2 SIMDs each: compilers let a block spread over both, and HIP counts such pairs (48 on
+/// a card with 96 CUs).
 #[allow(clippy::too_many_arguments, reason = "a table row: the arguments are its columns")]
 const fn rdna(
     id: &'static str,
@@ -368,8 +375,9 @@ const fn rdna(
     }
 }
 
-/// CDNA 5: RDNA 4's instructions in waves of 32 only, on CDNA's unit of four SIMDs, with more registers and LDS
-/// (clang 22's occupancies: 64 registers for 16 waves a SIMD, 80 for 12, 256 for 4; LDS in blocks of 2 KB).
+/// CDNA 5: RDNA 4's instructions in waves of 32 only, on CDNA's unit of four SIMDs, with more
+/// registers and LDS (clang 22's occupancies: 64 registers for 16 waves a SIMD, 80 for 12, 256 for
+/// 4; LDS in blocks of 2 KB).
 const fn cdna5(id: &'static str, cards: &'static str) -> Arch {
     let (registers, shared) = (1024, 320 * KB);
     let row = rdna(id, cards, Wmma1250, Sudot4, 16, registers, 16, NO_FLAGS, CDNA5);
@@ -406,36 +414,76 @@ use MatrixUnit::{Mfma, MmaSync, None as NoMatrix, Wgmma, Wmma, Wmma12, Wmma1250}
 /// Every architecture that kjit compiles for.
 pub static ARCHS: &[Arch] = &[
     //  id        -a form          cards                             matrix  warps blocks shared
-    sm("sm_75", None, "RTX 20, GTX 16, T4", MmaSync, 32, 16, 64 * KB, PACKED).card("T4", 320.0, 65.0),
-    sm("sm_80", None, "A100, A30", MmaSync, 64, 32, 164 * KB, AMPERE).card("A100 80 GB", 2039.0, 312.0),
-    sm("sm_86", None, "RTX 30, A10, A40, A6000", MmaSync, 48, 16, 100 * KB, AMPERE).card("A40", 696.0, 149.7),
+    sm("sm_75", None, "RTX 20, GTX 16, T4", MmaSync, 32, 16, 64 * KB, PACKED)
+        .card("T4", 320.0, 65.0),
+    sm("sm_80", None, "A100, A30", MmaSync, 64, 32, 164 * KB, AMPERE).card(
+        "A100 80 GB",
+        2039.0,
+        312.0,
+    ),
+    sm("sm_86", None, "RTX 30, A10, A40, A6000", MmaSync, 48, 16, 100 * KB, AMPERE)
+        .card("A40", 696.0, 149.7),
     sm("sm_87", None, "Jetson Orin", MmaSync, 48, 16, 164 * KB, AMPERE),
     sm("sm_89", None, "RTX 40, L4, L40", MmaSync, 48, 24, 100 * KB, ADA).card("L40", 864.0, 181.0),
-    sm("sm_90", Some("sm_90a"), "H100, H200, GH200", Wgmma, 64, 32, 228 * KB, HOPPER).card("H200", 4800.0, 989.0),
-    sm("sm_100", Some("sm_100a"), "B100, B200, GB200", MmaSync, 64, 32, 228 * KB, HOPPER).card("B200", 8000.0, 2250.0),
+    sm("sm_90", Some("sm_90a"), "H100, H200, GH200", Wgmma, 64, 32, 228 * KB, HOPPER)
+        .card("H200", 4800.0, 989.0),
+    sm("sm_100", Some("sm_100a"), "B100, B200, GB200", MmaSync, 64, 32, 228 * KB, HOPPER)
+        .card("B200", 8000.0, 2250.0),
     sm("sm_103", Some("sm_103a"), "B300, GB300", MmaSync, 64, 32, 228 * KB, HOPPER),
     sm("sm_120", Some("sm_120a"), "RTX 50, RTX PRO Blackwell", MmaSync, 48, 24, 100 * KB, HOPPER),
     sm("sm_121", Some("sm_121a"), "GB10 (DGX Spark)", MmaSync, 48, 24, 100 * KB, HOPPER),
     //   id       cards                            matrix    dot   waves  regs LDS
-    gcn("gfx803", "RX 470 to RX 590, Radeon Pro WX 7100", NoMatrix, NoDot, 10, 256, 64 * KB, NO_FLAGS, NOTHING)
-        .card("RX 580", 256.0, 6.2)
-        .at(36, 1340),
+    gcn(
+        "gfx803",
+        "RX 470 to RX 590, Radeon Pro WX 7100",
+        NoMatrix,
+        NoDot,
+        10,
+        256,
+        64 * KB,
+        NO_FLAGS,
+        NOTHING,
+    )
+    .card("RX 580", 256.0, 6.2)
+    .at(36, 1340),
     gcn("gfx900", "Vega 56, Vega 64, MI25", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED)
         .card("RX Vega 64", 484.0, 25.3)
         .at(64, 1546),
-    gcn("gfx902", "Ryzen 2000G and 3000G (Vega 8, 11)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU)
-        .card("Vega 11, DDR4-2933", 46.9, 3.5)
-        .at(11, 1250),
+    gcn(
+        "gfx902",
+        "Ryzen 2000G and 3000G (Vega 8, 11)",
+        NoMatrix,
+        NoDot,
+        10,
+        256,
+        64 * KB,
+        XNACK,
+        PACKED_APU,
+    )
+    .card("Vega 11, DDR4-2933", 46.9, 3.5)
+    .at(11, 1250),
     gcn("gfx906", "Radeon VII, MI50, MI60", NoMatrix, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, PACKED)
         .card("MI50", 1024.0, 26.5)
         .at(60, 1725),
-    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, CDNA1).card("MI100", 1229.0, 184.6).at(120, 1502),
+    gcn("gfx908", "MI100", Mfma, Sdot4, 10, 256, 64 * KB, SRAM_XNACK, CDNA1)
+        .card("MI100", 1229.0, 184.6)
+        .at(120, 1502),
     gcn("gfx90a", "MI210, MI250, MI250X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, PACKED_BF)
         .card("MI210", 1638.0, 181.0)
         .at(104, 1700),
-    gcn("gfx90c", "Ryzen 4000 and 5000 (Vega 6 to 8)", NoMatrix, NoDot, 10, 256, 64 * KB, XNACK, PACKED_APU)
-        .card("Vega 8, DDR4-3200", 51.2, 4.1)
-        .at(8, 2000),
+    gcn(
+        "gfx90c",
+        "Ryzen 4000 and 5000 (Vega 6 to 8)",
+        NoMatrix,
+        NoDot,
+        10,
+        256,
+        64 * KB,
+        XNACK,
+        PACKED_APU,
+    )
+    .card("Vega 8, DDR4-3200", 51.2, 4.1)
+    .at(8, 2000),
     gcn("gfx942", "MI300A, MI300X, MI325X", Mfma, Sdot4, 8, 512, 64 * KB, SRAM_XNACK, CDNA3)
         .card("MI300X", 5300.0, 1307.4)
         .at(304, 2100),
@@ -455,21 +503,51 @@ pub static ARCHS: &[Arch] = &[
     rdna("gfx1030", "RX 6800, RX 6900 XT, W6800", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
         .card("RX 6900 XT", 512.0, 46.1)
         .at(80, 2250),
-    rdna("gfx1031", "RX 6700, RX 6700 XT, RX 6750 XT", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
-        .card("RX 6700 XT", 384.0, 26.4)
-        .at(40, 2581),
-    rdna("gfx1032", "RX 6600, RX 6600 XT, RX 6650 XT, W6600", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
-        .card("RX 6600 XT", 256.0, 21.2)
-        .at(32, 2589),
+    rdna(
+        "gfx1031",
+        "RX 6700, RX 6700 XT, RX 6750 XT",
+        NoMatrix,
+        Sdot4,
+        16,
+        1024,
+        16,
+        NO_FLAGS,
+        PACKED,
+    )
+    .card("RX 6700 XT", 384.0, 26.4)
+    .at(40, 2581),
+    rdna(
+        "gfx1032",
+        "RX 6600, RX 6600 XT, RX 6650 XT, W6600",
+        NoMatrix,
+        Sdot4,
+        16,
+        1024,
+        16,
+        NO_FLAGS,
+        PACKED,
+    )
+    .card("RX 6600 XT", 256.0, 21.2)
+    .at(32, 2589),
     rdna("gfx1034", "RX 6400, RX 6500 XT, W6400", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED)
         .card("RX 6500 XT", 144.0, 11.5)
         .at(16, 2815),
     rdna("gfx1035", "Radeon 660M, 680M", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU)
         .card("Radeon 680M, DDR5-4800", 76.8, 7.4)
         .at(12, 2400),
-    rdna("gfx1036", "Ryzen 7000 and 9000 (two units)", NoMatrix, Sdot4, 16, 1024, 16, NO_FLAGS, PACKED_APU)
-        .card("two units of a Ryzen 7000, DDR5-5200", 83.2, 1.1)
-        .at(2, 2200),
+    rdna(
+        "gfx1036",
+        "Ryzen 7000 and 9000 (two units)",
+        NoMatrix,
+        Sdot4,
+        16,
+        1024,
+        16,
+        NO_FLAGS,
+        PACKED_APU,
+    )
+    .card("two units of a Ryzen 7000, DDR5-5200", 83.2, 1.1)
+    .at(2, 2200),
     rdna("gfx1100", "RX 7900 XTX, W7900", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3)
         .card("RX 7900 XTX", 960.0, 122.8)
         .at(96, 2500),
@@ -485,9 +563,19 @@ pub static ARCHS: &[Arch] = &[
     rdna("gfx1150", "Radeon 880M, 890M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU)
         .card("Radeon 890M, LPDDR5X-7500", 120.0, 23.8)
         .at(16, 2900),
-    rdna("gfx1151", "Radeon 8050S, 8060S (Strix Halo)", Wmma, Sudot4, 16, 1536, 24, NO_FLAGS, RDNA3_APU)
-        .card("Radeon 8060S", 256.0, 59.4)
-        .at(40, 2900),
+    rdna(
+        "gfx1151",
+        "Radeon 8050S, 8060S (Strix Halo)",
+        Wmma,
+        Sudot4,
+        16,
+        1536,
+        24,
+        NO_FLAGS,
+        RDNA3_APU,
+    )
+    .card("Radeon 8060S", 256.0, 59.4)
+    .at(40, 2900),
     rdna("gfx1152", "Radeon 840M, 860M", Wmma, Sudot4, 16, 1024, 16, NO_FLAGS, RDNA3_APU)
         .card("Radeon 860M, LPDDR5X-8000", 128.0, 12.3)
         .at(8, 3000),

@@ -56,8 +56,8 @@ fn an_unlisted_minor_capability_takes_the_nearest_older_row_of_its_major() {
 
 #[test]
 fn occupancy_agrees_with_hand_counts() {
-    // sm_90: 256 threads of 32 registers: 8 blocks = 64 warps. 255 registers: 256 each, 2 warps a quarter, 1
-    // block of 8.
+    // sm_90: 256 threads of 32 registers: 8 blocks = 64 warps. 255 registers: 256 each, 2 warps a
+    // quarter, 1 block of 8.
     let h = Target::parse("sm_90").unwrap();
     assert_eq!(h.occupancy(256, 32, 0, 32).blocks, 8);
     let o = h.occupancy(256, 255, 0, 32);
@@ -65,18 +65,22 @@ fn occupancy_agrees_with_hand_counts() {
     // 100 KB a block: (100 + 1) KB twice is 202 of 228.
     assert_eq!(h.occupancy(128, 32, 100 * 1024, 32).blocks, 2);
     assert_eq!(h.occupancy(128, 32, 228 * 1024, 32).blocks, 0);
-    // gfx1100: 1536 registers a lane at wave 32: 96 registers give 16 waves a SIMD; at wave 64 768 / 96 = 8.
+    // gfx1100: 1536 registers a lane at wave 32: 96 registers give 16 waves a SIMD; at wave 64 768
+    // / 96 = 8.
     let r = Target::parse("gfx1100").unwrap();
     assert_eq!(r.occupancy(32, 96, 0, 32).waves, 64);
     assert_eq!(r.occupancy(64, 96, 0, 64).waves, 32);
-    // gfx1030: a block of 1024 spreads over both CUs of a work-group processor, 8 waves a SIMD, so 65
-    // registers do not stop it.
+    // gfx1030: a block of 1024 spreads over both CUs of a work-group processor, 8 waves a SIMD, so
+    // 65 registers do not stop it.
     assert_eq!(Target::parse("gfx1030").unwrap().occupancy(1024, 65, 0, 32).blocks, 1);
     // gfx90a: 512 registers, 8 granule: 128 → 4 waves a SIMD.
     assert_eq!(Target::parse("gfx90a").unwrap().occupancy(64, 128, 0, 64).waves, 16);
-    // gfx1250: 1024 registers, 16 granule, as clang 22 says it; LDS of 2 KB blocks: 64 KB fit five times.
+    // gfx1250: 1024 registers, 16 granule, as clang 22 says it; LDS of 2 KB blocks: 64 KB fit five
+    // times.
     let g = Target::parse("gfx1250").unwrap();
-    for (registers, waves) in [(64, 16), (65, 12), (80, 12), (96, 10), (128, 8), (129, 7), (176, 5), (256, 4)] {
+    for (registers, waves) in
+        [(64, 16), (65, 12), (80, 12), (96, 10), (128, 8), (129, 7), (176, 5), (256, 4)]
+    {
         assert_eq!(g.occupancy(32, registers, 0, 32).waves, 4 * waves, "{registers}");
     }
     assert_eq!(g.occupancy(256, 64, 64 * 1024, 32).blocks, 5);
@@ -107,7 +111,11 @@ fn every_amd_architecture_with_a_data_sheet_has_a_card() {
     for arch in ARCHS {
         let card = arch.card;
         // Of gfx1250 no data sheet was at hand.
-        assert!(arch.vendor != Vendor::Amd || card.is_some() != (arch.id == "gfx1250"), "{}", arch.id);
+        assert!(
+            arch.vendor != Vendor::Amd || card.is_some() != (arch.id == "gfx1250"),
+            "{}",
+            arch.id
+        );
         assert!(card.is_none_or(|c| c.gb_per_s > 40.0 && c.tflop_per_s > 1.0), "{}", arch.id);
     }
 }
@@ -144,7 +152,10 @@ fn a_chip_does_without_its_matrix_unit_or_its_byte_dot_product_and_stays_what_it
     let less = Target::parse("gfx1100:no-dot:no-matrix:wave64").unwrap();
     assert_eq!(less.to_string(), "gfx1100:no-matrix:no-dot:wave64");
     assert_eq!(Target::parse(&less.to_string()).unwrap(), less);
-    assert_eq!((less.arch().matrix, less.arch().dot, less.id()), (MatrixUnit::None, Dot::None, "gfx1100"));
+    assert_eq!(
+        (less.arch().matrix, less.arch().dot, less.id()),
+        (MatrixUnit::None, Dot::None, "gfx1100")
+    );
     assert_ne!(less, whole.at_wave(64).unwrap());
     assert_eq!(whole.without(true, true).at_wave(64).unwrap(), less);
     assert_eq!(less.compile_id(false, &[]).unwrap(), "gfx1100");
@@ -156,25 +167,42 @@ fn a_chip_does_without_its_matrix_unit_or_its_byte_dot_product_and_stays_what_it
 
 #[test]
 fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
-    for (id, wide) in
-        [("gfx1100", true), ("gfx900", false), ("gfx908:sramecc+", false), ("gfx803", false), ("gfx1199", true)]
-    {
+    for (id, wide) in [
+        ("gfx1100", true),
+        ("gfx900", false),
+        ("gfx908:sramecc+", false),
+        ("gfx803", false),
+        ("gfx1199", true),
+    ] {
         let whole = Target::parse(id).unwrap();
         let least = whole.f32_alone();
         assert_eq!(Target::parse(&least.to_string()).unwrap(), least, "{id}");
         assert_eq!(least.to_string(), id.replacen(whole.id(), &format!("{}:f32", whole.id()), 1));
-        assert_eq!((least.arch().matrix, least.arch().dot, least.id()), (MatrixUnit::None, Dot::None, whole.id()));
-        assert!(least.arch().has("f32-alone") && !least.arch().has("packed-f16") && !least.arch().has("copies-agprs"));
+        assert_eq!(
+            (least.arch().matrix, least.arch().dot, least.id()),
+            (MatrixUnit::None, Dot::None, whole.id())
+        );
+        assert!(
+            least.arch().has("f32-alone")
+                && !least.arch().has("packed-f16")
+                && !least.arch().has("copies-agprs")
+        );
         assert_eq!(least.compile_id(false, &[]).unwrap(), whole.compile_id(false, &[]).unwrap());
         assert_ne!(least, whole);
         // There is nothing less.
         assert_eq!((least.without(true, true), least.f32_alone()), (least.clone(), least.clone()));
-        assert_eq!((least.with_sound_copies(), least.without_sound_copies()), (least.clone(), least.clone()));
+        assert_eq!(
+            (least.with_sound_copies(), least.without_sound_copies()),
+            (least.clone(), least.clone())
+        );
         assert_eq!(whole.without(true, true).f32_alone(), least);
         assert_eq!(least.at_wave(32).is_some(), wide);
     }
     let other = Target::parse("gfx1100:f32:wave64").unwrap();
-    assert_eq!((other.to_string(), other.variant()), ("gfx1100:f32:wave64".to_owned(), ":f32:wave64".to_owned()));
+    assert_eq!(
+        (other.to_string(), other.variant()),
+        ("gfx1100:f32:wave64".to_owned(), ":f32:wave64".to_owned())
+    );
     assert_eq!(Target::parse("gfx90a:sramecc+:xnack-").unwrap().variant(), "");
     for wrong in ["sm_90:f32", "gfx1100:f32:no-dot", "gfx1100:f16"] {
         assert!(Target::parse(wrong).is_err(), "{wrong}");
@@ -187,8 +215,15 @@ fn a_target_says_that_its_compiler_copies_accumulation_registers_rightly() {
     let sound = plain.with_sound_copies();
     assert_eq!(sound.to_string(), "gfx908:sound-copies:xnack-");
     assert_eq!(Target::parse(&sound.to_string()).unwrap(), sound);
-    assert!(plain.arch().has("copies-agprs") && !sound.arch().has("copies-agprs") && sound.arch().has("bf16"));
-    assert_eq!((sound.compile_id(false, &[]).unwrap(), sound.id()), ("gfx908".to_owned(), "gfx908"));
+    assert!(
+        plain.arch().has("copies-agprs")
+            && !sound.arch().has("copies-agprs")
+            && sound.arch().has("bf16")
+    );
+    assert_eq!(
+        (sound.compile_id(false, &[]).unwrap(), sound.id()),
+        ("gfx908".to_owned(), "gfx908")
+    );
     // With the rest of what a target is tried as, in any order, and back.
     let less = sound.without(false, true);
     assert_eq!(less.to_string(), "gfx908:no-dot:sound-copies:xnack-");

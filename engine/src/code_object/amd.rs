@@ -1,6 +1,8 @@
-//! AMD's code object: an ELF file whose note holds a MessagePack map of what each kernel takes and uses.
+//! AMD's code object: an ELF file whose note holds a MessagePack map of what each kernel takes and
+//! uses.
 //!
-//! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 name their fields alike.
+//! Format: LLVM's `AMDGPUUsage`, "Code Object V3 to V6 Metadata". Versions 3 to 6 name their fields
+//! alike.
 
 use super::{ArgInfo, ArgKind, KernelInfo};
 use crate::arch::ARCHS;
@@ -100,8 +102,11 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
         let kind = match word {
             "global_buffer" if size == 8 => Some(ArgKind::Buffer),
             "by_value" => Some(ArgKind::Value),
-            // Images, queues, dynamic LDS pointers: our kernels take none, and the launch cannot give one.
-            _ => return Err(wrong(&format!("is a {word} of {size} bytes, which kjit cannot pass"))),
+            // Images, queues, dynamic LDS pointers: our kernels take none, and the launch cannot
+            // give one.
+            _ => {
+                return Err(wrong(&format!("is a {word} of {size} bytes, which kjit cannot pass")));
+            }
         };
         args.push(ArgInfo { offset, size, kind });
     }
@@ -109,7 +114,9 @@ fn describe(kernel: &Map<'_>, target: &str) -> Result<KernelInfo, String> {
     let agprs = number(".agpr_count")?.unwrap_or(0);
     let total = need(".vgpr_count")?;
     // amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-
-    let id = target.rsplit('-').find_map(|part| part.split(':').next().filter(|id| id.starts_with("gfx")));
+    let id = target
+        .rsplit('-')
+        .find_map(|part| part.split(':').next().filter(|id| id.starts_with("gfx")));
     let one_file = ARCHS.iter().any(|a| Some(a.id) == id && a.one_register_file());
     Ok(KernelInfo {
         args,
@@ -143,7 +150,10 @@ impl<'a> Map<'a> {
     }
 
     fn get(&self, key: &str) -> Option<&'a ValueRef<'a>> {
-        self.0.iter().find(|(k, _)| matches!(k, ValueRef::String(s) if s.as_str() == Some(key))).map(|(_, v)| v)
+        self.0
+            .iter()
+            .find(|(k, _)| matches!(k, ValueRef::String(s) if s.as_str() == Some(key)))
+            .map(|(_, v)| v)
     }
 
     fn text(&self, key: &str) -> Option<&'a str> {

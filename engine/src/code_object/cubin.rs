@@ -1,8 +1,8 @@
 //! NVIDIA's cubin: an ELF file whose `.nv.info` sections say what a kernel takes and uses.
 //!
-//! The attributes are not documented by NVIDIA; the numbers below were read off nvrtc 12 and 13 output for
-//! sm_75 to sm_120 next to what `ptxas -v` says of the same kernels, and the tests compile kernels with known
-//! answers.
+//! The attributes are not documented by NVIDIA; the numbers below were read off nvrtc 12 and 13
+//! output for sm_75 to sm_120 next to what `ptxas -v` says of the same kernels, and the tests
+//! compile kernels with known answers.
 
 use super::{ArgInfo, KernelInfo};
 use object::elf;
@@ -25,8 +25,10 @@ const RESERVED_SHARED: u64 = 1024;
 /// Kernels of a cubin, sorted by name, or what is wrong with the bytes.
 pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
     let file = ElfFile64::<LittleEndian>::parse(bytes).map_err(|e| format!("no ELF file: {e}"))?;
-    let names: HashMap<u32, &str> =
-        file.symbols().filter_map(|s| Some((u32::try_from(s.index().0).ok()?, s.name().ok()?))).collect();
+    let names: HashMap<u32, &str> = file
+        .symbols()
+        .filter_map(|s| Some((u32::try_from(s.index().0).ok()?, s.name().ok()?)))
+        .collect();
     let mut kernels: HashMap<String, KernelInfo> = HashMap::new();
     for section in file.sections() {
         let Ok(name) = section.name() else { continue };
@@ -42,28 +44,40 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<KernelInfo>, String> {
             let data = section.data().map_err(|e| format!("{name}: {e}"))?;
             for attribute in Attributes(data) {
                 let (number, value) = attribute.map_err(|why| format!("{name}: {why}"))?;
-                let (Some(symbol), Some(count)) = (word(value, 0), word(value, 4)) else { continue };
-                let Some(info) = names.get(&symbol).and_then(|n| kernels.get_mut(*n)) else { continue };
+                let (Some(symbol), Some(count)) = (word(value, 0), word(value, 4)) else {
+                    continue;
+                };
+                let Some(info) = names.get(&symbol).and_then(|n| kernels.get_mut(*n)) else {
+                    continue;
+                };
                 match number {
                     REGCOUNT => info.registers = count,
                     FRAME_SIZE => info.local = count,
                     _ => {}
                 }
             }
-        } else if let Some(info) = name.strip_prefix(".nv.shared.").and_then(|k| kernels.get_mut(k)) {
-            // Only newer linkers prepend the reserved kilobyte, and then they mark it by a section of its
-            // own.
+        } else if let Some(info) = name.strip_prefix(".nv.shared.").and_then(|k| kernels.get_mut(k))
+        {
+            // Only newer linkers prepend the reserved kilobyte, and then they mark it by a section
+            // of its own.
             let reserved = file.section_by_name(".nv.shared.reserved.0").is_some();
-            let own = if reserved { section.size().saturating_sub(RESERVED_SHARED) } else { section.size() };
-            info.shared = u32::try_from(own).map_err(|_| format!("{name}: {own} bytes of shared memory"))?;
+            let own = if reserved {
+                section.size().saturating_sub(RESERVED_SHARED)
+            } else {
+                section.size()
+            };
+            info.shared =
+                u32::try_from(own).map_err(|_| format!("{name}: {own} bytes of shared memory"))?;
         }
     }
     // A kernel's `.text` must be there: without it the attributes describe nothing.
     let mut found: Vec<KernelInfo> = Vec::with_capacity(kernels.len());
     for (name, mut info) in kernels {
-        let text =
-            file.section_by_name(&format!(".text.{name}")).ok_or_else(|| format!("kernel {name} has no code"))?;
-        if text.elf_section_header().sh_type(LittleEndian) != elf::SHT_PROGBITS || text.size() == 0 {
+        let text = file
+            .section_by_name(&format!(".text.{name}"))
+            .ok_or_else(|| format!("kernel {name} has no code"))?;
+        if text.elf_section_header().sh_type(LittleEndian) != elf::SHT_PROGBITS || text.size() == 0
+        {
             return Err(format!("kernel {name} has no code"));
         }
         info.args.sort_by_key(|a| a.offset);
@@ -85,13 +99,17 @@ fn kernel_attributes(data: &[u8], info: &mut KernelInfo) -> Result<(), String> {
                     return Err("argument description cut short".to_owned());
                 };
                 let ordinal = (place & 0xffff) as u16;
-                // Bits 18 to 31 are the size; arguments of more than 4 KiB carry the rest elsewhere and do
-                // not occur.
-                ordinals.push((ordinal, ArgInfo { offset: place >> 16, size: flags >> 18, kind: None }));
+                // Bits 18 to 31 are the size; arguments of more than 4 KiB carry the rest elsewhere
+                // and do not occur.
+                ordinals.push((
+                    ordinal,
+                    ArgInfo { offset: place >> 16, size: flags >> 18, kind: None },
+                ));
             }
             MAX_THREADS => {
                 let axes = [word(value, 0), word(value, 4), word(value, 8)];
-                info.max_threads = axes.into_iter().try_fold(1u32, |all, axis| all.checked_mul(axis?));
+                info.max_threads =
+                    axes.into_iter().try_fold(1u32, |all, axis| all.checked_mul(axis?));
             }
             _ => {}
         }
@@ -110,7 +128,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// Walks an attribute list: format byte, number byte, then nothing, a byte, a half word, or a counted run.
+/// Walks an attribute list: format byte, number byte, then nothing, a byte, a half word, or a
+/// counted run.
 struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Iterator for Attributes<'a> {
@@ -142,7 +161,10 @@ impl<'a> Iterator for Attributes<'a> {
                 }
                 None => {
                     self.0 = &[];
-                    Some(Err(format!("attribute {number:#x} says {len} bytes, {} are there", rest.len())))
+                    Some(Err(format!(
+                        "attribute {number:#x} says {len} bytes, {} are there",
+                        rest.len()
+                    )))
                 }
             },
             _ => {

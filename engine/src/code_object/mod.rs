@@ -38,8 +38,8 @@ pub struct KernelInfo {
     pub name: String,
     /// Its arguments; hidden ones that the runtime fills in are not among them.
     pub args: Vec<ArgInfo>,
-    /// Bytes of the whole argument block, hidden arguments included, where the code object tells (AMD's
-    /// does).
+    /// Bytes of the whole argument block, hidden arguments included, where the code object tells
+    /// (AMD's does).
     pub arg_bytes: Option<u32>,
     /// Vector registers a lane uses (AMD: VGPRs without AGPRs).
     pub registers: u32,
@@ -53,8 +53,8 @@ pub struct KernelInfo {
     pub shared: u32,
     /// Local (scratch) memory of a lane, in bytes: arrays that could not be registers, and spills.
     pub local: u32,
-    /// Registers spilled, where it is known (AMD: vector and scalar ones; NVIDIA: bytes of spill stores / 4
-    /// as the compiler told it).
+    /// Registers spilled, where it is known (AMD: vector and scalar ones; NVIDIA: bytes of spill
+    /// stores / 4 as the compiler told it).
     pub spills: Option<u32>,
     /// Lanes of a wave, where the code object tells.
     pub wave: Option<u32>,
@@ -80,11 +80,15 @@ impl KernelInfo {
         }
     }
 
-    /// Vector registers that count against occupancy: VGPRs and AGPRs together where they share a file, else
-    /// the larger.
+    /// Vector registers that count against occupancy: VGPRs and AGPRs together where they share a
+    /// file, else the larger.
     #[must_use]
     pub fn all_registers(&self) -> u32 {
-        if self.one_file { self.registers.saturating_add(self.agprs) } else { self.registers.max(self.agprs) }
+        if self.one_file {
+            self.registers.saturating_add(self.agprs)
+        } else {
+            self.registers.max(self.agprs)
+        }
     }
 }
 
@@ -123,12 +127,19 @@ impl CodeObject {
         CodeObject { inner: Arc::new(inner), origin }
     }
 
-    /// Machine code from elsewhere (a proof bundle, say), whose SHA-256 must be `digest`; `compile_id` and
-    /// `wave` are what its maker says it was compiled for.
+    /// Machine code from elsewhere (a proof bundle, say), whose SHA-256 must be `digest`;
+    /// `compile_id` and `wave` are what its maker says it was compiled for.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] when the digest is another, or the bytes are no code object that this build reads.
-    pub fn verified(name: &str, compile_id: &str, wave: u32, bytes: Vec<u8>, digest: Digest) -> Result<CodeObject> {
+    /// [`Error::Corrupt`] when the digest is another, or the bytes are no code object that this
+    /// build reads.
+    pub fn verified(
+        name: &str,
+        compile_id: &str,
+        wave: u32,
+        bytes: Vec<u8>,
+        digest: Digest,
+    ) -> Result<CodeObject> {
         let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
         let found = Digest::of(&bytes);
         if found != digest {
@@ -210,7 +221,10 @@ impl CodeObject {
     #[must_use]
     pub fn format_version(&self) -> Option<u32> {
         let machine = machine(self.bytes())?;
-        VERSIONS.iter().find(|(of, _)| *of == machine).and_then(|(_, version)| version(self.bytes()))
+        VERSIONS
+            .iter()
+            .find(|(of, _)| *of == machine)
+            .and_then(|(_, version)| version(self.bytes()))
     }
 
     /// What a machine must have to run it (`driver` at least …), as recorded when it was made.
@@ -241,7 +255,9 @@ const VERSIONS: &[(u16, Version)] = &[(amd::MACHINE, amd::version)];
 /// `e_machine` of a little-endian ELF file of 64 bits.
 fn machine(bytes: &[u8]) -> Option<u16> {
     match (bytes.get(..6), bytes.get(18..20)) {
-        (Some([0x7f, b'E', b'L', b'F', 2, 1]), Some([low, high])) => Some(u16::from_le_bytes([*low, *high])),
+        (Some([0x7f, b'E', b'L', b'F', 2, 1]), Some([low, high])) => {
+            Some(u16::from_le_bytes([*low, *high]))
+        }
         _ => None,
     }
 }
@@ -249,7 +265,8 @@ fn machine(bytes: &[u8]) -> Option<u16> {
 /// Reads what a code object says of its kernels; `name` is for messages.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for anything that is not a whole, well-formed code object of a machine that we know.
+/// [`Error::Corrupt`] for anything that is not a whole, well-formed code object of a machine that
+/// we know.
 pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     let corrupt = |why: String| Error::Corrupt { kernel: name.to_owned(), why };
     let Some(machine) = machine(bytes) else {

@@ -1,5 +1,5 @@
-//! What a kernel costs, as the compile matrix lists it: read from the code object, computed from the target's
-//! table.
+//! What a kernel costs, as the compile matrix lists it: read from the code object, computed from
+//! the target's table.
 
 use super::{CodeObject, KernelInfo};
 use crate::arch::{Occupancy, Target};
@@ -40,8 +40,8 @@ pub struct KernelReport {
 }
 
 impl KernelInfo {
-    /// Occupancy on a target in blocks of `threads`, with `dynamic` bytes of LDS given at launch. `wave`
-    /// counts where the code object does not tell.
+    /// Occupancy on a target in blocks of `threads`, with `dynamic` bytes of LDS given at launch.
+    /// `wave` counts where the code object does not tell.
     #[must_use]
     pub fn occupancy(&self, target: &Target, threads: u32, dynamic: u32, wave: u32) -> Occupancy {
         let shared = self.shared.saturating_add(dynamic);
@@ -50,9 +50,9 @@ impl KernelInfo {
 }
 
 impl CodeObject {
-    /// What each kernel in it costs on a target, with `dynamic` bytes of LDS given at launch. The block size
-    /// is the one that the kernel was compiled for (its launch bound); the target's largest where it states
-    /// none.
+    /// What each kernel in it costs on a target, with `dynamic` bytes of LDS given at launch. The
+    /// block size is the one that the kernel was compiled for (its launch bound); the target's
+    /// largest where it states none.
     #[must_use]
     pub fn report(&self, target: &Target, dynamic: u32) -> Vec<KernelReport> {
         let report = |kernel: &KernelInfo| {

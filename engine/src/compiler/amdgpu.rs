@@ -10,34 +10,43 @@ use std::path::{Path, PathBuf};
 
 /// The options of a compile, without source and headers. Nothing here names a path.
 pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
-    let mut arguments = vec![format!("--offload-arch={compile_id}"), "-O3".to_owned(), "-std=c++17".to_owned()];
-    // Version 6 is clang-22's own choice and needs a newer runtime; our kernels read no hidden argument, in
-    // which the versions differ.
+    let mut arguments =
+        vec![format!("--offload-arch={compile_id}"), "-O3".to_owned(), "-std=c++17".to_owned()];
+    // Version 6 is clang-22's own choice and needs a newer runtime; our kernels read no hidden
+    // argument, in which the versions differ.
     arguments.push("-mcode-object-version=5".to_owned());
-    // RDNA runs both widths, 32 being the compiler's default; GCN and CDNA have 64 only and know no such
-    // flag.
+    // RDNA runs both widths, 32 being the compiler's default; GCN and CDNA have 64 only and know no
+    // such flag.
     let both = Target::parse(compile_id).is_ok_and(|t| t.waves().len() > 1);
     if both && options.wave == 64 {
         arguments.push("-mwavefrontsize64".to_owned());
     }
     if options.fast_math {
-        // What nvrtc's --use_fast_math does. Not -ffast-math: it assumes that no NaN and no infinity ever
-        // occurs.
-        let flags = ["-ffp-contract=fast", "-freciprocal-math", "-fapprox-func", "-fgpu-flush-denormals-to-zero"];
+        // What nvrtc's --use_fast_math does. Not -ffast-math: it assumes that no NaN and no
+        // infinity ever occurs.
+        let flags = [
+            "-ffp-contract=fast",
+            "-freciprocal-math",
+            "-fapprox-func",
+            "-fgpu-flush-denormals-to-zero",
+        ];
         arguments.extend(flags.map(str::to_owned));
     }
     arguments
 }
 
-/// The libraries that `file` loads, those of the compiler itself and not of the system: their bytes decide
-/// what it makes. Found as the loader does, beside the file that needs them (`RUNPATH`s of compilers say no
-/// more) or on its path.
+/// The libraries that `file` loads, those of the compiler itself and not of the system: their bytes
+/// decide what it makes. Found as the loader does, beside the file that needs them (`RUNPATH`s of
+/// compilers say no more) or on its path.
 pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     const OURS: &[&str] = &["libamd_comgr", "libhiprtc", "libLLVM", "libclang", "libamdhip64"];
     let mut found = BTreeSet::new();
     let mut open = vec![file.to_owned()];
     while let Some(file) = open.pop() {
-        let own = file.parent().into_iter().flat_map(|f| [f.to_owned(), f.join("../lib"), f.join("../lib64")]);
+        let own = file
+            .parent()
+            .into_iter()
+            .flat_map(|f| [f.to_owned(), f.join("../lib"), f.join("../lib64")]);
         let folders: Vec<PathBuf> = own.chain(loader_folders().iter().cloned()).collect();
         for name in needed(&file).unwrap_or_default() {
             if !OURS.iter().any(|ours| name.starts_with(ours)) {
@@ -62,7 +71,9 @@ fn needed(file: &Path) -> Option<Vec<String>> {
     let needed = entries.iter().filter(|e| e.tag(LittleEndian) == elf::DT_NEEDED);
     Some(
         needed
-            .filter_map(|e| Some(String::from_utf8_lossy(e.string(LittleEndian, strings).ok()?).into_owned()))
+            .filter_map(|e| {
+                Some(String::from_utf8_lossy(e.string(LittleEndian, strings).ok()?).into_owned())
+            })
             .collect(),
     )
 }
@@ -73,7 +84,9 @@ mod tests {
 
     #[test]
     fn wave_64_is_a_flag_on_rdna_only() {
-        let has = |id: &str, wave| arguments(id, &Options::wave(wave)).contains(&"-mwavefrontsize64".to_owned());
+        let has = |id: &str, wave| {
+            arguments(id, &Options::wave(wave)).contains(&"-mwavefrontsize64".to_owned())
+        };
         assert!(has("gfx1100", 64) && has("gfx1010:xnack-", 64));
         assert!(!has("gfx1100", 32) && !has("gfx90a:xnack-", 64));
     }

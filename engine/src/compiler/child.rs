@@ -1,5 +1,5 @@
-//! The compiler process: a loop that answers requests, with its own standard output out of the compilers'
-//! reach.
+//! The compiler process: a loop that answers requests, with its own standard output out of the
+//! compilers' reach.
 
 use super::descendants::{adopt_orphans, end_below};
 use super::protocol::{Answer, Ask};
@@ -25,8 +25,8 @@ pub(crate) const REQUEST: &str = "request.bin";
 /// Set when this program can be started as its own compiler process.
 static ARMED: AtomicBool = AtomicBool::new(false);
 
-/// The folder of a compiler process, for what its compilers have lying while they work. Its starter removes
-/// it, and it does so itself when that is gone.
+/// The folder of a compiler process, for what its compilers have lying while they work. Its starter
+/// removes it, and it does so itself when that is gone.
 static SCRATCH: OnceLock<PathBuf> = OnceLock::new();
 
 /// Where a compiler's temporary files go.
@@ -45,8 +45,9 @@ pub(crate) fn is_armed() -> bool {
     ARMED.load(Ordering::Relaxed)
 }
 
-/// Makes the calling program able to be its own compiler process: call it first in `main`, before anything
-/// else runs. In a process that was started to compile it does not return; otherwise it returns at once.
+/// Makes the calling program able to be its own compiler process: call it first in `main`, before
+/// anything else runs. In a process that was started to compile it does not return; otherwise it
+/// returns at once.
 ///
 /// A program that ships the small `kjit-cc` beside it needs no such call.
 pub fn child_main() {
@@ -87,7 +88,8 @@ pub fn kjit_cc() -> i32 {
     let code = arguments.next().and_then(|first| dispatch(&first, arguments));
     code.unwrap_or_else(|| {
         eprintln!(
-            "kjit-cc compiles for kjit and is started by it; by hand: kjit-cc {REPEAT} FOLDER (of a failed compile)"
+            "kjit-cc compiles for kjit and is started by it; by hand: kjit-cc {REPEAT} FOLDER (of \
+             a failed compile)"
         );
         2
     })
@@ -115,8 +117,8 @@ fn work(memory_limit: u64) -> i32 {
     }
 }
 
-/// Moves the pipes away from 0 and 1, so that a compiler that prints writes into the log (which is fd 2), and
-/// one that reads gets nothing.
+/// Moves the pipes away from 0 and 1, so that a compiler that prints writes into the log (which is
+/// fd 2), and one that reads gets nothing.
 fn take_pipes() -> Option<(File, File)> {
     // SAFETY: duplicating descriptors of our own; the copies belong to the two files alone.
     unsafe {
@@ -147,21 +149,25 @@ fn limit_memory(bytes: u64) {
 fn leave_with_parent() {
     // SAFETY: no arguments, no memory.
     let parent = unsafe { libc::getppid() };
-    // Without the thread a killed parent would leave a hanging compiler behind: not worth failing for.
-    let _ = std::thread::Builder::new().name("parent watch".into()).stack_size(64 << 10).spawn(move || {
-        loop {
-            std::thread::sleep(std::time::Duration::from_millis(250));
-            // SAFETY: as above.
-            if unsafe { libc::getppid() } != parent {
-                if let Ok(this) = i32::try_from(std::process::id()) {
-                    end_below(this);
+    // Without the thread a killed parent would leave a hanging compiler behind: not worth failing
+    // for.
+    let _ = std::thread::Builder::new().name("parent watch".into()).stack_size(64 << 10).spawn(
+        move || {
+            loop {
+                std::thread::sleep(std::time::Duration::from_millis(250));
+                // SAFETY: as above.
+                if unsafe { libc::getppid() } != parent {
+                    if let Ok(this) = i32::try_from(std::process::id()) {
+                        end_below(this);
+                    }
+                    remove_scratch();
+                    // SAFETY: _exit runs no handlers, which a compiler in the middle of its work
+                    // could not bear.
+                    unsafe { libc::_exit(0) }
                 }
-                remove_scratch();
-                // SAFETY: _exit runs no handlers, which a compiler in the middle of its work could not bear.
-                unsafe { libc::_exit(0) }
             }
-        }
-    });
+        },
+    );
 }
 
 /// Compilers opened so far in this process.
@@ -171,7 +177,9 @@ pub(crate) struct Opened(HashMap<(String, String), Result<Box<dyn Backend>, Stri
 impl Opened {
     pub fn answer(&mut self, ask: Ask) -> Answer {
         match ask {
-            Ask::Probe { kind, file } => Answer::Probe(self.get(kind, file).and_then(|c| c.probe())),
+            Ask::Probe { kind, file } => {
+                Answer::Probe(self.get(kind, file).and_then(|c| c.probe()))
+            }
             Ask::Compile { kind, file, request } => Answer::Compiled(match self.get(kind, file) {
                 Ok(compiler) => compiler.compile(&request),
                 Err(why) => Compiled::Broken { why },
@@ -192,7 +200,9 @@ impl Opened {
 /// Runs a kept compile again and prints what the compiler says.
 fn repeat(folder: &Path) -> i32 {
     let file = folder.join(REQUEST);
-    let ask = std::fs::read(&file).map_err(|e| e.to_string()).and_then(|bytes| Ask::read(&mut bytes.as_slice()));
+    let ask = std::fs::read(&file)
+        .map_err(|e| e.to_string())
+        .and_then(|bytes| Ask::read(&mut bytes.as_slice()));
     let mut out = std::io::stderr();
     // Standard error may be closed; there is nobody else to tell.
     match ask {

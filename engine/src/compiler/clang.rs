@@ -1,5 +1,5 @@
-//! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor header and no
-//! device library, so none is looked for (`-nogpuinc -nogpulib`).
+//! Any clang with the AMDGPU target and lld beside it: no ROCm at all. Kernels need no vendor
+//! header and no device library, so none is looked for (`-nogpuinc -nogpulib`).
 
 use super::child::scratch;
 use super::discover::{Places, folders_of, on_path};
@@ -16,14 +16,15 @@ use std::process::{Command, Output, Stdio};
 pub(super) struct Kind;
 
 /// Names on PATH. Of those found the newest is taken; a name without a number goes last.
-const NAMES: &[&str] = &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang", "amdclang"];
+const NAMES: &[&str] =
+    &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang", "amdclang"];
 
 /// Older ones do not know RDNA 4.
 const OLDEST: u32 = 19;
 
 /// What makes clang compile HIP source to one bare code object with nothing of ROCm. Without
-/// `-fuse-cuid=none` a symbol is named after a hash of the file's path, and the same source gives other bytes
-/// in another folder.
+/// `-fuse-cuid=none` a symbol is named after a hash of the file's path, and the same source gives
+/// other bytes in another folder.
 const BARE: &[&str] = &[
     "-x",
     "hip",
@@ -117,16 +118,25 @@ impl Opened {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
-        // Messages in English and without the terminal's width; no configuration file or variable that adds
-        // flags.
-        command.stdin(Stdio::null()).env("LC_ALL", "C").env_remove("CCC_OVERRIDE_OPTIONS").arg("--no-default-config");
-        for variable in
-            ["CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "CLANG_CONFIG_FILE_SYSTEM_DIR", "HIP_PATH", "ROCM_PATH"]
-        {
+        // Messages in English and without the terminal's width; no configuration file or variable
+        // that adds flags.
+        command
+            .stdin(Stdio::null())
+            .env("LC_ALL", "C")
+            .env_remove("CCC_OVERRIDE_OPTIONS")
+            .arg("--no-default-config");
+        for variable in [
+            "CPATH",
+            "C_INCLUDE_PATH",
+            "CPLUS_INCLUDE_PATH",
+            "CLANG_CONFIG_FILE_SYSTEM_DIR",
+            "HIP_PATH",
+            "ROCM_PATH",
+        ] {
             command.env_remove(variable);
         }
-        // SAFETY: prctl is async-signal-safe and takes numbers only. A clang whose starter was ended goes
-        // with it.
+        // SAFETY: prctl is async-signal-safe and takes numbers only. A clang whose starter was
+        // ended goes with it.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -141,10 +151,14 @@ impl Opened {
     }
 
     fn run(&self, request: &Request) -> Result<Ended, String> {
-        let folder = tempfile::Builder::new().prefix("kjit-clang-").tempdir_in(scratch()).map_err(|e| e.to_string())?;
+        let folder = tempfile::Builder::new()
+            .prefix("kjit-clang-")
+            .tempdir_in(scratch())
+            .map_err(|e| e.to_string())?;
         let write = |name: &str, text: &str| {
             // Names come from sources: none may leave the folder.
-            let plain = Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
+            let plain =
+                Path::new(name).components().all(|c| matches!(c, std::path::Component::Normal(_)));
             if !plain {
                 return Err(format!("the file name '{name}' is not a plain relative one"));
             }
@@ -161,7 +175,8 @@ impl Opened {
         let output = self.output(
             self.command()
                 .current_dir(folder.path())
-                // Killed, it leaves what it hands to its linker: in a folder that is removed all the same.
+                // Killed, it leaves what it hands to its linker: in a folder that is removed all
+                // the same.
                 .env("TMPDIR", folder.path())
                 .args(&request.arguments)
                 .args(["-I.", "-c"])
@@ -170,7 +185,8 @@ impl Opened {
         )?;
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         if output.status.success() {
-            let code = std::fs::read(folder.path().join(OUT)).map_err(|e| format!("its output: {e}"))?;
+            let code =
+                std::fs::read(folder.path().join(OUT)).map_err(|e| format!("its output: {e}"))?;
             return Ok(Ended::Answered(Compiled::Code { code, log }));
         }
         if output.status.signal().is_some() || !in_source(&log) {
@@ -178,13 +194,20 @@ impl Opened {
             eprint!("{log}");
         }
         if let Some(signal) = output.status.signal() {
-            return Ok(Ended::Killed(format!("was killed by signal {signal}: {}", first_error(&log))));
+            return Ok(Ended::Killed(format!(
+                "was killed by signal {signal}: {}",
+                first_error(&log)
+            )));
         }
-        if in_source(&log) { Ok(Ended::Answered(Compiled::Refused { log })) } else { Err(first_error(&log)) }
+        if in_source(&log) {
+            Ok(Ended::Answered(Compiled::Refused { log }))
+        } else {
+            Err(first_error(&log))
+        }
     }
 
-    /// Once more where it was killed: by the system for want of memory, perhaps, which others have given back
-    /// since.
+    /// Once more where it was killed: by the system for want of memory, perhaps, which others have
+    /// given back since.
     fn run_twice(&self, request: &Request) -> Result<Compiled, String> {
         if let Ended::Answered(compiled) = self.run(request)? {
             return Ok(compiled);
@@ -202,7 +225,8 @@ enum Ended {
     Killed(String),
 }
 
-/// A refused source is reported at a place in it; everything else is the compiler's or the machine's.
+/// A refused source is reported at a place in it; everything else is the compiler's or the
+/// machine's.
 fn in_source(log: &str) -> bool {
     log.lines().any(|l| l.contains(": error:") && !l.starts_with("clang"))
 }
@@ -219,17 +243,25 @@ impl Backend for Opened {
         let version = said.split_once("clang version ").map(|(_, v)| v).unwrap_or_default();
         let mut numbers = version.split(['.', ' ', '-']).map(|n| n.parse::<u32>().ok());
         let (Some(Some(major)), Some(Some(minor))) = (numbers.next(), numbers.next()) else {
-            return Err(format!("it is no clang: {}", said.lines().next().unwrap_or("it says nothing")));
+            return Err(format!(
+                "it is no clang: {}",
+                said.lines().next().unwrap_or("it says nothing")
+            ));
         };
         if major < OLDEST {
             return Err(format!("clang {major}.{minor} is older than {OLDEST}"));
         }
-        let cpus =
-            self.output(self.command().args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "--print-supported-cpus"]))?;
+        let cpus = self.output(self.command().args([
+            "--target=amdgcn-amd-amdhsa",
+            "-nogpulib",
+            "--print-supported-cpus",
+        ]))?;
         let cpus = [cpus.stdout, cpus.stderr].concat();
         let ids: Vec<String> = String::from_utf8_lossy(&cpus)
             .split_whitespace()
-            .filter(|word| word.strip_prefix("gfx").is_some_and(|n| n.bytes().all(|b| b.is_ascii_hexdigit())))
+            .filter(|word| {
+                word.strip_prefix("gfx").is_some_and(|n| n.bytes().all(|b| b.is_ascii_hexdigit()))
+            })
             .map(str::to_owned)
             .collect();
         let Some(first) = ids.iter().find(|id| *id == "gfx900").or_else(|| ids.first()) else {
@@ -244,7 +276,9 @@ impl Backend for Opened {
         };
         match self.compile(&request) {
             Compiled::Code { .. } => Ok(Probe { version: (major, minor), ids }),
-            Compiled::Refused { log } => Err(format!("clang {major}.{minor}: {}", first_error(&log))),
+            Compiled::Refused { log } => {
+                Err(format!("clang {major}.{minor}: {}", first_error(&log)))
+            }
             Compiled::Broken { why } => Err(format!("clang {major}.{minor}: {why}")),
         }
     }
@@ -279,7 +313,9 @@ mod tests {
         let has = |part: &str| files.iter().any(|f| f.to_string_lossy().contains(part));
         assert!(has("libLLVM") && has("libclang-cpp") && has("lld"), "{files:?}");
         assert!(
-            files.iter().all(|f| f.is_file() && *f != clang.file && !f.to_string_lossy().contains("libc.so")),
+            files.iter().all(|f| f.is_file()
+                && *f != clang.file
+                && !f.to_string_lossy().contains("libc.so")),
             "{files:?}"
         );
     }

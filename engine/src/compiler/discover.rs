@@ -1,5 +1,5 @@
-//! Where compilers may be: every place in its order, each remembered with what was found there, for `kjit
-//! devices -v`.
+//! Where compilers may be: every place in its order, each remembered with what was found there, for
+//! `kjit devices -v`.
 
 use super::Compiler;
 use std::collections::BTreeSet;
@@ -20,7 +20,8 @@ pub struct Tried {
 /// A file that may be opened as a compiler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// Absolute and without symbolic links: opened by this path, so that no other file is meant later.
+    /// Absolute and without symbolic links: opened by this path, so that no other file is meant
+    /// later.
     pub file: PathBuf,
     pub via: String,
     /// Named by flag or variable: taken whatever its version.
@@ -42,7 +43,14 @@ pub(crate) struct Places {
 
 impl Places {
     pub fn new(names: &'static [&'static str]) -> Places {
-        Places { names, tried: Vec::new(), found: Vec::new(), seen: BTreeSet::new(), misnamed: false, later: None }
+        Places {
+            names,
+            tried: Vec::new(),
+            found: Vec::new(),
+            seen: BTreeSet::new(),
+            misnamed: false,
+            later: None,
+        }
     }
 
     /// A file named by a flag.
@@ -68,8 +76,9 @@ impl Places {
         }
     }
 
-    /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its defaults.
-    /// Walked by us and not by opening, so that finding a compiler loads none into this process.
+    /// The loader's own search path: `LD_LIBRARY_PATH`, the folders of its configuration, its
+    /// defaults. Walked by us and not by opening, so that finding a compiler loads none into this
+    /// process.
     pub fn loader_path(&mut self) {
         for folder in folders_of("LD_LIBRARY_PATH") {
             self.folder("LD_LIBRARY_PATH", &folder);
@@ -108,7 +117,11 @@ impl Places {
 
     fn file(&mut self, via: &str, place: &Path, named: bool) {
         let found = place.canonicalize().ok().filter(|p| p.is_file());
-        self.tried.push(Tried { via: via.to_owned(), place: place.to_owned(), found: found.clone() });
+        self.tried.push(Tried {
+            via: via.to_owned(),
+            place: place.to_owned(),
+            found: found.clone(),
+        });
         self.misnamed |= named && found.is_none();
         if let Some(file) = found
             && self.seen.insert(file.clone())
@@ -118,8 +131,9 @@ impl Places {
     }
 }
 
-/// The candidates of a compiler in the order in which they are to be used: what was named, whatever it is;
-/// else the newest whose major version is not above the driver's, and among equals the first found.
+/// The candidates of a compiler in the order in which they are to be used: what was named, whatever
+/// it is; else the newest whose major version is not above the driver's, and among equals the first
+/// found.
 pub(crate) fn candidates(
     compiler: &dyn Compiler,
     explicit: Option<&Path>,
@@ -145,7 +159,8 @@ fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) 
     let major = |c: &Candidate| compiler.major_of(&c.file);
     let suits = |c: &&Candidate| major(c).is_none_or(|m| compiler.suits_driver(m, driver));
     let mut fit: Vec<Candidate> = places.found.iter().filter(suits).cloned().collect();
-    fit.sort_by_key(|c| std::cmp::Reverse(major(c).unwrap_or(0))); // stable: found order among equals
+    // stable: found order among equals
+    fit.sort_by_key(|c| std::cmp::Reverse(major(c).unwrap_or(0)));
     fit
 }
 
@@ -168,7 +183,11 @@ pub(crate) fn loader_folders() -> &'static [PathBuf] {
 
 fn read_loader_configuration(file: &Path, folders: &mut Vec<PathBuf>, depth: u32) {
     let Ok(text) = std::fs::read_to_string(file) else { return };
-    for line in text.lines().map(|l| l.split('#').next().unwrap_or_default().trim()).filter(|l| !l.is_empty()) {
+    for line in text
+        .lines()
+        .map(|l| l.split('#').next().unwrap_or_default().trim())
+        .filter(|l| !l.is_empty())
+    {
         match line.strip_prefix("include") {
             // Only the form that systems have: a folder and `*.conf`.
             Some(pattern) if depth < 4 => {
@@ -198,12 +217,15 @@ pub(crate) fn glob_children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The package folders of the Python found on PATH. Read off its place in the file system (an environment has
-/// `lib/python3.x/site-packages` beside `bin`); a wrapper script there tells nothing, and is asked.
+/// The package folders of the Python found on PATH. Read off its place in the file system (an
+/// environment has `lib/python3.x/site-packages` beside `bin`); a wrapper script there tells
+/// nothing, and is asked.
 pub(crate) fn python_sites() -> &'static [PathBuf] {
     static SITES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     SITES.get_or_init(|| {
-        let Some(python) = on_path("python3").or_else(|| on_path("python")) else { return Vec::new() };
+        let Some(python) = on_path("python3").or_else(|| on_path("python")) else {
+            return Vec::new();
+        };
         let mut sites = Vec::new();
         let mut prefixes: Vec<PathBuf> = Vec::new();
         for file in [Some(python.clone()), python.canonicalize().ok()].into_iter().flatten() {
@@ -227,13 +249,20 @@ pub(crate) fn python_sites() -> &'static [PathBuf] {
 }
 
 fn ask_python(python: &Path) -> Vec<PathBuf> {
-    let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); print(sysconfig.get_paths()['platlib'])";
-    let Ok(output) =
-        std::process::Command::new(python).args(["-I", "-c", code]).stdin(std::process::Stdio::null()).output()
+    let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); \
+        print(sysconfig.get_paths()['platlib'])";
+    let Ok(output) = std::process::Command::new(python)
+        .args(["-I", "-c", code])
+        .stdin(std::process::Stdio::null())
+        .output()
     else {
         return Vec::new();
     };
-    String::from_utf8_lossy(&output.stdout).lines().map(PathBuf::from).filter(|p| p.is_dir()).collect()
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(PathBuf::from)
+        .filter(|p| p.is_dir())
+        .collect()
 }
 
 /// An executable by name.
@@ -241,8 +270,8 @@ pub(crate) fn on_path(name: &str) -> Option<PathBuf> {
     folders_of("PATH").into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
-/// The folders that a variable lists. An empty or relative one means the folder in which kjit happens to be started, where
-/// anybody may have put anything: it is left out.
+/// The folders that a variable lists. An empty or relative one means the folder in which kjit
+/// happens to be started, where anybody may have put anything: it is left out.
 pub(crate) fn folders_of(variable: &str) -> Vec<PathBuf> {
     let paths = std::env::var_os(variable).unwrap_or_default();
     std::env::split_paths(&paths).filter(|folder| folder.is_absolute()).collect()
@@ -334,7 +363,8 @@ mod tests {
         std::os::unix::fs::symlink("libx.so.13", x.0.join("a/libx.so")).unwrap();
         let (found, tried) = candidates(&x, None, None);
         assert_eq!(names(&found, &x), ["a/libx.so.13"]);
-        let places: Vec<(&str, bool)> = tried.iter().map(|t| (t.via.as_str(), t.found.is_some())).collect();
+        let places: Vec<(&str, bool)> =
+            tried.iter().map(|t| (t.via.as_str(), t.found.is_some())).collect();
         assert_eq!(places, [("first", true), ("first", true), ("second", false)]);
     }
 
@@ -353,7 +383,8 @@ mod tests {
         std::fs::write(dir.path().join("d/x.conf"), "# a comment\n/opt/x/lib # here\n").unwrap();
         std::fs::write(dir.path().join("d/x.other"), "/not/this").unwrap();
         let main = dir.path().join("ld.so.conf");
-        std::fs::write(&main, format!("include {}/d/*.conf\n\n/opt/y\n", dir.path().display())).unwrap();
+        std::fs::write(&main, format!("include {}/d/*.conf\n\n/opt/y\n", dir.path().display()))
+            .unwrap();
         let mut folders = Vec::new();
         read_loader_configuration(&main, &mut folders, 0);
         assert_eq!(folders, [PathBuf::from("/opt/x/lib"), PathBuf::from("/opt/y")]);

@@ -1,5 +1,6 @@
-//! hiprtc: AMD's run-time compiler. It aborts the process on an architecture that it does not know, so its
-//! list is asked first (of comgr, the compiler behind it), and it runs in a child all the same.
+//! hiprtc: AMD's run-time compiler. It aborts the process on an architecture that it does not know,
+//! so its list is asked first (of comgr, the compiler behind it), and it runs in a child all the
+//! same.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -55,7 +56,8 @@ impl Compiler for Kind {
 
     fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
         let mut files = amdgpu::libraries(file);
-        // Opened at run time and so in no list of needed libraries: its headers, and from ROCm 6 on comgr.
+        // Opened at run time and so in no list of needed libraries: its headers, and from ROCm 6 on
+        // comgr.
         let beside = |prefix| file.parent().map(|f| glob_children(f, prefix)).unwrap_or_default();
         for found in beside("libhiprtc-builtins.so").into_iter().chain(beside("libamd_comgr.so")) {
             let Ok(found) = found.canonicalize() else { continue };
@@ -104,7 +106,9 @@ impl Opened {
     }
 
     fn run(&self, request: &Request) -> Result<Compiled, String> {
-        let terminated = |what: &str, text: &str| CString::new(text).map_err(|_| format!("{what} has a zero byte"));
+        let terminated = |what: &str, text: &str| {
+            CString::new(text).map_err(|_| format!("{what} has a zero byte"))
+        };
         let told = |error: hip_sys::Error| error.to_string();
         let source = terminated("the source", &request.source)?;
         let file = terminated("the file's name", &request.file)?;
@@ -114,15 +118,22 @@ impl Opened {
             names.push(terminated("a header's name", name)?);
             texts.push(terminated("a header", text)?);
         }
-        let options = request.arguments.iter().map(|a| terminated("an option", a)).collect::<Result<Vec<_>, _>>()?;
-        let pointers = |list: &[CString]| list.iter().map(|s| s.as_ptr()).collect::<Vec<*const c_char>>();
+        let options = request
+            .arguments
+            .iter()
+            .map(|a| terminated("an option", a))
+            .collect::<Result<Vec<_>, _>>()?;
+        let pointers =
+            |list: &[CString]| list.iter().map(|s| s.as_ptr()).collect::<Vec<*const c_char>>();
         let (mut names, mut texts) = (pointers(&names), pointers(&texts));
         let mut options = pointers(&options);
-        let int = |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
+        let int =
+            |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
         let mut made = Made { hiprtc: &self.hiprtc, program: null_mut() };
-        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies
-        // them (the CStrings behind the pointers live to the end of this function: shadowing drops nothing).
+        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
+        // copies them (the CStrings behind the pointers live to the end of this function: shadowing
+        // drops nothing).
         unsafe {
             self.hiprtc.hiprtcCreateProgram(
                 &mut made.program,
@@ -135,19 +146,27 @@ impl Opened {
         }
         .map_err(told)?;
         // SAFETY: the program was just made; the array has that many terminated strings.
-        let compiled =
-            unsafe { self.hiprtc.hiprtcCompileProgram(made.program, int(options.len())?, options.as_mut_ptr()) };
+        let compiled = unsafe {
+            self.hiprtc.hiprtcCompileProgram(
+                made.program,
+                int(options.len())?,
+                options.as_mut_ptr(),
+            )
+        };
         let mut len = 0;
         // SAFETY: the program is alive; writes one size.
         unsafe { self.hiprtc.hiprtcGetProgramLogSize(made.program, &mut len) }.map_err(told)?;
         let mut log = vec![0u8; len];
         if len > 0 {
             // SAFETY: writes as many bytes as it just said.
-            unsafe { self.hiprtc.hiprtcGetProgramLog(made.program, log.as_mut_ptr().cast()) }.map_err(told)?;
+            unsafe { self.hiprtc.hiprtcGetProgramLog(made.program, log.as_mut_ptr().cast()) }
+                .map_err(told)?;
         }
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
         match compiled {
-            Err(error) if error.code() == Some(HIPRTC_ERROR_COMPILATION) => return Ok(Compiled::Refused { log }),
+            Err(error) if error.code() == Some(HIPRTC_ERROR_COMPILATION) => {
+                return Ok(Compiled::Refused { log });
+            }
             Err(error) => return Err(format!("{error} {log}")),
             Ok(()) => {}
         }
@@ -156,7 +175,8 @@ impl Opened {
         unsafe { self.hiprtc.hiprtcGetCodeSize(made.program, &mut len) }.map_err(told)?;
         let mut code = vec![0u8; len];
         // SAFETY: writes as many bytes as it just said.
-        unsafe { self.hiprtc.hiprtcGetCode(made.program, code.as_mut_ptr().cast()) }.map_err(told)?;
+        unsafe { self.hiprtc.hiprtcGetCode(made.program, code.as_mut_ptr().cast()) }
+            .map_err(told)?;
         Ok(Compiled::Code { code, log })
     }
 }
@@ -170,7 +190,8 @@ struct Made<'a> {
 impl Drop for Made<'_> {
     fn drop(&mut self) {
         if !self.program.is_null() {
-            // SAFETY: made by hiprtcCreateProgram and destroyed once. Nothing can be done about a refusal.
+            // SAFETY: made by hiprtcCreateProgram and destroyed once. Nothing can be done about a
+            // refusal.
             let _ = unsafe { self.hiprtc.hiprtcDestroyProgram(&mut self.program) };
         }
     }
@@ -183,9 +204,12 @@ impl Backend for Opened {
         unsafe { self.hiprtc.hiprtcVersion(&mut major, &mut minor) }.map_err(|e| e.to_string())?;
         // hiprtc calls itself 9.0 in every ROCm; the file's name says which it is.
         let number = |n: c_int| u32::try_from(n).unwrap_or(0);
-        let version = version_in_name(&self.hiprtc.opened().place).unwrap_or((number(major), number(minor)));
-        // A comgr that cannot be asked leaves the list empty: then the child finds out, and may abort.
-        let ids = Comgr::beside(self.hiprtc.opened()).and_then(|comgr| comgr.isas()).unwrap_or_default();
+        let version =
+            version_in_name(&self.hiprtc.opened().place).unwrap_or((number(major), number(minor)));
+        // A comgr that cannot be asked leaves the list empty: then the child finds out, and may
+        // abort.
+        let ids =
+            Comgr::beside(self.hiprtc.opened()).and_then(|comgr| comgr.isas()).unwrap_or_default();
         Ok(Probe { version, ids })
     }
 
@@ -240,10 +264,15 @@ mod tests {
     fn an_architecture_that_aborts_hiprtc_is_one_clean_error_and_the_next_compile_works() {
         let Some((workers, file)) = here() else { return };
         let ask = Ask::Probe { kind: "hiprtc".to_owned(), file: file.clone() };
-        let (Answer::Probe(Ok(probe)), _) = workers.ask("(probe)", "hiprtc", &ask).unwrap() else { panic!("no probe") };
+        let (Answer::Probe(Ok(probe)), _) = workers.ask("(probe)", "hiprtc", &ask).unwrap() else {
+            panic!("no probe")
+        };
         assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
         // What the engine never asks, because the probe told it: here to see what would come of it.
-        let unknown = ["gfx1100", "gfx1999"].into_iter().find(|id| !probe.ids.iter().any(|known| known == id)).unwrap();
+        let unknown = ["gfx1100", "gfx1999"]
+            .into_iter()
+            .find(|id| !probe.ids.iter().any(|known| known == id))
+            .unwrap();
         match workers.ask("k", "hiprtc", &compile(&file, unknown)) {
             Err(error @ Error::Worker { .. }) => {
                 let text = error.to_string();
@@ -251,7 +280,10 @@ mod tests {
                 if let Error::Worker { log: Some(log), .. } = &error {
                     std::fs::remove_dir_all(log.parent().unwrap()).unwrap();
                 }
-                assert!(text.contains("killed by signal 6 (it aborted), twice") && !text.contains('\n'), "{text}");
+                assert!(
+                    text.contains("killed by signal 6 (it aborted), twice") && !text.contains('\n'),
+                    "{text}"
+                );
             }
             // A hiprtc that refuses instead is better still.
             Ok((Answer::Compiled(Compiled::Refused { .. } | Compiled::Broken { .. }), _)) => {}

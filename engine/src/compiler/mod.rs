@@ -16,15 +16,16 @@ use crate::source::Options;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A kind of compiler, as the engine's own process sees it: where it may be and how it is called. Pure: it
-/// opens nothing. (The part that opens the library is a [`Backend`], which runs in a child process.)
+/// A kind of compiler, as the engine's own process sees it: where it may be and how it is called.
+/// Pure: it opens nothing. (The part that opens the library is a [`Backend`], which runs in a child
+/// process.)
 pub(crate) trait Compiler: Send + Sync {
     /// `nvrtc`, `hiprtc`, `clang`.
     fn kind(&self) -> &'static str;
     /// Whose targets it compiles for.
     fn vendor(&self) -> Vendor;
-    /// Flag or variable, variables of the SDK, loader path, folders, Python: where files of it may be, in
-    /// order.
+    /// Flag or variable, variables of the SDK, loader path, folders, Python: where files of it may
+    /// be, in order.
     fn places(&self, explicit: Option<&Path>) -> discover::Places;
     /// The major version that a file's name states (`libnvrtc.so.13.0.88` → 13).
     fn major_of(&self, file: &Path) -> Option<u32>;

@@ -1,5 +1,5 @@
-//! nvrtc: NVIDIA's run-time compiler, straight to machine code (cubin), never to PTX for the driver to
-//! finish.
+//! nvrtc: NVIDIA's run-time compiler, straight to machine code (cubin), never to PTX for the driver
+//! to finish.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -32,7 +32,8 @@ impl Compiler for Nvrtc {
         places.explicit("--compiler-path", explicit.map(Path::to_owned));
         places.variable("KJIT_NVRTC_LIBRARY");
         for variable in ["CUDA_PATH", "CUDA_HOME"] {
-            places.under_variable(variable, &["lib64", "targets/x86_64-linux/lib", "lib", "lib/x64"]);
+            places
+                .under_variable(variable, &["lib64", "targets/x86_64-linux/lib", "lib", "lib/x64"]);
         }
         places.loader_path();
         places.folder("usual folder", Path::new("/usr/local/cuda/lib64"));
@@ -66,23 +67,26 @@ impl Compiler for Nvrtc {
     }
 
     fn arguments(&self, compile_id: &str, options: &Options) -> Vec<String> {
-        let mut arguments = vec![format!("--gpu-architecture={compile_id}"), "--std=c++17".to_owned()];
+        let mut arguments =
+            vec![format!("--gpu-architecture={compile_id}"), "--std=c++17".to_owned()];
         if options.fast_math {
             arguments.push("--use_fast_math".to_owned());
         }
-        // Registers and spills come with the log; they are shown by `warm -v` and asserted by tests.
+        // Registers and spills come with the log; they are shown by `warm -v` and asserted by
+        // tests.
         arguments.push("--ptxas-options=-v".to_owned());
         arguments
     }
 
     fn needs(&self, version: (u32, u32)) -> BTreeMap<String, String> {
-        // Machine code runs on every driver of its major version (minor version compatibility), and on newer
-        // ones.
+        // Machine code runs on every driver of its major version (minor version compatibility), and
+        // on newer ones.
         BTreeMap::from([("driver".to_owned(), format!("{}.0", version.0))])
     }
 
     fn package(&self) -> &'static str {
-        "pip install nvidia-cuda-nvrtc (for driver 12: nvidia-cuda-nvrtc-cu12), or NVIDIA's CUDA toolkit"
+        "pip install nvidia-cuda-nvrtc (for driver 12: nvidia-cuda-nvrtc-cu12), or NVIDIA's CUDA \
+         toolkit"
     }
 
     fn spills(&self, log: &str) -> BTreeMap<String, u32> {
@@ -106,7 +110,8 @@ type Program = *mut c_void;
 
 macro_rules! functions {
     ($($name:ident($($t:ty),*);)*) => {
-        /// The calls that we make. Results are numbers: an enum could not hold a code newer than it.
+        /// The calls that we make. Results are numbers: an enum could not hold a code newer than
+        /// it.
         #[allow(non_snake_case, reason = "the vendor's names")]
         struct Functions {
             $($name: unsafe extern "C" fn($($t),*) -> c_int,)*
@@ -115,8 +120,8 @@ macro_rules! functions {
 
         impl Functions {
             fn load(library: &'static Library) -> Result<Functions, String> {
-                // SAFETY (all): signatures of nvrtc.h, unchanged since CUDA 11.2; the library is never
-                // closed.
+                // SAFETY (all): signatures of nvrtc.h, unchanged since CUDA 11.2; the library is
+                // never closed.
                 unsafe fn get<T: Copy>(library: &'static Library, name: &str) -> Result<T, String> {
                     // SAFETY: the caller gives the type that the vendor's header declares.
                     unsafe { library.get::<T>(name.as_bytes()) }.map(|s| *s).map_err(|_| format!("it lacks {name}"))
@@ -156,12 +161,14 @@ pub(super) struct Opened {
 
 impl Opened {
     pub fn open(file: &Path) -> Result<Opened, String> {
-        // SAFETY: loading runs the library's initialisers; the file was named by the user or found as
-        // NVIDIA's compiler.
-        let library = unsafe { Library::new(file) }.map_err(|e| format!("{}: {e}", file.display()))?;
+        // SAFETY: loading runs the library's initialisers; the file was named by the user or found
+        // as NVIDIA's compiler.
+        let library =
+            unsafe { Library::new(file) }.map_err(|e| format!("{}: {e}", file.display()))?;
         // Never closed: it keeps thread-local state.
         let library: &'static Library = Box::leak(Box::new(library));
-        let functions = Functions::load(library).map_err(|why| format!("{}: {why}", file.display()))?;
+        let functions =
+            Functions::load(library).map_err(|why| format!("{}: {why}", file.display()))?;
         Ok(Opened { functions })
     }
 
@@ -181,7 +188,9 @@ impl Opened {
     }
 
     fn run(&self, request: &Request) -> Result<Compiled, String> {
-        let terminated = |what: &str, text: &str| CString::new(text).map_err(|_| format!("{what} has a zero byte"));
+        let terminated = |what: &str, text: &str| {
+            CString::new(text).map_err(|_| format!("{what} has a zero byte"))
+        };
         let f = &self.functions;
         let source = terminated("the source", &request.source)?;
         let file = terminated("the file's name", &request.file)?;
@@ -191,14 +200,20 @@ impl Opened {
             names.push(terminated("a header's name", name)?);
             texts.push(terminated("a header", text)?);
         }
-        let options = request.arguments.iter().map(|a| terminated("an option", a)).collect::<Result<Vec<_>, _>>()?;
+        let options = request
+            .arguments
+            .iter()
+            .map(|a| terminated("an option", a))
+            .collect::<Result<Vec<_>, _>>()?;
         let pointers = |list: &[CString]| list.iter().map(|s| s.as_ptr()).collect::<Vec<_>>();
-        let (name_list, text_list, option_list) = (pointers(&names), pointers(&texts), pointers(&options));
-        let int = |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
+        let (name_list, text_list, option_list) =
+            (pointers(&names), pointers(&texts), pointers(&options));
+        let int =
+            |n: usize| c_int::try_from(n).map_err(|_| "too many headers or options".to_owned());
 
         let mut made = Made { functions: f, program: null_mut() };
-        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which copies
-        // them.
+        // SAFETY: terminated strings and arrays of the stated lengths, alive during the call, which
+        // copies them.
         let code = unsafe {
             (f.nvrtcCreateProgram)(
                 &mut made.program,
@@ -211,7 +226,9 @@ impl Opened {
         };
         self.check("nvrtcCreateProgram", code)?;
         // SAFETY: the program was just made; the array has that many terminated strings.
-        let code = unsafe { (f.nvrtcCompileProgram)(made.program, int(options.len())?, option_list.as_ptr()) };
+        let code = unsafe {
+            (f.nvrtcCompileProgram)(made.program, int(options.len())?, option_list.as_ptr())
+        };
         // SAFETY: size and bytes are of the same program, which nothing changes in between.
         let log = self.bytes("log", &made, f.nvrtcGetProgramLogSize, f.nvrtcGetProgramLog)?;
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').to_owned();
@@ -222,7 +239,9 @@ impl Opened {
         self.check("nvrtcCompileProgram", code).map_err(|why| format!("{why} {log}"))?;
         let code = self.bytes("cubin", &made, f.nvrtcGetCUBINSize, f.nvrtcGetCUBIN)?;
         if code.is_empty() {
-            return Err("nvrtc made no machine code (the architecture is a virtual one?)".to_owned());
+            return Err(
+                "nvrtc made no machine code (the architecture is a virtual one?)".to_owned()
+            );
         }
         Ok(Compiled::Code { code, log })
     }
@@ -266,10 +285,14 @@ impl Backend for Opened {
         // SAFETY: writes two ints.
         self.check("nvrtcVersion", unsafe { (f.nvrtcVersion)(&mut major, &mut minor) })?;
         // SAFETY: writes one int.
-        self.check("nvrtcGetNumSupportedArchs", unsafe { (f.nvrtcGetNumSupportedArchs)(&mut count) })?;
+        self.check("nvrtcGetNumSupportedArchs", unsafe {
+            (f.nvrtcGetNumSupportedArchs)(&mut count)
+        })?;
         let mut archs: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
         // SAFETY: writes as many ints as it just said.
-        self.check("nvrtcGetSupportedArchs", unsafe { (f.nvrtcGetSupportedArchs)(archs.as_mut_ptr()) })?;
+        self.check("nvrtcGetSupportedArchs", unsafe {
+            (f.nvrtcGetSupportedArchs)(archs.as_mut_ptr())
+        })?;
         // The `a` forms are not listed; they come with their base from 9.0 on.
         let ids = archs.iter().flat_map(|n| {
             let base = format!("sm_{n}");
@@ -306,9 +329,14 @@ mod tests {
     fn spills_are_read_from_the_log_by_kernel() {
         let log = "ptxas info    : Compiling entry function 'spill' for 'sm_90a'\n\
                    ptxas info    : Function properties for spill\n\
-                   ptxas         .     992 bytes stack frame, 1756 bytes spill stores, 1784 bytes spill loads\n\
+                   ptxas         .     992 bytes stack frame, 1756 bytes spill stores, 1784 bytes \
+                   spill loads\n\
                    ptxas info    : Function properties for none\n\
-                   ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n";
-        assert_eq!(Nvrtc.spills(log), BTreeMap::from([("none".to_owned(), 0), ("spill".to_owned(), 439)]));
+                   ptxas         .     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill \
+                   loads\n";
+        assert_eq!(
+            Nvrtc.spills(log),
+            BTreeMap::from([("none".to_owned(), 0), ("spill".to_owned(), 439)])
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! What goes over the pipes between the engine and a compiler process: frames of byte strings, each with its
-//! length. Nothing here trusts the other side: lengths are bounded before anything is allocated.
+//! What goes over the pipes between the engine and a compiler process: frames of byte strings, each
+//! with its length. Nothing here trusts the other side: lengths are bounded before anything is
+//! allocated.
 
 use super::{Compiled, Probe};
 use std::io::{Read, Write};
@@ -89,10 +90,13 @@ fn text(field: Vec<u8>) -> Result<String, String> {
 impl Ask {
     pub fn encode(&self) -> Vec<u8> {
         match self {
-            Ask::Probe { kind, file } => frame(&[HELLO.as_bytes(), b"probe", kind.as_bytes(), file.as_bytes()]),
+            Ask::Probe { kind, file } => {
+                frame(&[HELLO.as_bytes(), b"probe", kind.as_bytes(), file.as_bytes()])
+            }
             Ask::Compile { kind, file, request: r } => {
                 let headers = r.headers.len().to_string();
-                let mut fields: Vec<&[u8]> = vec![HELLO.as_bytes(), b"compile", kind.as_bytes(), file.as_bytes()];
+                let mut fields: Vec<&[u8]> =
+                    vec![HELLO.as_bytes(), b"compile", kind.as_bytes(), file.as_bytes()];
                 fields.extend([r.file.as_bytes(), r.source.as_bytes(), headers.as_bytes()]);
                 for (name, text) in &r.headers {
                     fields.extend([name.as_bytes(), text.as_bytes()]);
@@ -136,12 +140,15 @@ impl Answer {
         let bytes = match self {
             Answer::Probe(Ok(probe)) => {
                 let version = [probe.version.0.to_string(), probe.version.1.to_string()];
-                let mut fields: Vec<&[u8]> = vec![b"probe", version[0].as_bytes(), version[1].as_bytes()];
+                let mut fields: Vec<&[u8]> =
+                    vec![b"probe", version[0].as_bytes(), version[1].as_bytes()];
                 fields.extend(probe.ids.iter().map(String::as_bytes));
                 frame(&fields)
             }
             Answer::Probe(Err(why)) => frame(&[b"no probe", why.as_bytes()]),
-            Answer::Compiled(Compiled::Code { code, log }) => frame(&[b"code", code, log.as_bytes()]),
+            Answer::Compiled(Compiled::Code { code, log }) => {
+                frame(&[b"code", code, log.as_bytes()])
+            }
             Answer::Compiled(Compiled::Refused { log }) => frame(&[b"refused", log.as_bytes()]),
             Answer::Compiled(Compiled::Broken { why }) => frame(&[b"broken", why.as_bytes()]),
         };
@@ -158,9 +165,13 @@ impl Answer {
         let op = text(next()?)?;
         Ok(Some(match op.as_str() {
             "probe" => {
-                let mut number = || text(next()?)?.parse::<u32>().map_err(|_| "no version".to_owned());
+                let mut number =
+                    || text(next()?)?.parse::<u32>().map_err(|_| "no version".to_owned());
                 let version = (number()?, number()?);
-                Answer::Probe(Ok(Probe { version, ids: fields.map(text).collect::<Result<_, _>>()? }))
+                Answer::Probe(Ok(Probe {
+                    version,
+                    ids: fields.map(text).collect::<Result<_, _>>()?,
+                }))
             }
             "no probe" => Answer::Probe(Err(lossy(next()?))),
             "code" => Answer::Compiled(Compiled::Code { code: next()?, log: lossy(next()?) }),
@@ -195,7 +206,10 @@ mod tests {
         }
         let code = Compiled::Code { code: vec![0, 255, 10], log: "warning".into() };
         for answer in [
-            Answer::Probe(Ok(Probe { version: (13, 5), ids: vec!["sm_90".into(), "sm_90a".into()] })),
+            Answer::Probe(Ok(Probe {
+                version: (13, 5),
+                ids: vec!["sm_90".into(), "sm_90a".into()],
+            })),
             Answer::Probe(Err("gone".into())),
             Answer::Compiled(code),
             Answer::Compiled(Compiled::Refused { log: "error".into() }),
@@ -217,8 +231,8 @@ mod tests {
         for at in 0..whole.len() {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x80;
-            // Either it is another valid message (a changed letter) or an error: never a panic or a huge
-            // allocation.
+            // Either it is another valid message (a changed letter) or an error: never a panic or a
+            // huge allocation.
             let _ = Ask::read(&mut bytes.as_slice());
             let _ = Answer::read(&mut bytes.as_slice());
         }

@@ -1,5 +1,5 @@
-//! Compilers that were found, with the identity that keys hold: the content of the library and of its
-//! companions.
+//! Compilers that were found, with the identity that keys hold: the content of the library and of
+//! its companions.
 
 use super::discover::{Candidate, Tried, candidates};
 use super::protocol::{Answer, Ask};
@@ -86,9 +86,13 @@ pub(crate) fn search(
         let (list, tried) = candidates(*compiler, wish.file.as_deref(), driver);
         if let (true, Some((major, minor))) = (list.is_empty(), driver) {
             let newer = tried.iter().filter_map(|t| t.found.as_ref()).find_map(|file| {
-                let version = compiler.major_of(file).filter(|v| !compiler.suits_driver(*v, driver))?;
+                let version =
+                    compiler.major_of(file).filter(|v| !compiler.suits_driver(*v, driver))?;
                 let kind = compiler.kind();
-                Some(format!("{} is {kind} {version}, newer than the driver ({major}.{minor}) takes", file.display()))
+                Some(format!(
+                    "{} is {kind} {version}, newer than the driver ({major}.{minor}) takes",
+                    file.display()
+                ))
             });
             search.unusable.extend(newer);
         }
@@ -114,8 +118,8 @@ pub(crate) fn search(
 }
 
 impl Search {
-    /// Why none of what was found compiles for this architecture, in one line: who does not know it, what is
-    /// here but cannot be used, and what else there is to install.
+    /// Why none of what was found compiles for this architecture, in one line: who does not know
+    /// it, what is here but cannot be used, and what else there is to install.
     pub fn why_not(&self, vendor: Vendor, wish: &Wish, arch: &str) -> String {
         if self.found.is_empty() {
             return self.why_none(vendor, wish);
@@ -146,7 +150,9 @@ impl Search {
         }
         let packages: Vec<&str> = COMPILERS
             .iter()
-            .filter(|c| c.vendor() == vendor && wish.kind.as_deref().is_none_or(|kind| kind == c.kind()))
+            .filter(|c| {
+                c.vendor() == vendor && wish.kind.as_deref().is_none_or(|kind| kind == c.kind())
+            })
             .map(|c| c.package())
             .collect();
         if packages.is_empty() {
@@ -159,25 +165,34 @@ impl Search {
         if !self.unusable.is_empty() {
             why = format!("{}; ", self.unusable.join("; "));
         }
-        let mut tried: Vec<String> = self.tried.iter().map(|t| t.place.display().to_string()).collect();
+        let mut tried: Vec<String> =
+            self.tried.iter().map(|t| t.place.display().to_string()).collect();
         tried.dedup();
-        format!("{why}no compiler found; tried {}; install: {}", tried.join(", "), packages.join(" or "))
+        format!(
+            "{why}no compiler found; tried {}; install: {}",
+            tried.join(", "),
+            packages.join(" or ")
+        )
     }
 }
 
-/// Identity and probe of a candidate; both remembered on disk by content, so that a start hashes and opens
-/// nothing.
+/// Identity and probe of a candidate; both remembered on disk by content, so that a start hashes
+/// and opens nothing.
 fn ready(
     compiler: &'static dyn Compiler,
     candidate: &Candidate,
     cache: &Cache,
     workers: &Workers,
 ) -> Result<Toolchain> {
-    let digest =
-        |file: &Path| cache.file_digest(file).map_err(|e| Error::Io { path: file.to_owned(), why: e.to_string() });
+    let digest = |file: &Path| {
+        cache.file_digest(file).map_err(|e| Error::Io { path: file.to_owned(), why: e.to_string() })
+    };
     let file = &candidate.file;
     let own = digest(file)?;
-    let memo = Key::builder("compiler probe").field("kind", compiler.kind()).field("file", own.hex()).finish();
+    let memo = Key::builder("compiler probe")
+        .field("kind", compiler.kind())
+        .field("file", own.hex())
+        .finish();
     let known = cache.record(&memo).and_then(|bytes| match Answer::read(&mut bytes.as_slice()) {
         Ok(Some(Answer::Probe(Ok(probe)))) => Some(probe),
         _ => None,
@@ -199,7 +214,10 @@ fn ready(
                 }
                 Answer::Probe(Err(why)) => return Err(Error::Io { path: file.clone(), why }),
                 Answer::Compiled(_) => {
-                    return Err(Error::Io { path: file.clone(), why: "answered another question".to_owned() });
+                    return Err(Error::Io {
+                        path: file.clone(),
+                        why: "answered another question".to_owned(),
+                    });
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! Compiler processes as the engine sees them: started when needed, kept over many kernels, given up on when
-//! they hang.
+//! Compiler processes as the engine sees them: started when needed, kept over many kernels, given
+//! up on when they hang.
 
 use super::child::{self, Opened, WORK};
 use super::descendants::end_below;
@@ -18,7 +18,8 @@ use std::time::Duration;
 /// Where compilers run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Isolation {
-    /// In child processes: this program itself if it called [`crate::child_main`], else `kjit-cc` beside it.
+    /// In child processes: this program itself if it called [`crate::child_main`], else `kjit-cc`
+    /// beside it.
     #[default]
     Children,
     /// In child processes of this executable, a `kjit-cc`.
@@ -77,11 +78,12 @@ struct Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may be gone already; what it started (a clang that hangs, its linker) goes along, also what has left its
-        // group. Stopped it starts no more, and orphans come to it until they are ended.
+        // It may be gone already; what it started (a clang that hangs, its linker) goes along, also
+        // what has left its group. Stopped it starts no more, and orphans come to it until they are
+        // ended.
         if let (Ok(None), Ok(group)) = (self.child.try_wait(), i32::try_from(self.child.id())) {
-            // SAFETY: numbers only. The child leads the group and has not been waited for, so the number is
-            // still its own.
+            // SAFETY: numbers only. The child leads the group and has not been waited for, so the
+            // number is still its own.
             unsafe { libc::kill(group, libc::SIGSTOP) };
             end_below(group);
             // SAFETY: as above.
@@ -98,8 +100,8 @@ impl Workers {
         Workers { isolation, limits, idle: Mutex::default(), here: Mutex::default() }
     }
 
-    /// Asks a compiler process, another one once more when the first dies. What the process printed comes
-    /// back too.
+    /// Asks a compiler process, another one once more when the first dies. What the process printed
+    /// comes back too.
     ///
     /// # Errors
     /// [`Error::Worker`]: it died twice or hung; [`Error::NoProcess`]: it could not be started.
@@ -122,14 +124,19 @@ impl Workers {
             Ok(answered) => Ok(answered),
             Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
             // A second run would hang just as long.
-            Err(Failed { failure: Failure::Slow, log }) => {
-                told(format!("ran past {} s and was ended", self.limits.timeout.as_secs_f64()), &log)
-            }
+            Err(Failed { failure: Failure::Slow, log }) => told(
+                format!("ran past {} s and was ended", self.limits.timeout.as_secs_f64()),
+                &log,
+            ),
             Err(Failed { failure: Failure::Died(_), .. }) => match self.try_once(ask) {
                 Ok(answered) => Ok(answered),
                 Err(Failed { failure: Failure::Start(error), .. }) => Err(*error),
-                Err(Failed { failure: Failure::Slow, log }) => told("died, and hung when tried again".to_owned(), &log),
-                Err(Failed { failure: Failure::Died(how), log }) => told(format!("{how}, twice"), &log),
+                Err(Failed { failure: Failure::Slow, log }) => {
+                    told("died, and hung when tried again".to_owned(), &log)
+                }
+                Err(Failed { failure: Failure::Died(how), log }) => {
+                    told(format!("{how}, twice"), &log)
+                }
             },
         }
     }
@@ -143,7 +150,9 @@ impl Workers {
         let idle = lock(&self.idle).pop();
         let mut worker = match idle {
             Some(worker) => worker,
-            None => self.start().map_err(|e| Failed { failure: Failure::Start(Box::new(e)), log: String::new() })?,
+            None => self
+                .start()
+                .map_err(|e| Failed { failure: Failure::Start(Box::new(e)), log: String::new() })?,
         };
         let answer = worker.exchange(ask, self.limits.timeout);
         let log = worker.read_log();
@@ -161,7 +170,8 @@ impl Workers {
 
     fn start(&self) -> Result<Worker> {
         let program = self.program()?;
-        let fail = |why: std::io::Error| Error::NoProcess { why: format!("{}: {why}", program.display()) };
+        let fail =
+            |why: std::io::Error| Error::NoProcess { why: format!("{}: {why}", program.display()) };
         let temporary = |e: std::io::Error| Error::NoProcess {
             why: format!(
                 "{} takes no temporary files: {e}; let TMPDIR name a folder that can be written",
@@ -171,9 +181,9 @@ impl Workers {
         let log = tempfile::tempfile().map_err(temporary)?;
         let scratch = tempfile::Builder::new().prefix("kjit-cc-").tempdir().map_err(temporary)?;
         let mut child = Command::new(&program)
-            // Vendors' compilers keep caches of their own, which nobody verifies: what comes out must have
-            // been made now. (nvrtc 13.0 gave 210 kernels in 47 s on one job the first time, in 2.4 s on two
-            // the second.)
+            // Vendors' compilers keep caches of their own, which nobody verifies: what comes out
+            // must have been made now. (nvrtc 13.0 gave 210 kernels in 47 s on one job the first
+            // time, in 2.4 s on two the second.)
             .env("CUDA_CACHE_DISABLE", "1")
             .env("AMD_COMGR_CACHE", "0")
             .arg(WORK)
@@ -216,14 +226,14 @@ impl Workers {
         if let Isolation::Worker(path) = &self.isolation {
             return Ok(path.clone());
         }
-        let this =
-            std::env::current_exe().map_err(|e| Error::Io { path: "/proc/self/exe".into(), why: e.to_string() })?;
+        let this = std::env::current_exe()
+            .map_err(|e| Error::Io { path: "/proc/self/exe".into(), why: e.to_string() })?;
         if child::is_armed() {
             return Ok(this);
         }
         let mut tried = Vec::new();
-        // Beside the program; one up for test and example binaries, which cargo puts into folders of their
-        // own.
+        // Beside the program; one up for test and example binaries, which cargo puts into folders
+        // of their own.
         for folder in this.ancestors().skip(1).take(2) {
             let file = folder.join("kjit-cc");
             if file.is_file() {
@@ -233,7 +243,8 @@ impl Workers {
         }
         Err(Error::NoProcess {
             why: format!(
-                "it runs in a process of its own, and neither calls this program kjit_engine::child_main() first in main, nor is {} there",
+                "it runs in a process of its own, and neither calls this program \
+                 kjit_engine::child_main() first in main, nor is {} there",
                 tried.join(" or ")
             ),
         })
@@ -248,14 +259,19 @@ impl Worker {
         }
         match self.answers.recv_timeout(timeout) {
             Ok(Ok(Some(answer))) => Ok(answer),
-            Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => Err(Failure::Died(self.how_it_ended())),
-            Ok(Err(why)) => Err(Failure::Died(format!("answered nonsense ({why}); {}", self.how_it_ended()))),
+            Ok(Ok(None)) | Err(RecvTimeoutError::Disconnected) => {
+                Err(Failure::Died(self.how_it_ended()))
+            }
+            Ok(Err(why)) => {
+                Err(Failure::Died(format!("answered nonsense ({why}); {}", self.how_it_ended())))
+            }
             Err(RecvTimeoutError::Timeout) => Err(Failure::Slow),
         }
     }
 
     fn how_it_ended(&mut self) -> String {
-        // Its pipe is closed, so it has ended or is about to; one that lives on without a pipe is ended here.
+        // Its pipe is closed, so it has ended or is about to; one that lives on without a pipe is
+        // ended here.
         for _ in 0..200 {
             match self.child.try_wait() {
                 Ok(Some(status)) => return ended(status),
@@ -266,7 +282,8 @@ impl Worker {
         "closed its pipe".to_owned()
     }
 
-    /// What was printed since the last time. Read by position: the child writes through the same file.
+    /// What was printed since the last time. Read by position: the child writes through the same
+    /// file.
     fn read_log(&mut self) -> String {
         const MOST: u64 = 1 << 20;
         let len = self.log.metadata().map_or(self.seen, |m| m.len());
@@ -300,7 +317,11 @@ fn signal_name(signal: i32) -> &'static str {
 }
 
 fn last_words(log: &str) -> String {
-    log.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!(": {}", l.trim())).unwrap_or_default()
+    log.lines()
+        .rev()
+        .find(|l| !l.trim().is_empty())
+        .map(|l| format!(": {}", l.trim()))
+        .unwrap_or_default()
 }
 
 pub(crate) fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
@@ -315,7 +336,8 @@ pub(crate) fn keep_log(kernel: &str, log: &str) -> Option<PathBuf> {
 
 /// A new private folder for what should be seen after a failure.
 pub(crate) fn kept_folder(kernel: &str) -> std::io::Result<PathBuf> {
-    let name: String = kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();
+    let name: String =
+        kernel.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();
     Ok(tempfile::Builder::new().prefix(&format!("kjit-failed-{name}-")).tempdir()?.keep())
 }
 

@@ -1,9 +1,9 @@
-//! What a vendor's runtime must offer: the seam behind which CUDA (and HIP) live. Nothing above it knows a
-//! vendor.
+//! What a vendor's runtime must offer: the seam behind which CUDA (and HIP) live. Nothing above it
+//! knows a vendor.
 //!
-//! Handles and addresses are plain numbers here. Everything that could be misused (freed twice, used after
-//! its end) is an `unsafe fn`; the owners beside this file ([`super::memory`], [`super::stream`], …) hold the
-//! obligations, each in one place, and are the only callers.
+//! Handles and addresses are plain numbers here. Everything that could be misused (freed twice,
+//! used after its end) is an `unsafe fn`; the owners beside this file ([`super::memory`],
+//! [`super::stream`], …) hold the obligations, each in one place, and are the only callers.
 
 use super::info::DeviceInfo;
 use crate::arch::Vendor;
@@ -13,19 +13,26 @@ use std::ffi::{c_char, c_void};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A driver's handle (stream, event, module, function, graph): never null when it came out of a call.
+/// A driver's handle (stream, event, module, function, graph): never null when it came out of a
+/// call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Raw(pub usize);
 
 impl Raw {
     /// A handle that a call wrote; a null one beside a success code is a broken driver, said so.
     pub fn of<T>(call: &'static str, handle: *mut T) -> Try<Raw> {
-        let broken = || Fault { call, code: 0, says: "success without a handle".to_owned(), kind: FaultKind::Other };
+        let broken = || Fault {
+            call,
+            code: 0,
+            says: "success without a handle".to_owned(),
+            kind: FaultKind::Other,
+        };
         NonNull::new(handle).map(|p| Raw(p.as_ptr() as usize)).ok_or_else(broken)
     }
 }
 
-/// A string that a call wrote into a buffer of ours, up to its end mark; all of it where that is missing.
+/// A string that a call wrote into a buffer of ours, up to its end mark; all of it where that is
+/// missing.
 pub(crate) fn text(buffer: &[c_char]) -> String {
     let bytes: &[u8] = bytemuck::cast_slice(buffer);
     let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
@@ -84,8 +91,8 @@ pub(crate) trait Driver: Send + Sync {
     fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>>;
 }
 
-/// A product of matrices for a vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m × k, f16),
-/// all by rows.
+/// A product of matrices for a vendor's library: `out` (n × m, f32) = `x` (n × k, f16) · `w`ᵀ (m ×
+/// k, f16), all by rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product {
     pub m: u32,
@@ -100,15 +107,16 @@ pub(crate) struct Product {
 pub(crate) trait RawBlas: Send + Sync {
     /// The file it was opened from.
     fn library(&self) -> &str;
-    /// Puts the product into the stream. Safety as for [`RawDevice`]; the stream is not being recorded.
+    /// Puts the product into the stream. Safety as for [`RawDevice`]; the stream is not being
+    /// recorded.
     unsafe fn product(&self, product: Product, stream: Raw) -> Try<()>;
 }
 
 /// One opened device. Calls may come from any thread.
 ///
-/// Safety, for all `unsafe` methods: handles and addresses come from the same device and are alive, ranges
-/// lie within their allocation, and host memory stays alive and unaliased until the stream has passed the
-/// copy.
+/// Safety, for all `unsafe` methods: handles and addresses come from the same device and are alive,
+/// ranges lie within their allocation, and host memory stays alive and unaliased until the stream
+/// has passed the copy.
 pub(crate) trait RawDevice: Send + Sync {
     /// The vendor's matrix library; none where the engine has no route to one.
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
@@ -135,11 +143,11 @@ pub(crate) trait RawDevice: Send + Sync {
     }
     /// Waits for work that uses it, as the vendor does, and gives it back.
     unsafe fn free(&self, address: u64) -> Try<()>;
-    /// Page-locked host memory and its address on the device; `write_combined` is fast to write and slow to
-    /// read.
+    /// Page-locked host memory and its address on the device; `write_combined` is fast to write and
+    /// slow to read.
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)>;
-    /// Page-locked host memory that all devices of the vendor address, each as [`RawDevice::host_address`] says,
-    /// and that they write and read while kernels run.
+    /// Page-locked host memory that all devices of the vendor address, each as
+    /// [`RawDevice::host_address`] says, and that they write and read while kernels run.
     fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8>;
     /// Where this device has page-locked memory of any device of the vendor.
     unsafe fn host_address(&self, at: *mut u8) -> Try<u64>;
@@ -152,7 +160,14 @@ pub(crate) trait RawDevice: Send + Sync {
     unsafe fn copy_out(&self, to: *mut u8, from: u64, bytes: usize, stream: Raw) -> Try<()>;
     unsafe fn copy_within(&self, to: u64, from: u64, bytes: usize, stream: Raw) -> Try<()>;
     /// From memory of another device of the vendor, into this one's.
-    unsafe fn copy_peer(&self, _to: u64, _from: u64, _from_device: u32, _bytes: usize, _stream: Raw) -> Try<()> {
+    unsafe fn copy_peer(
+        &self,
+        _to: u64,
+        _from: u64,
+        _from_device: u32,
+        _bytes: usize,
+        _stream: Raw,
+    ) -> Try<()> {
         Err(Fault {
             call: "a copy between devices",
             code: 0,
@@ -178,7 +193,8 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Milliseconds between two timed events that are done.
     unsafe fn event_elapsed(&self, from: Raw, to: Raw) -> Try<f32>;
 
-    /// Loads machine code. Unsafe because the driver runs what it is given: the bytes were checked by hash.
+    /// Loads machine code. Unsafe because the driver runs what it is given: the bytes were checked
+    /// by hash.
     unsafe fn module(&self, image: &[u8]) -> Try<Raw>;
     unsafe fn module_unload(&self, module: Raw) -> Try<()>;
     unsafe fn function(&self, module: Raw, name: &std::ffi::CStr) -> Try<Raw>;
@@ -187,7 +203,13 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Blocks of that size that a unit holds at once.
     unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32>;
     /// `args` points at each argument's value, in order.
-    unsafe fn launch(&self, function: Raw, shape: &Geometry, args: &mut [*mut c_void], stream: Raw) -> Try<()>;
+    unsafe fn launch(
+        &self,
+        function: Raw,
+        shape: &Geometry,
+        args: &mut [*mut c_void],
+        stream: Raw,
+    ) -> Try<()>;
 
     unsafe fn capture_begin(&self, stream: Raw) -> Try<()>;
     /// Ends it; the graph recorded.
@@ -199,8 +221,8 @@ pub(crate) trait RawDevice: Send + Sync {
     /// Moves what can be moved to the device before the first replay.
     unsafe fn graph_upload(&self, exec: Raw, stream: Raw) -> Try<()>;
     unsafe fn graph_launch(&self, exec: Raw, stream: Raw) -> Try<()>;
-    /// Puts the new graph's parameters into the executable; false when their shapes differ and a new one is
-    /// needed.
+    /// Puts the new graph's parameters into the executable; false when their shapes differ and a
+    /// new one is needed.
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool>;
     unsafe fn graph_exec_destroy(&self, exec: Raw) -> Try<()>;
 }

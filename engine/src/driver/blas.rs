@@ -1,5 +1,5 @@
-//! A vendor's matrix library behind one call, for comparison with our own kernels: optional, and used only
-//! when asked for.
+//! A vendor's matrix library behind one call, for comparison with our own kernels: optional, and
+//! used only when asked for.
 
 use super::api::{Product, RawBlas};
 use super::device::Device;
@@ -17,8 +17,8 @@ impl Device {
     /// Opens the vendor's matrix library.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] when it is not installed, with the places tried, or when the engine has no route
-    /// to this vendor's; [`Error::Driver`] when it does not start.
+    /// [`Error::NoLibrary`] when it is not installed, with the places tried, or when the engine has
+    /// no route to this vendor's; [`Error::Driver`] when it does not start.
     pub fn blas(&self) -> Result<Blas> {
         let none = || Error::NoLibrary {
             library: format!("a matrix library for {}", self.target().vendor().name()),
@@ -38,12 +38,12 @@ impl Blas {
         self.raw.library()
     }
 
-    /// Puts a product into the stream: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k), f16 in bits, all by
-    /// rows, summed in f32. Returns at once.
+    /// Puts a product into the stream: `out` (n × m, f32) = `x` (n × k) · `w`ᵀ (m × k), f16 in
+    /// bits, all by rows, summed in f32. Returns at once.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when a buffer's length is not its shape's, one is on another device, or during a
-    /// capture (the library may allocate); [`Error::Driver`] for what the library refuses.
+    /// [`Error::Buffer`] when a buffer's length is not its shape's, one is on another device, or
+    /// during a capture (the library may allocate); [`Error::Driver`] for what the library refuses.
     pub fn product(
         &self,
         stream: &Stream,
@@ -56,7 +56,9 @@ impl Blas {
         for (name, len, rows, cols) in shapes {
             let size = usize::try_from(u64::from(rows) * u64::from(cols)).unwrap_or(usize::MAX);
             if len != size || size == 0 {
-                return Err(Error::Buffer(format!("{name} has {len} values, {rows} × {cols} are needed")));
+                return Err(Error::Buffer(format!(
+                    "{name} has {len} values, {rows} × {cols} are needed"
+                )));
             }
         }
         stream.not_capturing("a product of the vendor's library")?;

@@ -1,5 +1,5 @@
-//! A kernel called with values of the host: the simplest way to run one, and how kernels are held against
-//! their oracles.
+//! A kernel called with values of the host: the simplest way to run one, and how kernels are held
+//! against their oracles.
 
 use super::memory::DeviceBuffer;
 use super::module::Kernel;
@@ -18,16 +18,21 @@ pub enum HostArg<'a> {
 }
 
 impl Stream {
-    /// Uploads every buffer into an allocation of its own (a kernel that leaves its bounds meets no neighbour
-    /// there), launches, waits, and answers what each [`HostArg::Buffer`] holds afterwards, in the order of
-    /// the arguments. For tests and set-up: it allocates and waits.
+    /// Uploads every buffer into an allocation of its own (a kernel that leaves its bounds meets no
+    /// neighbour there), launches, waits, and answers what each [`HostArg::Buffer`] holds
+    /// afterwards, in the order of the arguments. For tests and set-up: it allocates and waits.
     ///
     /// # Safety
     /// As [`Stream::launch`].
     ///
     /// # Errors
     /// As [`Stream::upload`], [`Stream::launch`] and [`Stream::read`].
-    pub unsafe fn call(&self, kernel: &Kernel, shape: &Geometry, args: &[HostArg<'_>]) -> Result<Vec<Vec<u8>>> {
+    pub unsafe fn call(
+        &self,
+        kernel: &Kernel,
+        shape: &Geometry,
+        args: &[HostArg<'_>],
+    ) -> Result<Vec<Vec<u8>>> {
         let mut buffers: Vec<Option<DeviceBuffer<u8>>> = Vec::with_capacity(args.len());
         for arg in args {
             buffers.push(match arg {

@@ -1,16 +1,17 @@
 //! What must not happen while anything of a device is recorded.
 //!
-//! A free, a module's end, a wait for the whole device: the driver refuses them during a capture, whichever thread
-//! asks, and the capture is lost ("operation failed due to a previous error during capture"). So they are done
-//! between captures: at once where there is none, else when the last one under way has ended; and a capture begins
-//! when what is being done has ended.
+//! A free, a module's end, a wait for the whole device: the driver refuses them during a capture,
+//! whichever thread asks, and the capture is lost ("operation failed due to a previous error during
+//! capture"). So they are done between captures: at once where there is none, else when the last
+//! one under way has ended; and a capture begins when what is being done has ended.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a capture waits at its beginning: what is done meanwhile may itself wait for a kernel of this device, and
-/// that for what this thread is about to launch. Then the capture begins, and may be lost.
+/// How long a capture waits at its beginning: what is done meanwhile may itself wait for a kernel
+/// of this device, and that for what this thread is about to launch. Then the capture begins, and
+/// may be lost.
 const LONGEST: Duration = Duration::from_secs(10);
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -32,7 +33,8 @@ pub(crate) struct Captures {
     ended: Condvar,
 }
 
-/// Those of each device of this process, by its label: the driver has one state of a device, however many engines opened it.
+/// Those of each device of this process, by its label: the driver has one state of a device,
+/// however many engines opened it.
 static ALL: Mutex<BTreeMap<String, Weak<Captures>>> = Mutex::new(BTreeMap::new());
 
 impl Captures {
@@ -51,7 +53,8 @@ impl Captures {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does it now, or when the captures under way have ended. In it more may be asked for, but nothing recorded.
+    /// Does it now, or when the captures under way have ended. In it more may be asked for, but
+    /// nothing recorded.
     pub fn outside(&self, work: impl FnOnce() + Send + 'static) {
         let mut state = self.state();
         if state.captures > 0 {
@@ -124,7 +127,8 @@ mod tests {
 
     #[test]
     fn who_opens_a_device_once_more_waits_for_the_same_captures() {
-        let (one, again, other) = (Captures::of("test:0"), Captures::of("test:0"), Captures::of("test:1"));
+        let (one, again, other) =
+            (Captures::of("test:0"), Captures::of("test:0"), Captures::of("test:1"));
         assert!(Arc::ptr_eq(&one, &again) && !Arc::ptr_eq(&one, &other));
         let done = Arc::new(AtomicUsize::new(0));
         one.begin();
@@ -145,7 +149,8 @@ mod tests {
         assert_eq!(told.try_recv(), Ok(1));
     }
 
-    /// A wait for the whole device that had begun when another thread began to record broke what that recorded.
+    /// A wait for the whole device that had begun when another thread began to record broke what
+    /// that recorded.
     #[test]
     fn a_capture_begins_when_what_is_done_has_ended() {
         let captures = Arc::new(Captures::default());

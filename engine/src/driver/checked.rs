@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 type Check = dyn Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + Send + Sync;
 
-/// A kernel together with a check of what it is launched with. Whoever makes one promises that each launch that passes
-/// the check is sound; then [`Stream::launch_checked`] needs no `unsafe`.
+/// A kernel together with a check of what it is launched with. Whoever makes one promises that each
+/// launch that passes the check is sound; then [`Stream::launch_checked`] needs no `unsafe`.
 ///
 /// ```
 /// # use kjit_engine::{Arg, CheckedKernel, Geometry, Kernel};
@@ -34,8 +34,8 @@ impl CheckedKernel {
     /// A kernel with its check, which says in a sentence what it does not let through.
     ///
     /// # Safety
-    /// Every launch with a geometry and arguments that `check` lets through keeps [`Stream::launch`]'s duty, whatever the
-    /// buffers hold.
+    /// Every launch with a geometry and arguments that `check` lets through keeps
+    /// [`Stream::launch`]'s duty, whatever the buffers hold.
     pub unsafe fn new(
         kernel: Kernel,
         check: impl Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + Send + Sync + 'static,
@@ -55,7 +55,12 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Launch`] with the check's sentence; else as [`Stream::launch`].
-    pub fn launch_checked(&self, kernel: &CheckedKernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
+    pub fn launch_checked(
+        &self,
+        kernel: &CheckedKernel,
+        shape: &Geometry,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
         let name = || kernel.kernel.info().name.clone();
         (kernel.check)(shape, args).map_err(|why| Error::Launch { kernel: name(), why })?;
         // SAFETY: by the promise of whoever made the checked kernel.

@@ -1,8 +1,10 @@
-//! Devices of several processes: what each of them has, on all of them, by the vendor's library (NCCL, RCCL).
+//! Devices of several processes: what each of them has, on all of them, by the vendor's library
+//! (NCCL, RCCL).
 //!
-//! The library is opened at run time and told nothing of the ranks but their number: what they find each other by is
-//! brought to the others by whoever calls. A call of it may wait for other processes, and so for ever; each that may
-//! is made on a thread of its own, which is left alone after a while.
+//! The library is opened at run time and told nothing of the ranks but their number: what they find
+//! each other by is brought to the others by whoever calls. A call of it may wait for other
+//! processes, and so for ever; each that may is made on a thread of its own, which is left alone
+//! after a while.
 
 use super::api::{Fault, FaultKind};
 use super::device::Device;
@@ -33,8 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a call may be under way before it is taken to be stuck.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// NVIDIA's library uses NVLink multicast of its own accord, which kjit does without: a process that ends in the middle
-/// of that can leave the machine's switches in a state that only its owner can mend.
+/// NVIDIA's library uses NVLink multicast of its own accord, which kjit does without: a process
+/// that ends in the middle of that can leave the machine's switches in a state that only its owner
+/// can mend.
 const MULTICAST: &str = "NCCL_NVLS_ENABLE";
 
 /// The vendor's library.
@@ -45,8 +48,8 @@ pub struct CollectiveLibrary {
     version: u32,
 }
 
-/// A device among those of other processes. Clones are the same; it is given back behind the last one, and behind the
-/// last recorded graph that has work of it.
+/// A device among those of other processes. Clones are the same; it is given back behind the last
+/// one, and behind the last recorded graph that has work of it.
 #[derive(Debug, Clone)]
 pub struct Collective {
     inner: Arc<Inner>,
@@ -66,8 +69,9 @@ struct Inner {
 #[derive(Debug, Clone, Copy)]
 struct Comm(ncclComm_t);
 
-// SAFETY: a handle may be used from any thread. Work is put into streams by the one that has the stream; beside it,
-// the library may be asked for its state, and told to give up, which is how a call that hangs is ended.
+// SAFETY: a handle may be used from any thread. Work is put into streams by the one that has the
+// stream; beside it, the library may be asked for its state, and told to give up, which is how a
+// call that hangs is ended.
 unsafe impl Send for Comm {}
 
 fn fault(error: nccl_sys::Error) -> Fault {
@@ -101,9 +105,10 @@ impl Device {
             false => hip_folders(),
         };
         let nccl = Nccl::open(&search, wheels).map_err(|error| match error {
-            nccl_sys::Error::NotFound { tried, .. } => {
-                none("the loader finds none".to_owned(), tried.iter().map(ToString::to_string).collect())
-            }
+            nccl_sys::Error::NotFound { tried, .. } => none(
+                "the loader finds none".to_owned(),
+                tried.iter().map(ToString::to_string).collect(),
+            ),
             other => none(other.to_string(), vec![]),
         })?;
         let mut version: c_int = 0;
@@ -124,7 +129,10 @@ impl Device {
 
 /// Where Python packages of ROCm have their libraries.
 fn hip_folders() -> Vec<std::path::PathBuf> {
-    python_sites().iter().flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f))).collect()
+    python_sites()
+        .iter()
+        .flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f)))
+        .collect()
 }
 
 impl CollectiveLibrary {
@@ -165,25 +173,36 @@ impl CollectiveLibrary {
             let joined = device.raw().make_current().and_then(|()| {
                 let mut comm = null_mut();
                 // SAFETY: writes one handle; the device is the thread's.
-                unsafe { nccl.ncclCommInitRank(&mut comm, int(ranks), id, int(rank)) }.map_err(fault)?;
+                unsafe { nccl.ncclCommInitRank(&mut comm, int(ranks), id, int(rank)) }
+                    .map_err(fault)?;
                 Ok(Comm(comm))
             });
             // Who waits no longer does not want it.
             let _ = tell.send(joined);
         });
         let end = Instant::now() + limit;
-        let failed = |says: String| Fault { call: "ncclCommInitRank", code: 0, says, kind: FaultKind::Other };
+        let failed = |says: String| Fault {
+            call: "ncclCommInitRank",
+            code: 0,
+            says,
+            kind: FaultKind::Other,
+        };
         let comm = loop {
             match told.recv_timeout(Duration::from_millis(50)) {
                 Ok(joined) => break joined,
-                Err(RecvTimeoutError::Disconnected) => break Err(failed("its thread ended early".to_owned())),
+                Err(RecvTimeoutError::Disconnected) => {
+                    break Err(failed("its thread ended early".to_owned()));
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
             if let Some(why) = stop() {
                 break Err(failed(why));
             }
             if Instant::now() > end {
-                break Err(failed(format!("the ranks did not join each other within {} s", limit.as_secs())));
+                break Err(failed(format!(
+                    "the ranks did not join each other within {} s",
+                    limit.as_secs()
+                )));
             }
         };
         let comm = Mutex::new(Some(self.device.ok(comm)?));
@@ -209,7 +228,8 @@ impl Collective {
         }
     }
 
-    /// Ends what is under way wherever it is: streams go on, with whatever numbers. Nothing more can be put together.
+    /// Ends what is under way wherever it is: streams go on, with whatever numbers. Nothing more
+    /// can be put together.
     pub fn give_up(&self) {
         let taken = self.inner.comm().take();
         if let Some(comm) = taken {
@@ -219,8 +239,8 @@ impl Collective {
                 std::thread::sleep(Duration::from_millis(1));
             }
             self.inner.apart(comm, |nccl, Comm(handle)| {
-                // SAFETY: the handle was taken out: no call with it begins any more. One that is stuck in it is ended
-                // by this, as the library documents it.
+                // SAFETY: the handle was taken out: no call with it begins any more. One that is
+                // stuck in it is ended by this, as the library documents it.
                 let _ = unsafe { nccl.ncclCommAbort(handle) };
             });
         }
@@ -280,12 +300,17 @@ impl Drop for Inner {
 }
 
 impl Stream {
-    /// Puts into the stream: `from` of every rank, one behind the other in `to`, on all of them. All ranks must do the
-    /// same calls in the same order.
+    /// Puts into the stream: `from` of every rank, one behind the other in `to`, on all of them.
+    /// All ranks must do the same calls in the same order.
     ///
     /// # Errors
     /// [`Error::Buffer`] for lengths that do not fit; [`Error::Driver`].
-    pub fn all_gather(&self, all: &Collective, from: &DeviceBuffer<f32>, to: &DeviceBuffer<f32>) -> Result<()> {
+    pub fn all_gather(
+        &self,
+        all: &Collective,
+        from: &DeviceBuffer<f32>,
+        to: &DeviceBuffer<f32>,
+    ) -> Result<()> {
         self.here(&all.inner.library.device, "the rank")?;
         self.here(from.memory().device(), "a part")?;
         self.here(to.memory().device(), "the place of the parts")?;
@@ -307,8 +332,8 @@ impl Stream {
                 kind: FaultKind::Other,
             }),
             Some(call) => self.device().raw().make_current().and_then(|()| {
-                // SAFETY: handle, stream and memory are alive, the lengths were checked, and `used` keeps all of them as
-                // long as the work may run.
+                // SAFETY: handle, stream and memory are alive, the lengths were checked, and `used`
+                // keeps all of them as long as the work may run.
                 unsafe {
                     all.inner.library.nccl.ncclAllGather(
                         from.address() as *const _,

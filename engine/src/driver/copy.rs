@@ -1,8 +1,8 @@
 //! Copies: between host and device, within a device, between two.
 //!
-//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may return before
-//! the device has the data (seen on the H200: the kernel read what was there before). So every copy goes
-//! through a stream, and those from ordinary host memory end with a wait.
+//! Our streams do not wait for the driver's default stream, and a copy from pageable memory may
+//! return before the device has the data (seen on the H200: the kernel read what was there before).
+//! So every copy goes through a stream, and those from ordinary host memory end with a wait.
 
 use super::counters::add;
 use super::device::Device;
@@ -44,10 +44,16 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
         let bytes = to.bytes();
-        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy has
-        // ended.
-        let copied =
-            unsafe { self.device().raw().copy_in(to.address(), data.as_ptr().cast(), bytes, self.inner().raw()) };
+        // SAFETY: both ranges are `bytes` long; the wait below keeps `data` borrowed until the copy
+        // has ended.
+        let copied = unsafe {
+            self.device().raw().copy_in(
+                to.address(),
+                data.as_ptr().cast(),
+                bytes,
+                self.inner().raw(),
+            )
+        };
         self.count_in(bytes);
         let waited = self.synchronize();
         self.device().ok(copied)?;
@@ -58,16 +64,23 @@ impl Stream {
     /// The buffer's values, after everything that is in the stream. Waits.
     ///
     /// # Errors
-    /// [`Error::Driver`]: also what an earlier kernel did wrong; [`Error::Buffer`] during a capture.
+    /// [`Error::Driver`]: also what an earlier kernel did wrong; [`Error::Buffer`] during a
+    /// capture.
     pub fn read<T: Pod>(&self, from: &DeviceBuffer<T>) -> Result<Vec<T>> {
         self.not_capturing("a copy to ordinary host memory")?;
         self.here(from.memory().device(), "the source")?;
         let used = Use::of(self.inner(), std::iter::once(from.shared()), std::iter::empty())?;
         let mut data = vec![T::zeroed(); from.len()];
         let bytes = from.bytes();
-        // SAFETY: both ranges are `bytes` long; the wait below comes before `data` is seen or dropped.
+        // SAFETY: both ranges are `bytes` long; the wait below comes before `data` is seen or
+        // dropped.
         let copied = unsafe {
-            self.device().raw().copy_out(data.as_mut_ptr().cast(), from.address(), bytes, self.inner().raw())
+            self.device().raw().copy_out(
+                data.as_mut_ptr().cast(),
+                from.address(),
+                bytes,
+                self.inner().raw(),
+            )
         };
         self.count_out(bytes);
         let waited = self.synchronize();
@@ -85,31 +98,47 @@ impl Stream {
         self.same_len("copy_in", to.len(), from.len())?;
         self.here(from.shared().device(), "the source")?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::once(from.shared()))?;
+        let used =
+            Use::of(self.inner(), std::iter::once(to.shared()), std::iter::once(from.shared()))?;
         let bytes = to.bytes();
-        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by its event
-        // afterwards.
-        let copied = unsafe { self.device().raw().copy_in(to.address(), from.host(), bytes, self.inner().raw()) };
+        // SAFETY: both ranges are `bytes` long; the host side is kept off by the lock now and by
+        // its event afterwards.
+        let copied = unsafe {
+            self.device().raw().copy_in(to.address(), from.host(), bytes, self.inner().raw())
+        };
         self.device().ok(copied)?;
         self.count_in(bytes);
         used.done()
     }
 
-    /// Copies a range of a registered mapping; returns at once. Can be captured: the graph keeps the mapping.
+    /// Copies a range of a registered mapping; returns at once. Can be captured: the graph keeps
+    /// the mapping.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`; [`Error::Driver`].
-    pub fn copy_in_mapped(&self, from: &HostMap, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+    /// [`Error::Buffer`] when the range does not lie within or differs in size from `to`;
+    /// [`Error::Driver`].
+    pub fn copy_in_mapped(
+        &self,
+        from: &HostMap,
+        range: Range<usize>,
+        to: &DeviceBuffer<u8>,
+    ) -> Result<()> {
         let (start, end) = resolve(range, from.bytes())?;
         self.same_len("copy_in_mapped", to.len(), end - start)?;
         self.here(to.memory().device(), "the destination")?;
         let used = Use::of(self.inner(), std::iter::once(to.shared()), std::iter::empty())?;
         let recorded = used.keep(|| from.keep());
         let mut pending = from.pending();
-        // SAFETY: the range lies within the registered bytes, which stay until the event noted below has
-        // passed, or as long as the graph that keeps them.
-        let copied =
-            unsafe { self.device().raw().copy_in(to.address(), from.host(start), end - start, self.inner().raw()) };
+        // SAFETY: the range lies within the registered bytes, which stay until the event noted
+        // below has passed, or as long as the graph that keeps them.
+        let copied = unsafe {
+            self.device().raw().copy_in(
+                to.address(),
+                from.host(start),
+                end - start,
+                self.inner().raw(),
+            )
+        };
         self.device().ok(copied)?;
         if !recorded {
             pending.note(self.device(), self.inner().raw(), self.inner().id())?;
@@ -126,10 +155,13 @@ impl Stream {
         self.same_len("copy_out", to.len(), from.len())?;
         self.here(from.memory().device(), "the source")?;
         self.here(to.shared().device(), "the destination")?;
-        let used = Use::of(self.inner(), std::iter::once(from.shared()), std::iter::once(to.shared()))?;
+        let used =
+            Use::of(self.inner(), std::iter::once(from.shared()), std::iter::once(to.shared()))?;
         let bytes = from.bytes();
         // SAFETY: as in `copy_in`.
-        let copied = unsafe { self.device().raw().copy_out(to.host(), from.address(), bytes, self.inner().raw()) };
+        let copied = unsafe {
+            self.device().raw().copy_out(to.host(), from.address(), bytes, self.inner().raw())
+        };
         self.device().ok(copied)?;
         self.count_out(bytes);
         used.done()
@@ -147,31 +179,37 @@ impl Stream {
         }
         self.here(from.memory().device(), "the source")?;
         self.here(to.memory().device(), "the destination")?;
-        let used = Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let used =
+            Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         // SAFETY: both ranges are `n` bytes long and apart.
-        self.device().ok(unsafe { self.device().raw().copy_within(b, a, from.bytes(), self.inner().raw()) })?;
+        self.device().ok(unsafe {
+            self.device().raw().copy_within(b, a, from.bytes(), self.inner().raw())
+        })?;
         add(&self.device().inner.counters.copies_within, 1);
         used.done()
     }
 
-    /// Copies from another device of the same vendor, directly where [`Device::reach`](crate::Device::reach)
-    /// said true, else the way that the vendor's runtime takes; returns when it is done. What fills the source
-    /// is to be waited for, as between any two streams.
+    /// Copies from another device of the same vendor, directly where
+    /// [`Device::reach`](crate::Device::reach) said true, else the way that the vendor's runtime
+    /// takes; returns when it is done. What fills the source is to be waited for, as between any
+    /// two streams.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another vendor's, or
-    /// during a capture; [`Error::Driver`].
+    /// [`Error::Buffer`] when the sizes differ, the source is on this device or on another
+    /// vendor's, or during a capture; [`Error::Driver`].
     pub fn copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
-        // The other device's memory goes back the moment its owner drops it: the wait keeps it until then.
+        // The other device's memory goes back the moment its owner drops it: the wait keeps it
+        // until then.
         self.put_copy_from(from, to)?;
         self.synchronize()
     }
 
-    /// The same between two streams: after all that is in the source's stream now, and before what comes
-    /// there next; returns at once.
+    /// The same between two streams: after all that is in the source's stream now, and before what
+    /// comes there next; returns at once.
     ///
     /// # Errors
-    /// As [`Stream::copy_from`]; [`Error::Buffer`] when the source or the events are of other devices.
+    /// As [`Stream::copy_from`]; [`Error::Buffer`] when the source or the events are of other
+    /// devices.
     pub fn copy_between<T: Pod>(
         &self,
         other: &Stream,
@@ -211,7 +249,8 @@ impl Stream {
     /// What comes next in this stream starts after the event of another device of the vendor.
     fn follow(&self, event: &Event) -> Result<()> {
         // SAFETY: both alive; both vendors let streams wait for another device's events.
-        self.device().ok(unsafe { self.device().raw().stream_wait_event(self.inner().raw(), event.raw()) })
+        self.device()
+            .ok(unsafe { self.device().raw().stream_wait_event(self.inner().raw(), event.raw()) })
     }
 
     fn put_copy_from<T: Pod>(&self, from: &DeviceBuffer<T>, to: &DeviceBuffer<T>) -> Result<()> {
@@ -220,12 +259,20 @@ impl Stream {
         self.here(to.memory().device(), "the destination")?;
         let other = from.memory().device();
         self.is_peer(other)?;
-        let used = Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
+        let used =
+            Use::of(self.inner(), [from.shared(), to.shared()].into_iter(), std::iter::empty())?;
         let (device, number) = (self.device(), other.info().ordinal);
-        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the callers'
-        // wait, or the other stream's, has ended.
-        let copied =
-            unsafe { device.raw().copy_peer(to.address(), from.address(), number, from.bytes(), self.inner().raw()) };
+        // SAFETY: both ranges have that many bytes, each on the device named, and stay until the
+        // callers' wait, or the other stream's, has ended.
+        let copied = unsafe {
+            device.raw().copy_peer(
+                to.address(),
+                from.address(),
+                number,
+                from.bytes(),
+                self.inner().raw(),
+            )
+        };
         device.ok(copied)?;
         add(&device.inner.counters.copies_within, 1);
         used.done()
@@ -250,7 +297,11 @@ impl Stream {
     }
 
     fn same_len(&self, call: &str, to: usize, from: usize) -> Result<()> {
-        if to == from { Ok(()) } else { Err(Error::Buffer(format!("{call}: {from} values into {to}"))) }
+        if to == from {
+            Ok(())
+        } else {
+            Err(Error::Buffer(format!("{call}: {from} values into {to}")))
+        }
     }
 
     fn count_in(&self, bytes: usize) {

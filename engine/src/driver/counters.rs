@@ -1,11 +1,12 @@
-//! What a device was asked to do, counted, so that tests can assert what must not happen (per decoded token:
-//! no allocation, no synchronisation, no weight copy).
+//! What a device was asked to do, counted, so that tests can assert what must not happen (per
+//! decoded token: no allocation, no synchronisation, no weight copy).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the device was opened, at one moment. Subtract two to see what happened between.
+        /// Counts since the device was opened, at one moment. Subtract two to see what happened
+        /// between.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*

@@ -10,7 +10,8 @@ use crate::trace::Trace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A device that is open. Cheap to clone; it closes when the last stream, buffer or module of it is gone.
+/// A device that is open. Cheap to clone; it closes when the last stream, buffer or module of it is
+/// gone.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<Inner>,
@@ -32,9 +33,10 @@ pub(crate) struct Inner {
 pub(super) static LEFT: AtomicBool = AtomicBool::new(false);
 
 /// Ends the process with this exit code, at once, if a device was left or a library's work given up
-/// ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); else does nothing. What drivers and libraries
-/// do at a process's end wants what is still at work there: with NCCL 2.28 a rank that had said its error ended with a
-/// segmentation fault (that this is why is inferred). Whoever calls it has written all that is to be written.
+/// ([`Device::leave`], [`Collective::give_up`](crate::Collective::give_up)); else does nothing.
+/// What drivers and libraries do at a process's end wants what is still at work there: with NCCL
+/// 2.28 a rank that had said its error ended with a segmentation fault (that this is why is
+/// inferred). Whoever calls it has written all that is to be written.
 pub fn end_if_left(code: u8) {
     if LEFT.load(Ordering::Relaxed) {
         // SAFETY: _exit takes a number and runs nothing of this process any more.
@@ -43,7 +45,12 @@ pub fn end_if_left(code: u8) {
 }
 
 impl Device {
-    pub(crate) fn new(raw: Arc<dyn RawDevice>, info: DeviceInfo, target: Target, trace: Option<Trace>) -> Device {
+    pub(crate) fn new(
+        raw: Arc<dyn RawDevice>,
+        info: DeviceInfo,
+        target: Target,
+        trace: Option<Trace>,
+    ) -> Device {
         let label = info.label();
         let captures = Captures::of(&label);
         let inner = Inner {
@@ -103,20 +110,25 @@ impl Device {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Lets kernels and copies of this device use memory of `other`, a device of the same vendor; false when
-    /// the hardware (or the engine's driver for it) offers no such way.
+    /// Lets kernels and copies of this device use memory of `other`, a device of the same vendor;
+    /// false when the hardware (or the engine's driver for it) offers no such way.
     ///
     /// # Errors
     /// [`Error::Driver`]; [`Error::Buffer`] for devices of two vendors.
     pub fn reach(&self, other: &Device) -> Result<bool> {
         if self.target().vendor() != other.target().vendor() {
-            return Err(Error::Buffer(format!("{} and {} share no memory", self.label(), other.label())));
+            return Err(Error::Buffer(format!(
+                "{} and {} share no memory",
+                self.label(),
+                other.label()
+            )));
         }
         self.ok(self.inner.raw.reach(other.inner.info.ordinal))
     }
 
-    /// Leaves all that is on it as it is, to the end of the process: for a device whose work does not end, since whatever
-    /// gives memory back waits for that. Every later call of it fails, and what is dropped stays where it is.
+    /// Leaves all that is on it as it is, to the end of the process: for a device whose work does
+    /// not end, since whatever gives memory back waits for that. Every later call of it fails, and
+    /// what is dropped stays where it is.
     pub fn leave(&self) {
         LEFT.store(true, Ordering::Relaxed);
         self.inner.raw.leave();
@@ -143,15 +155,21 @@ impl Device {
 
     pub(crate) fn out_of_memory(&self, asked: u64, what: &str) -> Error {
         let (free, total) = self.inner.raw.memory().unwrap_or((0, self.inner.info.memory_total));
-        Error::OutOfMemory { device: self.label().to_owned(), what: what.to_owned(), asked, free, total }
+        Error::OutOfMemory {
+            device: self.label().to_owned(),
+            what: what.to_owned(),
+            asked,
+            free,
+            total,
+        }
     }
 
     pub(crate) fn stream_id(&self) -> u64 {
         self.inner.next_stream.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle would break
-    /// them.
+    /// Runs `f` now, or when the captures under way have ended: a free or an event in the middle
+    /// would break them.
     pub(crate) fn outside_capture(&self, f: impl FnOnce() + Send + 'static) {
         self.inner.captures.outside(f);
     }

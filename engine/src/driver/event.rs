@@ -81,7 +81,9 @@ impl Event {
     /// [`crate::Error::Driver`] when one is not timed, not recorded or not passed.
     pub fn milliseconds_since(&self, earlier: &Event) -> Result<f32> {
         // SAFETY: both alive.
-        self.inner.device.ok(unsafe { self.inner.device.raw().event_elapsed(earlier.inner.raw, self.inner.raw) })
+        self.inner
+            .device
+            .ok(unsafe { self.inner.device.raw().event_elapsed(earlier.inner.raw, self.inner.raw) })
     }
 }
 

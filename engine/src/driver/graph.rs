@@ -7,7 +7,8 @@ use super::stream::{Kept, Stream, StreamInner};
 use crate::error::{Error, Result};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Work that was recorded from a stream. It keeps what it uses (buffers, page-locked memory, modules) alive.
+/// Work that was recorded from a stream. It keeps what it uses (buffers, page-locked memory,
+/// modules) alive.
 pub struct Graph {
     device: Device,
     exec: Raw,
@@ -60,12 +61,12 @@ impl Drop for Capture<'_> {
 }
 
 impl Stream {
-    /// Records what `f` puts into this stream instead of running it. Launches, copies within the device and
-    /// from or to page-locked memory, and events can be recorded; whatever waits cannot. Other threads may
-    /// work on meanwhile.
+    /// Records what `f` puts into this stream instead of running it. Launches, copies within the
+    /// device and from or to page-locked memory, and events can be recorded; whatever waits cannot.
+    /// Other threads may work on meanwhile.
     ///
-    /// Buffers of another stream's pool are kept alive by the graph but not ordered against that stream: use
-    /// an arena, or this stream's pool.
+    /// Buffers of another stream's pool are kept alive by the graph but not ordered against that
+    /// stream: use an arena, or this stream's pool.
     ///
     /// # Errors
     /// What `f` answers; [`Error::Driver`] when something in it cannot be recorded.
@@ -77,7 +78,11 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Stream::capture`].
-    pub fn capture_across(&self, others: &[&Stream], f: impl FnOnce() -> Result<()>) -> Result<Graph> {
+    pub fn capture_across(
+        &self,
+        others: &[&Stream],
+        f: impl FnOnce() -> Result<()>,
+    ) -> Result<Graph> {
         let (recorded, kept) = self.record_graph(others, f)?;
         let device = self.device();
         // SAFETY: the graph is alive.
@@ -91,7 +96,11 @@ impl Stream {
         Ok(graph)
     }
 
-    fn record_graph(&self, others: &[&Stream], f: impl FnOnce() -> Result<()>) -> Result<(Recorded, Kept)> {
+    fn record_graph(
+        &self,
+        others: &[&Stream],
+        f: impl FnOnce() -> Result<()>,
+    ) -> Result<(Recorded, Kept)> {
         let device = self.device();
         if self.inner().is_capturing() {
             return Err(Error::Buffer("the stream is being captured already".to_owned()));
@@ -139,8 +148,8 @@ impl Stream {
             // SAFETY: both alive; what the graph uses is kept by it.
             device.ok(unsafe { device.raw().graph_launch(graph.exec, self.inner().raw()) })?;
             if last.as_ref().is_none_or(|s| s.id() != self.inner().id()) {
-                // Two streams may have runs under way; the newer one must come after the older for the wait
-                // in Drop.
+                // Two streams may have runs under way; the newer one must come after the older for
+                // the wait in Drop.
                 if let Some(before) = last.take() {
                     self.inner().wait_for(&before)?;
                 }
@@ -162,15 +171,16 @@ impl Graph {
         self.nodes
     }
 
-    /// Records `f` from `stream` and puts its parameters (arguments, grids) into this graph, which costs less
-    /// than a new one. False, and the graph as it was, when the work has another shape.
+    /// Records `f` from `stream` and puts its parameters (arguments, grids) into this graph, which
+    /// costs less than a new one. False, and the graph as it was, when the work has another shape.
     ///
     /// # Errors
     /// As [`Stream::capture`].
     pub fn update(&mut self, stream: &Stream, f: impl FnOnce() -> Result<()>) -> Result<bool> {
         let (recorded, kept) = stream.record_graph(&[], f)?;
         // SAFETY: both alive. Runs under way keep the parameters they started with.
-        let updated = self.device.ok(unsafe { self.device.raw().graph_update(self.exec, recorded.raw) })?;
+        let updated =
+            self.device.ok(unsafe { self.device.raw().graph_update(self.exec, recorded.raw) })?;
         if updated {
             // What the runs under way use must stay until they are done.
             self.settle();

@@ -54,7 +54,8 @@ pub struct Inventory {
     pub devices: Vec<DeviceInfo>,
     /// A line for each vendor whose driver answered: library and version.
     pub drivers: Vec<String>,
-    /// A line for each thing looked for and not had: driver libraries, devices that could not be described.
+    /// A line for each thing looked for and not had: driver libraries, devices that could not be
+    /// described.
     pub missing: Vec<String>,
     /// A clause for each vendor of whom no device is there: why.
     pub none: Vec<String>,
@@ -63,8 +64,8 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// The device that `auto` takes: the first card, or the first device of all where none is a card of its
-    /// own. A processor's own GPU has its memory's rate, a tenth of a card's.
+    /// The device that `auto` takes: the first card, or the first device of all where none is a
+    /// card of its own. A processor's own GPU has its memory's rate, a tenth of a card's.
     #[must_use]
     pub fn preferred(&self) -> Option<&DeviceInfo> {
         self.devices.iter().find(|d| !d.integrated).or_else(|| self.devices.first())
@@ -74,9 +75,14 @@ impl Inventory {
     #[must_use]
     pub fn passed_over(&self) -> Option<String> {
         let preferred = self.preferred()?.label();
-        let before: Vec<String> =
-            self.devices.iter().map(DeviceInfo::label).take_while(|label| *label != preferred).collect();
-        (!before.is_empty()).then(|| format!("{} passed over: a processor's own GPU", before.join(", ")))
+        let before: Vec<String> = self
+            .devices
+            .iter()
+            .map(DeviceInfo::label)
+            .take_while(|label| *label != preferred)
+            .collect();
+        (!before.is_empty())
+            .then(|| format!("{} passed over: a processor's own GPU", before.join(", ")))
     }
 
     /// Why there is no GPU, in one line: by vendor, and with the variables that hide devices.
@@ -88,31 +94,36 @@ impl Inventory {
     /// What is set in a way that may do harm, a sentence each.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        let set = |name: &str| self.visibility.iter().find(|(n, _)| n == name).map(|(_, value)| value);
+        let set =
+            |name: &str| self.visibility.iter().find(|(n, _)| n == name).map(|(_, value)| value);
         let mut warnings = Vec::new();
         for device in &self.devices {
             if let Some(row) = device.target.as_ref().and_then(Target::stands_in) {
                 let (label, id) = (device.label(), device.target.as_ref().map_or("", Target::id));
                 warnings.push(format!(
-                    "{label}: kjit has no row for {id}; its kernels are made for {id} with what holds for all of {row}'s family, and tuned for none"
+                    "{label}: kjit has no row for {id}; its kernels are made for {id} with what \
+                     holds for all of {row}'s family, and tuned for none"
                 ));
             }
         }
         if let Some(version) = set("HSA_OVERRIDE_GFX_VERSION") {
             warnings.push(format!(
-                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime takes its devices for another architecture than they \
+                "HSA_OVERRIDE_GFX_VERSION={version}: the AMD runtime takes its devices for \
+                 another architecture than they \
                  are; kernels are compiled for that one and may compute wrongly or fault"
             ));
         }
         let hidden = |(name, value): &&(String, String)| {
-            name.ends_with("VISIBLE_DEVICES") && ["", "-1", "none", "void", "NoDevFiles"].contains(&value.as_str())
+            name.ends_with("VISIBLE_DEVICES")
+                && ["", "-1", "none", "void", "NoDevFiles"].contains(&value.as_str())
         };
         for (name, value) in self.visibility.iter().filter(hidden) {
             warnings.push(format!("{name}='{value}' hides every device of its vendor"));
         }
         if let (Some(hip), Some(rocr)) = (set("HIP_VISIBLE_DEVICES"), set("ROCR_VISIBLE_DEVICES")) {
             warnings.push(format!(
-                "ROCR_VISIBLE_DEVICES={rocr} chooses first, and HIP_VISIBLE_DEVICES={hip} counts among what it leaves"
+                "ROCR_VISIBLE_DEVICES={rocr} chooses first, and HIP_VISIBLE_DEVICES={hip} counts \
+                 among what it leaves"
             ));
         }
         warnings
@@ -134,7 +145,9 @@ pub(crate) const VISIBILITY: &[&str] = &[
 pub(crate) fn visibility() -> Vec<(String, String)> {
     VISIBILITY
         .iter()
-        .filter_map(|name| std::env::var_os(name).map(|v| ((*name).to_owned(), v.to_string_lossy().into_owned())))
+        .filter_map(|name| {
+            std::env::var_os(name).map(|v| ((*name).to_owned(), v.to_string_lossy().into_owned()))
+        })
         .collect()
 }
 
@@ -168,12 +181,19 @@ pub(crate) mod tests {
     fn a_card_comes_before_a_processors_own_gpu_and_a_chip_without_a_row_is_told() {
         let device = amd;
         let found = |devices| Inventory { devices, ..Inventory::default() };
-        let both = found(vec![device(0, "gfx1036", true), device(1, "gfx1100", false), device(2, "gfx1100", false)]);
+        let both = found(vec![
+            device(0, "gfx1036", true),
+            device(1, "gfx1100", false),
+            device(2, "gfx1100", false),
+        ]);
         assert_eq!(both.preferred().unwrap().ordinal, 1);
         assert_eq!(found(vec![device(0, "gfx1151", true)]).preferred().unwrap().ordinal, 0);
         assert!(found(vec![]).preferred().is_none() && both.warnings().is_empty());
         let said = found(vec![device(0, "gfx1033", true)]).warnings();
-        assert!(said.len() == 1 && said[0].contains("gfx1033") && said[0].contains("gfx1030's family"), "{said:?}");
+        assert!(
+            said.len() == 1 && said[0].contains("gfx1033") && said[0].contains("gfx1030's family"),
+            "{said:?}"
+        );
     }
 
     #[test]

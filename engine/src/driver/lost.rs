@@ -1,10 +1,11 @@
 //! Devices that a kernel's fault has ended.
 //!
-//! After an illegal access, an assertion or a kernel that ran past the driver's patience every further call
-//! fails with the same code, in all that shares the vendor's context of that device in this process. The
-//! first such answer is remembered here, and from then on nothing of it goes to the driver any more. The
-//! context is made anew when the device is opened again, but only once nobody holds anything of the old one:
-//! page-locked memory ends with its context, and whoever still had some would write to what is not there.
+//! After an illegal access, an assertion or a kernel that ran past the driver's patience every
+//! further call fails with the same code, in all that shares the vendor's context of that device in
+//! this process. The first such answer is remembered here, and from then on nothing of it goes to
+//! the driver any more. The context is made anew when the device is opened again, but only once
+//! nobody holds anything of the old one: page-locked memory ends with its context, and whoever
+//! still had some would write to what is not there.
 
 use super::api::{Fault, FaultKind, Try};
 use std::collections::HashMap;
@@ -22,8 +23,8 @@ pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
 pub(super) struct Context(Arc<OnceLock<Fault>>);
 
 impl Contexts {
-    /// The context of a device that is being opened. One that was lost is made anew by `renew`, if nobody has
-    /// it any more.
+    /// The context of a device that is being opened. One that was lost is made anew by `renew`, if
+    /// nobody has it any more.
     pub fn join(&self, ordinal: u32, renew: impl FnOnce() -> Try<()>) -> Try<Context> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let context = all.entry(ordinal).or_default();
@@ -53,7 +54,8 @@ impl Context {
         self.0.get().map_or(Ok(()), |fault| Err(fault.clone()))
     }
 
-    /// Refuses all that comes from now on: its work does not end, and who gives something back would wait for that.
+    /// Refuses all that comes from now on: its work does not end, and who gives something back
+    /// would wait for that.
     pub fn leave(&self) {
         let says = "it was left with work that does not end".to_owned();
         let _ = self.0.set(Fault { call: LEFT, code: 0, says, kind: FaultKind::Lost });
@@ -75,7 +77,12 @@ mod tests {
 
     #[test]
     fn a_lost_context_is_renewed_once_nobody_has_it_any_more() {
-        let fault = |kind| Fault { call: "cuStreamSynchronize", code: 700, says: "an illegal access".to_owned(), kind };
+        let fault = |kind| Fault {
+            call: "cuStreamSynchronize",
+            code: 700,
+            says: "an illegal access".to_owned(),
+            kind,
+        };
         let contexts = Contexts::default();
         let none = || panic!("nothing to renew");
         let (a, b) = (contexts.join(0, none).unwrap(), contexts.join(0, none).unwrap());
@@ -86,7 +93,10 @@ mod tests {
         assert!(contexts.join(1, none).unwrap().check().is_ok(), "another device");
         assert!(contexts.join(0, none).unwrap_err().says.contains("drop all"), "it is still held");
         drop((a, b));
-        assert!(contexts.join(0, || Err(fault(FaultKind::Lost))).is_err(), "one that cannot be renewed");
+        assert!(
+            contexts.join(0, || Err(fault(FaultKind::Lost))).is_err(),
+            "one that cannot be renewed"
+        );
         let mut renewed = 0;
         let c = contexts
             .join(0, || {

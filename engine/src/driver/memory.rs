@@ -12,8 +12,8 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
-/// A stretch of memory that a device can address. Launches, copies and captured graphs hold it, so that it
-/// outlives them.
+/// A stretch of memory that a device can address. Launches, copies and captured graphs hold it, so
+/// that it outlives them.
 #[derive(Debug)]
 pub struct Memory {
     device: Device,
@@ -35,8 +35,9 @@ enum Origin {
     Pinned(Arc<PinnedMemory>),
     /// The same of several devices, of which this is one's view.
     Pages { _pages: Arc<SharedPages> },
-    /// The system's memory, of a device that computes in it, where the part that the firmware set aside for
-    /// it is full: only the device uses it, so nobody waits for that. Where the host has it.
+    /// The system's memory, of a device that computes in it, where the part that the firmware set
+    /// aside for it is full: only the device uses it, so nobody waits for that. Where the host has
+    /// it.
     System(usize),
 }
 
@@ -45,7 +46,8 @@ impl Memory {
         let bytes = bytes.max(1);
         let (address, origin) = match device.raw().alloc(bytes) {
             Err(fault) if fault.kind == FaultKind::OutOfMemory && device.info().integrated => {
-                let (at, address) = device.allocated(device.raw().alloc_host(bytes, false), bytes, what)?;
+                let (at, address) =
+                    device.allocated(device.raw().alloc_host(bytes, false), bytes, what)?;
                 (address, Origin::System(at as usize))
             }
             answer => (device.allocated(answer, bytes, what)?, Origin::Driver),
@@ -56,21 +58,48 @@ impl Memory {
 
     fn allocate_shared(device: &Device, bytes: u64) -> Result<Arc<Memory>> {
         let bytes = bytes.max(1);
-        let address = device.allocated(device.raw().alloc_shared(bytes), bytes, "a buffer for several devices")?;
+        let address = device.allocated(
+            device.raw().alloc_shared(bytes),
+            bytes,
+            "a buffer for several devices",
+        )?;
         add(&device.inner.counters.allocations, 1);
-        Ok(Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Driver, shared: true }))
+        Ok(Arc::new(Memory {
+            device: device.clone(),
+            address,
+            bytes,
+            origin: Origin::Driver,
+            shared: true,
+        }))
     }
 
     pub(crate) fn pooled(device: &Device, address: u64, bytes: u64, home: Home) -> Arc<Memory> {
-        Arc::new(Memory { device: device.clone(), address, bytes, origin: Origin::Pool(home), shared: false })
+        Arc::new(Memory {
+            device: device.clone(),
+            address,
+            bytes,
+            origin: Origin::Pool(home),
+            shared: false,
+        })
     }
 
     pub(crate) fn of_pinned(pinned: &Arc<PinnedMemory>) -> Arc<Memory> {
         let (device, address, bytes) = (pinned.device().clone(), pinned.address(), pinned.bytes());
-        Arc::new(Memory { device, address, bytes, origin: Origin::Pinned(Arc::clone(pinned)), shared: false })
+        Arc::new(Memory {
+            device,
+            address,
+            bytes,
+            origin: Origin::Pinned(Arc::clone(pinned)),
+            shared: false,
+        })
     }
 
-    pub(crate) fn of_pages(device: &Device, address: u64, bytes: u64, pages: &Arc<SharedPages>) -> Arc<Memory> {
+    pub(crate) fn of_pages(
+        device: &Device,
+        address: u64,
+        bytes: u64,
+        pages: &Arc<SharedPages>,
+    ) -> Arc<Memory> {
         let origin = Origin::Pages { _pages: Arc::clone(pages) };
         Arc::new(Memory { device: device.clone(), address, bytes, origin, shared: false })
     }
@@ -119,8 +148,9 @@ impl Drop for Memory {
             Origin::Driver => {
                 add(&device.inner.counters.frees, 1);
                 self.device.outside_capture(move || {
-                    // SAFETY: the only owner is going; the driver waits for work that still uses it. A
-                    // failure here means that the context is lost, which the next call reports.
+                    // SAFETY: the only owner is going; the driver waits for work that still uses
+                    // it. A failure here means that the context is lost, which the next call
+                    // reports.
                     let _ = unsafe { device.raw().free(address) };
                 });
             }
@@ -138,8 +168,8 @@ impl Drop for Memory {
     }
 }
 
-/// `len` values of type `T` on a device: a view into shared [`Memory`]. Cloning and slicing copy the view,
-/// not the data.
+/// `len` values of type `T` on a device: a view into shared [`Memory`]. Cloning and slicing copy
+/// the view, not the data.
 ///
 /// Contents are whatever is there: memory is not cleared.
 pub struct DeviceBuffer<T> {
@@ -152,18 +182,30 @@ pub struct DeviceBuffer<T> {
 
 impl<T> Clone for DeviceBuffer<T> {
     fn clone(&self) -> Self {
-        DeviceBuffer { memory: Arc::clone(&self.memory), offset: self.offset, len: self.len, kind: PhantomData }
+        DeviceBuffer {
+            memory: Arc::clone(&self.memory),
+            offset: self.offset,
+            len: self.len,
+            kind: PhantomData,
+        }
     }
 }
 
 impl<T> std::fmt::Debug for DeviceBuffer<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "DeviceBuffer<{}>[{}] at {:#x}", std::any::type_name::<T>(), self.len, self.address())
+        write!(
+            f,
+            "DeviceBuffer<{}>[{}] at {:#x}",
+            std::any::type_name::<T>(),
+            self.len,
+            self.address()
+        )
     }
 }
 
 impl Device {
-    /// Memory for `len` values straight from the driver. For many or short-lived ones use an arena or a pool.
+    /// Memory for `len` values straight from the driver. For many or short-lived ones use an arena
+    /// or a pool.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with what was asked and what is free.
@@ -172,9 +214,10 @@ impl Device {
         Ok(DeviceBuffer::over(Memory::allocate(self, bytes, "a buffer")?, 0, len))
     }
 
-    /// The same, which kernels of other devices of the vendor may be given that [`Device::reach`] this one. What
-    /// one device writes there while another reads it is seen, if both do so by accesses of the system's scope.
-    /// It is given back when the last one drops it: a kernel of another device must have ended by then.
+    /// The same, which kernels of other devices of the vendor may be given that [`Device::reach`]
+    /// this one. What one device writes there while another reads it is seen, if both do so by
+    /// accesses of the system's scope. It is given back when the last one drops it: a kernel of
+    /// another device must have ended by then.
     ///
     /// # Errors
     /// As [`Device::buffer`].
@@ -186,12 +229,16 @@ impl Device {
 /// Bytes of `len` values.
 pub(crate) fn bytes_of<T>(len: usize) -> Result<u64> {
     len.checked_mul(size_of::<T>()).map(|n| n as u64).ok_or_else(|| {
-        Error::Buffer(format!("{len} values of {} bytes are more than can be addressed", size_of::<T>()))
+        Error::Buffer(format!(
+            "{len} values of {} bytes are more than can be addressed",
+            size_of::<T>()
+        ))
     })
 }
 
 impl<T> DeviceBuffer<T> {
-    /// The caller has checked that `offset` and `len` lie within the memory and that `offset` suits `T`.
+    /// The caller has checked that `offset` and `len` lie within the memory and that `offset` suits
+    /// `T`.
     pub(crate) fn over(memory: Arc<Memory>, offset: u64, len: usize) -> DeviceBuffer<T> {
         DeviceBuffer { memory, offset, len, kind: PhantomData }
     }
@@ -214,8 +261,8 @@ impl<T> DeviceBuffer<T> {
         self.len * size_of::<T>() // `over` checked that this fits the memory
     }
 
-    /// Address on the device, for tables of pointers that kernels follow. Keep a view alive as long as the
-    /// table.
+    /// Address on the device, for tables of pointers that kernels follow. Keep a view alive as long
+    /// as the table.
     #[must_use]
     pub fn address(&self) -> u64 {
         self.memory.address + self.offset
@@ -244,10 +291,13 @@ impl<T> DeviceBuffer<T> {
     /// The same bytes as values of another type.
     ///
     /// # Errors
-    /// [`Error::Buffer`] when the size is no multiple of the type's or the address does not suit it.
+    /// [`Error::Buffer`] when the size is no multiple of the type's or the address does not suit
+    /// it.
     pub fn cast<U: Pod>(&self) -> Result<DeviceBuffer<U>> {
         let size = size_of::<U>().max(1);
-        if !self.bytes().is_multiple_of(size) || !self.address().is_multiple_of(align_of::<U>() as u64) {
+        if !self.bytes().is_multiple_of(size)
+            || !self.address().is_multiple_of(align_of::<U>() as u64)
+        {
             return Err(Error::Buffer(format!(
                 "{} bytes at {:#x} are no whole, aligned values of {size} bytes",
                 self.bytes(),
@@ -272,6 +322,8 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, len: usize) -> Result<(usi
     };
     match (start, end) {
         (Some(start), Some(end)) if start <= end && end <= len => Ok((start, end)),
-        _ => Err(Error::Buffer(format!("a slice {start:?}..{end:?} of {len} values does not exist"))),
+        _ => {
+            Err(Error::Buffer(format!("a slice {start:?}..{end:?} of {len} values does not exist")))
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! Devices and all that lives on them. All unsafe calls of the engine into drivers are in this folder.
+//! Devices and all that lives on them. All unsafe calls of the engine into drivers are in this
+//! folder.
 
 mod api;
 mod blas;
@@ -54,14 +55,19 @@ struct Row {
     name: &'static str,
     /// Opens it, or says why not.
     open: fn() -> Result<Box<dyn Driver>>,
-    /// Whether it is asked for devices in a process of its own first: there is something to ask, and it may
-    /// hang.
+    /// Whether it is asked for devices in a process of its own first: there is something to ask,
+    /// and it may hang.
     apart: fn() -> bool,
 }
 
 /// The drivers there are, in the order in which `auto` prefers their devices.
 const DRIVERS: &[Row] = &[
-    Row { word: "cuda", name: "the NVIDIA driver", open: || Ok(Box::new(cuda::Cuda::open()?)), apart: || false },
+    Row {
+        word: "cuda",
+        name: "the NVIDIA driver",
+        open: || Ok(Box::new(cuda::Cuda::open()?)),
+        apart: || false,
+    },
     Row {
         word: "rocm",
         name: "the HIP runtime",
@@ -77,7 +83,9 @@ impl Row {
     fn open(&self) -> Result<Box<dyn Driver>> {
         let hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
         match hanging.iter().find(|(word, _)| *word == self.word) {
-            Some((word, why)) => Err(Error::NoDevice { asked: (*word).to_owned(), why: why.clone() }),
+            Some((word, why)) => {
+                Err(Error::NoDevice { asked: (*word).to_owned(), why: why.clone() })
+            }
             None => {
                 drop(hanging);
                 (self.open)()
@@ -103,7 +111,9 @@ pub(crate) fn runtime_name(word: &str) -> &'static str {
 
 /// Asks a driver all that [`inventory`] does.
 pub(crate) fn ask(word: &str) {
-    if let Some(driver) = DRIVERS.iter().find(|row| row.word == word).and_then(|row| row.open().ok()) {
+    if let Some(driver) =
+        DRIVERS.iter().find(|row| row.word == word).and_then(|row| row.open().ok())
+    {
         (0..driver.count().unwrap_or(0)).for_each(|ordinal| drop(driver.describe(ordinal)));
     }
 }
@@ -125,7 +135,11 @@ pub(crate) fn inventory() -> Inventory {
             }
         };
         let (major, minor) = driver.version();
-        inventory.drivers.push(format!("{word}: {} {major}.{minor} ({})", driver.vendor().name(), driver.library()));
+        inventory.drivers.push(format!(
+            "{word}: {} {major}.{minor} ({})",
+            driver.vendor().name(),
+            driver.library()
+        ));
         let count = driver.count().unwrap_or_else(|error| {
             inventory.missing.push(error.to_string());
             0
@@ -146,35 +160,46 @@ pub(crate) fn inventory() -> Inventory {
 
 /// The newest API version of a vendor's driver, if it opens: compilers must not be newer.
 pub(crate) fn driver_version(vendor: crate::arch::Vendor) -> Option<(u32, u32)> {
-    DRIVERS.iter().find(|row| row.word == vendor.device_word()).and_then(|row| row.open().ok()).map(|d| d.version())
+    DRIVERS
+        .iter()
+        .find(|row| row.word == vendor.device_word())
+        .and_then(|row| row.open().ok())
+        .map(|d| d.version())
 }
 
-/// The file that a vendor's driver was opened from, if it opens; by its path in this process where the loader
-/// was given a name.
+/// The file that a vendor's driver was opened from, if it opens; by its path in this process where
+/// the loader was given a name.
 pub(crate) fn library(vendor: crate::arch::Vendor) -> Option<std::path::PathBuf> {
-    let driver = DRIVERS.iter().find(|row| row.word == vendor.device_word()).and_then(|row| row.open().ok())?;
+    let driver = DRIVERS
+        .iter()
+        .find(|row| row.word == vendor.device_word())
+        .and_then(|row| row.open().ok())?;
     let name = std::path::PathBuf::from(driver.library());
     if name.is_absolute() {
         return Some(name);
     }
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let stem = driver.library().split(".so").next().unwrap_or_default().to_owned();
-    let line = maps.lines().find_map(|l| l.find('/').and_then(|at| l.get(at..)).filter(|p| p.contains(&stem)));
+    let line = maps
+        .lines()
+        .find_map(|l| l.find('/').and_then(|at| l.get(at..)).filter(|p| p.contains(&stem)));
     line.map(std::path::PathBuf::from)
 }
 
 /// Opens `cuda:0`, `cuda`, `rocm:1`, or with `auto` the first there is.
 pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
     let fail = |why: String| Error::NoDevice { asked: asked.to_owned(), why };
-    // A processor's own GPU waits for the cards behind it. Nothing opens it if the first device is a card:
-    // then no other is described.
+    // A processor's own GPU waits for the cards behind it. Nothing opens it if the first device is
+    // a card: then no other is described.
     if asked == "auto"
         && let Some(preferred) = inventory().preferred()
     {
         return open(&preferred.label(), trace);
     }
     let (word, ordinal) = match asked.split_once(':') {
-        Some((word, n)) => (word, n.parse::<u32>().map_err(|_| fail(format!("'{n}' is no device number")))?),
+        Some((word, n)) => {
+            (word, n.parse::<u32>().map_err(|_| fail(format!("'{n}' is no device number")))?)
+        }
         None => (asked, 0),
     };
     if REFUSED.contains(&word) {
@@ -190,7 +215,10 @@ pub(crate) fn open(asked: &str, trace: Option<Trace>) -> Result<Device> {
         }
     }
     if reasons.is_empty() {
-        return Err(fail(format!("no driver of that name in this build; there are {}", names().join(", "))));
+        return Err(fail(format!(
+            "no driver of that name in this build; there are {}",
+            names().join(", ")
+        )));
     }
     Err(fail(reasons.join("; ")))
 }
@@ -199,18 +227,30 @@ fn names() -> Vec<&'static str> {
     DRIVERS.iter().map(|row| row.word).collect()
 }
 
-fn open_one(driver: &dyn Driver, ordinal: u32, asked: &str, trace: Option<Trace>) -> Result<Device> {
+fn open_one(
+    driver: &dyn Driver,
+    ordinal: u32,
+    asked: &str,
+    trace: Option<Trace>,
+) -> Result<Device> {
     let fail = |why: String| Error::NoDevice { asked: asked.to_owned(), why };
     let count = driver.count()?;
     if ordinal >= count {
-        let hidden: Vec<String> = info::visibility().iter().map(|(n, v)| format!("{n}={v}")).collect();
-        let hint = if hidden.is_empty() { String::new() } else { format!(" (set: {})", hidden.join(", ")) };
-        return Err(fail(format!("the {} driver shows {count} device(s){hint}", driver.vendor().name())));
+        let hidden: Vec<String> =
+            info::visibility().iter().map(|(n, v)| format!("{n}={v}")).collect();
+        let hint = if hidden.is_empty() {
+            String::new()
+        } else {
+            format!(" (set: {})", hidden.join(", "))
+        };
+        return Err(fail(format!(
+            "the {} driver shows {count} device(s){hint}",
+            driver.vendor().name()
+        )));
     }
     let info = driver.describe(ordinal)?;
-    let target = info
-        .target
-        .clone()
-        .ok_or_else(|| fail(format!("{} is {}, which kjit cannot compile for", info.name, info.arch_id)))?;
+    let target = info.target.clone().ok_or_else(|| {
+        fail(format!("{} is {}, which kjit cannot compile for", info.name, info.arch_id))
+    })?;
     Ok(Device::new(driver.open(ordinal)?, info, target, trace))
 }

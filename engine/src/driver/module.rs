@@ -9,7 +9,8 @@ use std::ffi::CString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A code object on a device. Cheap to clone; unloaded when the last kernel and graph that use it are gone.
+/// A code object on a device. Cheap to clone; unloaded when the last kernel and graph that use it
+/// are gone.
 #[derive(Clone)]
 pub struct Module {
     inner: Arc<Inner>,
@@ -25,10 +26,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let (device, raw) = (self.device.clone(), self.raw);
         self.device.outside_capture(move || {
-            // Unloading under a running kernel is not defined; it is rare enough to wait for all that runs.
+            // Unloading under a running kernel is not defined; it is rare enough to wait for all
+            // that runs.
             add(&device.inner.counters.synchronisations, 1);
             // SAFETY: the last user is gone, and the device is idle after the wait.
-            let _ = unsafe { device.raw().wait_all().and_then(|()| device.raw().module_unload(raw)) };
+            let _ =
+                unsafe { device.raw().wait_all().and_then(|()| device.raw().module_unload(raw)) };
         });
     }
 }
@@ -37,21 +40,32 @@ impl Device {
     /// Loads a code object.
     ///
     /// # Errors
-    /// [`Error::Load`] when it is for another target, or the driver does not take it: then both versions are
-    /// named.
+    /// [`Error::Load`] when it is for another target, or the driver does not take it: then both
+    /// versions are named.
     pub fn load(&self, code: &CodeObject) -> Result<Module> {
-        let fail = |why: String| Error::Load { kernel: code.name().to_owned(), device: self.label().to_owned(), why };
+        let fail = |why: String| Error::Load {
+            kernel: code.name().to_owned(),
+            device: self.label().to_owned(),
+            why,
+        };
         if !self.target().runs(code.compile_id()) {
-            return Err(fail(format!("it was compiled for {}, the device is {}", code.compile_id(), self.target())));
+            return Err(fail(format!(
+                "it was compiled for {}, the device is {}",
+                code.compile_id(),
+                self.target()
+            )));
         }
-        // SAFETY: the bytes came from a compiler of this process or were verified by hash; their headers were
-        // walked when the code object was made.
+        // SAFETY: the bytes came from a compiler of this process or were verified by hash; their
+        // headers were walked when the code object was made.
         let raw = unsafe { self.raw().module(code.bytes()) }.map_err(|fault| {
             let (major, minor) = self.info().driver;
             match fault.kind {
                 FaultKind::BadImage => fail(format!(
-                    "the driver ({major}.{minor}) does not take code made by {}: {} (code {}); update the driver, or use a compiler that is not newer than it",
-                    code.compiler(), fault.says, fault.code
+                    "the driver ({major}.{minor}) does not take code made by {}: {} (code {}); \
+                     update the driver, or use a compiler that is not newer than it",
+                    code.compiler(),
+                    fault.says,
+                    fault.code
                 )),
                 FaultKind::OutOfMemory => self.out_of_memory(code.bytes().len() as u64, "a module"),
                 FaultKind::Lost => fault.on(self.label()),
@@ -85,11 +99,19 @@ impl Module {
             let names: Vec<&str> = code.kernels().iter().map(|k| k.name.as_str()).collect();
             return Err(fail(format!("it has no kernel '{name}'; it has {}", names.join(", "))));
         };
-        let symbol = CString::new(name).map_err(|_| fail(format!("'{}' is no symbol", name.escape_default())))?;
+        let symbol = CString::new(name)
+            .map_err(|_| fail(format!("'{}' is no symbol", name.escape_default())))?;
         // SAFETY: the module is alive; the name is terminated.
         let raw = unsafe { self.inner.device.raw().function(self.inner.raw, &symbol) };
         let raw = self.inner.device.ok(raw)?;
-        Ok(Kernel { inner: Arc::new(KernelInner { module: self.clone(), raw, index, shared: AtomicU32::new(0) }) })
+        Ok(Kernel {
+            inner: Arc::new(KernelInner {
+                module: self.clone(),
+                raw,
+                index,
+                shared: AtomicU32::new(0),
+            }),
+        })
     }
 }
 
@@ -123,8 +145,8 @@ impl Kernel {
         &self.inner.module
     }
 
-    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that one compute unit holds
-    /// at once, as the driver says.
+    /// Blocks of `threads` threads with `shared` bytes of dynamic shared memory that one compute
+    /// unit holds at once, as the driver says.
     ///
     /// # Errors
     /// [`Error::Driver`].

@@ -1,8 +1,8 @@
 //! Page-locked host memory: what copies run at full speed from and to, beside kernels.
 //!
-//! The host sees it only while no copy or kernel uses it: every use by a stream leaves an event behind, and
-//! host access waits for those. [`PinnedBuffer::peek`] is the exception, for words that the device writes and
-//! the host polls.
+//! The host sees it only while no copy or kernel uses it: every use by a stream leaves an event
+//! behind, and host access waits for those. [`PinnedBuffer::peek`] is the exception, for words that
+//! the device writes and the host polls.
 
 use super::api::{FaultKind, Raw, Try};
 use super::counters::add;
@@ -21,7 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Pending(Vec<(u64, Event)>);
 
 impl Pending {
-    /// Notes that the stream uses the memory up to here. The event is made once a stream and recorded again.
+    /// Notes that the stream uses the memory up to here. The event is made once a stream and
+    /// recorded again.
     pub fn note(&mut self, device: &Device, stream: Raw, id: u64) -> Result<()> {
         let event = match self.0.iter().find(|(of, _)| *of == id) {
             Some((_, event)) => event,
@@ -33,7 +34,8 @@ impl Pending {
                 }
             }
         };
-        // SAFETY: both alive; a stream that uses the memory is outside capture here (see `Stream::used`).
+        // SAFETY: both alive; a stream that uses the memory is outside capture here (see
+        // `Stream::used`).
         device.ok(unsafe { device.raw().event_record(event.raw(), stream) })
     }
 
@@ -108,7 +110,12 @@ pub struct PinnedBuffer<T> {
 
 impl<T> Clone for PinnedBuffer<T> {
     fn clone(&self) -> Self {
-        PinnedBuffer { memory: Arc::clone(&self.memory), offset: self.offset, len: self.len, kind: PhantomData }
+        PinnedBuffer {
+            memory: Arc::clone(&self.memory),
+            offset: self.offset,
+            len: self.len,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -127,8 +134,8 @@ impl Device {
         self.make_pinned(len, false)
     }
 
-    /// The same, write-combined: fast for the device to read (staging of weights), very slow for the host to
-    /// read.
+    /// The same, write-combined: fast for the device to read (staging of weights), very slow for
+    /// the host to read.
     ///
     /// # Errors
     /// As [`Device::pinned`].
@@ -138,10 +145,12 @@ impl Device {
 
     fn make_pinned<T: Pod>(&self, len: usize, write_combined: bool) -> Result<PinnedBuffer<T>> {
         let bytes = bytes_of::<T>(len)?.max(1);
-        let (at, address) = self.pinned_answer(self.raw().alloc_host(bytes, write_combined), bytes)?;
+        let (at, address) =
+            self.pinned_answer(self.raw().alloc_host(bytes, write_combined), bytes)?;
         // SAFETY: `bytes` bytes were just allocated there, and nobody else knows of them.
         unsafe { at.write_bytes(0, bytes as usize) };
-        let memory = PinnedMemory { device: self.clone(), at, address, bytes, pending: Mutex::default() };
+        let memory =
+            PinnedMemory { device: self.clone(), at, address, bytes, pending: Mutex::default() };
         Ok(PinnedBuffer { memory: Arc::new(memory), offset: 0, len, kind: PhantomData })
     }
 }
@@ -152,7 +161,12 @@ impl Device {
         let made = answer.map_err(|fault| match fault.kind {
             FaultKind::Lost => fault.on(self.label()),
             // It is the system's memory: what is free on the device says nothing of it.
-            _ => Error::Pinned { device: self.label().to_owned(), asked, call: fault.call, says: fault.says },
+            _ => Error::Pinned {
+                device: self.label().to_owned(),
+                asked,
+                call: fault.call,
+                says: fault.says,
+            },
         })?;
         add(&self.inner.counters.pinned, 1);
         Ok(made)
@@ -185,7 +199,12 @@ impl<T: Pod> PinnedBuffer<T> {
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<PinnedBuffer<T>> {
         let (start, end) = resolve(range, self.len)?;
         let offset = self.offset + start * size_of::<T>();
-        Ok(PinnedBuffer { memory: Arc::clone(&self.memory), offset, len: end - start, kind: PhantomData })
+        Ok(PinnedBuffer {
+            memory: Arc::clone(&self.memory),
+            offset,
+            len: end - start,
+            kind: PhantomData,
+        })
     }
 
     /// Shows the values to `f` after all copies and kernels that use them are done.
@@ -195,9 +214,9 @@ impl<T: Pod> PinnedBuffer<T> {
     pub fn read<R>(&self, f: impl FnOnce(&[T]) -> R) -> Result<R> {
         let mut pending = self.memory.pending();
         pending.wait()?;
-        // SAFETY: aligned (page-locked memory is page-aligned, offsets are whole values), within the
-        // allocation, plain old data; no stream uses it and the lock keeps other host access out while the
-        // reference lives.
+        // SAFETY: aligned (page-locked memory is page-aligned, offsets are whole values), within
+        // the allocation, plain old data; no stream uses it and the lock keeps other host access
+        // out while the reference lives.
         Ok(f(unsafe { std::slice::from_raw_parts(self.host().cast::<T>(), self.len) }))
     }
 
@@ -212,8 +231,8 @@ impl<T: Pod> PinnedBuffer<T> {
         Ok(f(unsafe { std::slice::from_raw_parts_mut(self.host().cast::<T>(), self.len) }))
     }
 
-    /// One value as it is now, waiting for nothing: for words that kernels write while the host polls. Whole
-    /// for types of 1, 2, 4 or 8 bytes.
+    /// One value as it is now, waiting for nothing: for words that kernels write while the host
+    /// polls. Whole for types of 1, 2, 4 or 8 bytes.
     ///
     /// # Errors
     /// [`Error::Buffer`] when there is no such value.
@@ -221,7 +240,8 @@ impl<T: Pod> PinnedBuffer<T> {
         if index >= self.len {
             return Err(Error::Buffer(format!("value {index} of {}", self.len)));
         }
-        // SAFETY: within, aligned, plain old data; volatile, since the device may write it at any time.
+        // SAFETY: within, aligned, plain old data; volatile, since the device may write it at any
+        // time.
         Ok(unsafe { self.host().cast::<T>().add(index).read_volatile() })
     }
 
@@ -241,8 +261,8 @@ impl<T: Pod> PinnedBuffer<T> {
     }
 }
 
-/// An existing read-only mapping (a model file), page-locked so that copies from it run at full speed without
-/// staging. Cheap to clone: clones are the same mapping.
+/// An existing read-only mapping (a model file), page-locked so that copies from it run at full
+/// speed without staging. Cheap to clone: clones are the same mapping.
 #[derive(Clone)]
 pub struct HostMap {
     locked: Arc<Locked>,
@@ -252,7 +272,8 @@ struct Locked {
     device: Device,
     /// Keeps the mapping; dropped after the pages are unlocked.
     owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
-    /// Where the bytes were when they were registered: `as_ref` might answer otherwise the next time.
+    /// Where the bytes were when they were registered: `as_ref` might answer otherwise the next
+    /// time.
     at: usize,
     len: usize,
     pending: Mutex<Pending>,
@@ -265,9 +286,9 @@ impl std::fmt::Debug for HostMap {
 }
 
 impl Device {
-    /// Page-locks `owner`'s bytes for reading. The bytes must stay where they are while `owner` lives, as a
-    /// memory map's or a boxed slice's do. On the H200, 2 GiB take 0.1 s this way and 0.9 s as a fresh pinned
-    /// allocation.
+    /// Page-locks `owner`'s bytes for reading. The bytes must stay where they are while `owner`
+    /// lives, as a memory map's or a boxed slice's do. On the H200, 2 GiB take 0.1 s this way and
+    /// 0.9 s as a fresh pinned allocation.
     ///
     /// # Errors
     /// [`Error::Driver`] where the system or the device does not allow it: copy through
@@ -278,7 +299,15 @@ impl Device {
         self.ok(unsafe { self.raw().register_host(bytes.as_ptr(), bytes.len()) })?;
         add(&self.inner.counters.pinned, 1);
         let (at, len) = (bytes.as_ptr() as usize, bytes.len());
-        Ok(HostMap { locked: Arc::new(Locked { device: self.clone(), owner, at, len, pending: Mutex::default() }) })
+        Ok(HostMap {
+            locked: Arc::new(Locked {
+                device: self.clone(),
+                owner,
+                at,
+                len,
+                pending: Mutex::default(),
+            }),
+        })
     }
 }
 
@@ -307,12 +336,13 @@ impl HostMap {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // A lost context copies no more; otherwise every copy is waited for here. Graphs with copies from here
-        // wait for their last run before they let go.
+        // A lost context copies no more; otherwise every copy is waited for here. Graphs with
+        // copies from here wait for their last run before they let go.
         let _ = self.pending.get_mut().unwrap_or_else(PoisonError::into_inner).wait();
         let (device, owner, at) = (self.device.clone(), Arc::clone(&self.owner), self.at);
         self.device.outside_capture(move || {
-            // SAFETY: registered in `register` with this pointer; `owner` keeps the mapping until afterwards.
+            // SAFETY: registered in `register` with this pointer; `owner` keeps the mapping until
+            // afterwards.
             let _ = unsafe { device.raw().unregister_host(at as *const u8) };
             drop(owner);
         });

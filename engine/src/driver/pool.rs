@@ -29,9 +29,9 @@ pub struct PoolStats {
     pub held: u64,
 }
 
-/// Device memory in the order of one stream: what is dropped is handed out again at once, since later work of
-/// the stream cannot start before earlier work has ended. A buffer that another stream used too comes back
-/// after that stream's work, by an event; the host never waits.
+/// Device memory in the order of one stream: what is dropped is handed out again at once, since
+/// later work of the stream cannot start before earlier work has ended. A buffer that another
+/// stream used too comes back after that stream's work, by an event; the host never waits.
 #[derive(Clone)]
 pub struct Pool {
     inner: Arc<Inner>,
@@ -64,8 +64,8 @@ impl std::fmt::Debug for Home {
 }
 
 impl Home {
-    /// Notes that a stream is about to use the memory. Another than the pool's goes on only after what the
-    /// pool's stream has now: the block's last owner may still be at work there.
+    /// Notes that a stream is about to use the memory. Another than the pool's goes on only after
+    /// what the pool's stream has now: the block's last owner may still be at work there.
     pub fn used_by(&self, stream: &Arc<StreamInner>) -> Result<()> {
         if stream.id() == self.pool.stream.id() {
             return Ok(());
@@ -80,11 +80,12 @@ impl Home {
 
     /// The memory's last owner is gone.
     pub fn give_back(&mut self, address: u64, bytes: u64) {
-        let foreign = std::mem::take(self.foreign.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let foreign =
+            std::mem::take(self.foreign.get_mut().unwrap_or_else(PoisonError::into_inner));
         let pool = Arc::clone(&self.pool);
         let back = move || {
-            // The pool's stream goes on only after what the others did with the block. Should an event fail,
-            // the context is lost and no order matters any more.
+            // The pool's stream goes on only after what the others did with the block. Should an
+            // event fail, the context is lost and no order matters any more.
             for stream in &foreign {
                 let _ = pool.stream.wait_for(stream);
             }
@@ -119,7 +120,8 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let free = std::mem::take(&mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).free);
+        let free =
+            std::mem::take(&mut self.state.get_mut().unwrap_or_else(PoisonError::into_inner).free);
         self.release(free);
     }
 }
@@ -155,7 +157,8 @@ impl Pool {
     /// [`Error::OutOfMemory`], after what waits in the pool was given back and did not help.
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let asked = bytes_of::<T>(len)?;
-        let size = class(asked).ok_or_else(|| Error::Buffer(format!("{asked} bytes cannot be addressed")))?;
+        let size = class(asked)
+            .ok_or_else(|| Error::Buffer(format!("{asked} bytes cannot be addressed")))?;
         let (address, size) = self.block(size)?;
         let home = Home { pool: Arc::clone(&self.inner), foreign: Mutex::default() };
         Ok(DeviceBuffer::over(Memory::pooled(&self.inner.device, address, size, home), 0, len))
@@ -164,7 +167,11 @@ impl Pool {
     fn block(&self, size: u64) -> Result<(u64, u64)> {
         let mut state = self.inner.lock();
         // A quarter too large is taken rather than asking the driver.
-        let fit = state.free.range(size..=size + size / 4).find(|(_, list)| !list.is_empty()).map(|(size, _)| *size);
+        let fit = state
+            .free
+            .range(size..=size + size / 4)
+            .find(|(_, list)| !list.is_empty())
+            .map(|(size, _)| *size);
         let found = fit.and_then(|size| Some((state.free.get_mut(&size)?.pop()?, size)));
         let (address, size) = match found {
             Some(block) => {
@@ -189,7 +196,8 @@ impl Pool {
         let ask = || device.allocated(device.raw().alloc(size), size, "the pool");
         let address = match ask() {
             Err(Error::OutOfMemory { .. }) if !state.free.is_empty() => {
-                state.stats.held -= self.inner.release(std::mem::take(&mut state.free)).min(state.stats.held);
+                state.stats.held -=
+                    self.inner.release(std::mem::take(&mut state.free)).min(state.stats.held);
                 ask()?
             }
             other => other?,
@@ -213,7 +221,8 @@ impl Pool {
     }
 }
 
-/// One allocation, sized before the first token, cut into buffers that live as long as anybody holds them.
+/// One allocation, sized before the first token, cut into buffers that live as long as anybody
+/// holds them.
 pub struct Arena {
     memory: Arc<Memory>,
     used: Mutex<u64>,
@@ -247,7 +256,9 @@ impl Arena {
     pub fn buffer<T: Pod>(&self, len: usize) -> Result<DeviceBuffer<T>> {
         let room = Arena::room::<T>(len)?;
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = used.checked_add(room).filter(|end| *end <= self.memory.bytes().next_multiple_of(ALIGN));
+        let end = used
+            .checked_add(room)
+            .filter(|end| *end <= self.memory.bytes().next_multiple_of(ALIGN));
         let (Some(end), true) = (end, *used + bytes_of::<T>(len)? <= self.memory.bytes()) else {
             let left = self.memory.bytes().saturating_sub(*used);
             return Err(Error::Buffer(format!(
@@ -272,10 +283,15 @@ mod tests {
 
     #[test]
     fn classes_waste_at_most_a_quarter_and_stay_aligned() {
-        for bytes in [0, 1, 255, 256, 257, 1000, 4097, 65537, 999_999, (1 << 20) + 1, 5_000_000, 1 << 33] {
+        for bytes in
+            [0, 1, 255, 256, 257, 1000, 4097, 65537, 999_999, (1 << 20) + 1, 5_000_000, 1 << 33]
+        {
             let size = class(bytes).unwrap();
             assert!(size >= bytes && size.is_multiple_of(256), "{bytes}: {size}");
-            assert!(size <= bytes + (bytes / 4).max(256) || size - bytes < 2 << 20, "{bytes}: {size}");
+            assert!(
+                size <= bytes + (bytes / 4).max(256) || size - bytes < 2 << 20,
+                "{bytes}: {size}"
+            );
         }
         assert_eq!(class(u64::MAX), None);
     }

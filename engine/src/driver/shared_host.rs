@@ -1,5 +1,5 @@
-//! Page-locked host memory that kernels of several devices write and read while they run: what devices that do
-//! not reach each other's memory meet in.
+//! Page-locked host memory that kernels of several devices write and read while they run: what
+//! devices that do not reach each other's memory meet in.
 
 use super::device::Device;
 use super::memory::{DeviceBuffer, Memory, bytes_of};
@@ -28,8 +28,8 @@ impl Drop for SharedPages {
     }
 }
 
-/// Waits for each of these devices, since a driver waits at most for its own, then has the first one's free the pages;
-/// each when nothing is recorded there.
+/// Waits for each of these devices, since a driver waits at most for its own, then has the first
+/// one's free the pages; each when nothing is recorded there.
 fn give_back(mut devices: Vec<Device>, first: Device, at: usize) {
     match devices.pop() {
         Some(device) => device.clone().outside_capture(move || {
@@ -45,18 +45,27 @@ fn give_back(mut devices: Vec<Device>, first: Device, at: usize) {
 }
 
 impl Device {
-    /// Zeroed page-locked host memory for `len` values that kernels of all these devices, of one vendor, may
-    /// use at once: a view of the same memory for each of them, in their order. What one writes there while
-    /// another reads it is seen, if both do so by accesses of the system's scope.
+    /// Zeroed page-locked host memory for `len` values that kernels of all these devices, of one
+    /// vendor, may use at once: a view of the same memory for each of them, in their order. What
+    /// one writes there while another reads it is seen, if both do so by accesses of the system's
+    /// scope.
     ///
     /// # Errors
-    /// [`Error::Pinned`], [`Error::Driver`]; [`Error::Buffer`] for no device, or devices of two vendors.
+    /// [`Error::Pinned`], [`Error::Driver`]; [`Error::Buffer`] for no device, or devices of two
+    /// vendors.
     pub fn shared_in_host<T: Pod>(devices: &[Device], len: usize) -> Result<Vec<DeviceBuffer<T>>> {
         let Some(first) = devices.first() else {
-            return Err(Error::Buffer("memory for several devices, of which there is none".to_owned()));
+            return Err(Error::Buffer(
+                "memory for several devices, of which there is none".to_owned(),
+            ));
         };
-        if let Some(other) = devices.iter().find(|d| d.target().vendor() != first.target().vendor()) {
-            return Err(Error::Buffer(format!("{} and {} share no memory", first.label(), other.label())));
+        if let Some(other) = devices.iter().find(|d| d.target().vendor() != first.target().vendor())
+        {
+            return Err(Error::Buffer(format!(
+                "{} and {} share no memory",
+                first.label(),
+                other.label()
+            )));
         }
         let bytes = bytes_of::<T>(len)?.max(1);
         let at = first.pinned_answer(first.raw().alloc_host_shared(bytes), bytes)?;

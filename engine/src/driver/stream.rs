@@ -45,7 +45,8 @@ struct State {
 
 impl Drop for StreamInner {
     fn drop(&mut self) {
-        // SAFETY: the last handle is gone; the driver lets work that is in the stream run to its end.
+        // SAFETY: the last handle is gone; the driver lets work that is in the stream run to its
+        // end.
         let _ = unsafe { self.device.raw().stream_destroy(self.raw) };
     }
 }
@@ -103,7 +104,12 @@ impl Device {
 
     fn make_stream(&self, urgency: u32) -> Result<Stream> {
         let raw = self.ok(self.raw().stream(urgency))?;
-        let inner = StreamInner { device: self.clone(), raw, id: self.stream_id(), state: Mutex::default() };
+        let inner = StreamInner {
+            device: self.clone(),
+            raw,
+            id: self.stream_id(),
+            state: Mutex::default(),
+        };
         Ok(Stream { inner: Arc::new(inner) })
     }
 }
@@ -114,8 +120,8 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// A piece of work that uses memory, about to go into a stream: orders it after other streams' work where a
-/// pool needs that, holds host access off, and afterwards leaves a mark behind.
+/// A piece of work that uses memory, about to go into a stream: orders it after other streams' work
+/// where a pool needs that, holds host access off, and afterwards leaves a mark behind.
 pub(super) struct Use<'a> {
     stream: &'a Arc<StreamInner>,
     capture: Option<Arc<Mutex<Kept>>>,
@@ -143,7 +149,8 @@ impl<'a> Use<'a> {
             home.used_by(stream)?;
         }
         // One lock each, in one order everywhere.
-        let mut all: Vec<&Arc<PinnedMemory>> = pinned.chain(memory.filter_map(|m| m.pinned())).collect();
+        let mut all: Vec<&Arc<PinnedMemory>> =
+            pinned.chain(memory.filter_map(|m| m.pinned())).collect();
         all.sort_by_key(|p| Arc::as_ptr(p) as usize);
         all.dedup_by_key(|p| Arc::as_ptr(p) as usize);
         let pinned = all.into_iter().map(|p| (p, p.pending())).collect();
@@ -183,34 +190,45 @@ impl Stream {
         if other.same(self.device()) {
             return Ok(());
         }
-        Err(Error::Buffer(format!("{what} is on {}, the stream on {}", other.label(), self.device().label())))
+        Err(Error::Buffer(format!(
+            "{what} is on {}, the stream on {}",
+            other.label(),
+            self.device().label()
+        )))
     }
 
-    /// Puts a launch into the stream. Checked are the arguments' number, sizes and kinds against the code object's own
-    /// list, the geometry against the kernel's and the device's limits, and that buffers are this device's. They are kept
-    /// until the launch, and a graph that captured it, are over.
+    /// Puts a launch into the stream. Checked are the arguments' number, sizes and kinds against
+    /// the code object's own list, the geometry against the kernel's and the device's limits, and
+    /// that buffers are this device's. They are kept until the launch, and a graph that captured
+    /// it, are over.
     ///
     /// # Safety
-    /// The kernel's code runs as it is. With this geometry and these arguments, and with what the buffers hold by then, it
-    /// - reads and writes nothing but the buffers that it is given, within their bounds, and its own memory,
-    /// - leaves no value in them that their type does not have, and touches nothing that the host or another stream
-    ///   touches meanwhile without an order between,
-    /// - does what its code object says: its arguments have the types and the order of `args`, where the list says sizes
-    ///   alone (NVIDIA's).
+    /// The kernel's code runs as it is. With this geometry and these arguments, and with what the
+    /// buffers hold by then, it
+    /// - reads and writes nothing but the buffers that it is given, within their bounds, and its
+    ///   own memory,
+    /// - leaves no value in them that their type does not have, and touches nothing that the host
+    ///   or another stream touches meanwhile without an order between,
+    /// - does what its code object says: its arguments have the types and the order of `args`,
+    ///   where the list says sizes alone (NVIDIA's).
     ///
-    /// Nothing of that can be seen from outside of the code; a device's memory protection knows pages of a process, not
-    /// buffers. [`CheckedKernel`](crate::CheckedKernel) makes the promise once for all launches of a kernel.
+    /// Nothing of that can be seen from outside of the code; a device's memory protection knows
+    /// pages of a process, not buffers. [`CheckedKernel`](crate::CheckedKernel) makes the promise
+    /// once for all launches of a kernel.
     ///
     /// # Errors
-    /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the code object
-    /// and the device say; [`Error::Driver`] for what the driver refuses.
+    /// [`Error::Launch`], before anything is sent, when arguments or geometry do not fit what the
+    /// code object and the device say; [`Error::Driver`] for what the driver refuses.
     pub unsafe fn launch(&self, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
         self.check(kernel, shape)?;
         let memory = args.iter().filter_map(Arg::memory);
         for m in memory.clone().filter(|m| !m.is_for(self.device())) {
             self.here(m.device(), "an argument")?;
         }
-        let shape = Geometry { dependent: shape.dependent && self.device().target().arch().has("pdl"), ..*shape };
+        let shape = Geometry {
+            dependent: shape.dependent && self.device().target().arch().has("pdl"),
+            ..*shape
+        };
         let used = Use::of(&self.inner, memory, std::iter::empty())?;
         used.keep(|| kernel.keep());
         let info = kernel.info();
@@ -221,25 +239,31 @@ impl Stream {
         let mut pointers = [std::ptr::null_mut::<c_void>(); MOST];
         let count = info.args.len();
         let Some(list) = pointers.get_mut(..count) else {
-            return Err(Error::Launch { kernel: info.name.clone(), why: format!("more than {MOST} arguments") });
+            return Err(Error::Launch {
+                kernel: info.name.clone(),
+                why: format!("more than {MOST} arguments"),
+            });
         };
         for (pointer, arg) in list.iter_mut().zip(&info.args) {
             *pointer = base.wrapping_add(arg.offset as usize).cast();
         }
-        // SAFETY: one pointer for each argument of the code object's list, each to as many bytes as it says
-        // (`pack` made the block that long); function and stream are alive; buffers are kept by the caller
-        // now and by their own drop rules (driver: free waits, pool: stream order, pinned: events, graph:
-        // kept) afterwards.
-        let sent = unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
+        // SAFETY: one pointer for each argument of the code object's list, each to as many bytes as
+        // it says (`pack` made the block that long); function and stream are alive; buffers are
+        // kept by the caller now and by their own drop rules (driver: free waits, pool: stream
+        // order, pinned: events, graph: kept) afterwards.
+        let sent =
+            unsafe { self.device().raw().launch(kernel.raw(), &shape, list, self.inner.raw) };
         drop(state);
         sent.map_err(|fault| self.refused(fault, &info.name, &shape))?;
         add(&self.device().inner.counters.launches, 1);
         used.done()
     }
 
-    /// Why a launch was refused: something wrong with it, or a kernel before it that has ended the device.
+    /// Why a launch was refused: something wrong with it, or a kernel before it that has ended the
+    /// device.
     fn refused(&self, fault: Fault, kernel: &str, shape: &Geometry) -> Error {
-        let lost = if fault.kind == FaultKind::Lost { self.device().raw().wait_all().err() } else { None };
+        let lost =
+            if fault.kind == FaultKind::Lost { self.device().raw().wait_all().err() } else { None };
         match lost {
             Some(lost) if lost.kind == FaultKind::Lost => lost.on(self.device().label()),
             _ => Error::Launch {
@@ -264,7 +288,10 @@ impl Stream {
         }
         let shared = u64::from(shape.shared) + u64::from(info.shared);
         if shared > u64::from(arch.shared_per_block) {
-            return fail(format!("{shared} bytes of shared memory a block, the device has {}", arch.shared_per_block));
+            return fail(format!(
+                "{shared} bytes of shared memory a block, the device has {}",
+                arch.shared_per_block
+            ));
         }
         kernel.allow_shared(shape.shared)?;
         if shape.cooperative {
@@ -273,7 +300,8 @@ impl Stream {
             let all = u64::from(each) * u64::from(self.device().info().units);
             if !self.device().info().cooperative || shape.blocks() > all {
                 return fail(format!(
-                    "a cooperative grid of {} blocks; {all} fit the device at once ({each} on each of {} units)",
+                    "a cooperative grid of {} blocks; {all} fit the device at once ({each} on \
+                     each of {} units)",
                     shape.blocks(),
                     self.device().info().units
                 ));
@@ -301,12 +329,16 @@ impl Stream {
         self.here(event.device(), "the event")?;
         self.keep_event(event);
         // SAFETY: both alive.
-        self.device().ok(unsafe { self.device().raw().stream_wait_event(self.inner.raw, event.raw()) })
+        self.device()
+            .ok(unsafe { self.device().raw().stream_wait_event(self.inner.raw, event.raw()) })
     }
 
     fn keep_event(&self, event: &Event) {
         if let Some(kept) = &self.inner.lock().capture {
-            kept.lock().unwrap_or_else(PoisonError::into_inner).others.push(Arc::new(event.clone()));
+            kept.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .others
+                .push(Arc::new(event.clone()));
         }
     }
 

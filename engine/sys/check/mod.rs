@@ -7,13 +7,15 @@ use std::process::Command;
 /// The folder that has `header`, of those where headers may be; none is said visibly.
 pub fn headers(header: &str) -> Option<PathBuf> {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
-    let mut places: Vec<PathBuf> = std::env::var_os("KJIT_ROCM_HEADERS").map(PathBuf::from).into_iter().collect();
+    let mut places: Vec<PathBuf> =
+        std::env::var_os("KJIT_ROCM_HEADERS").map(PathBuf::from).into_iter().collect();
     places.push(repository.join(".tools/rocm-headers/usr/include"));
     places.extend(["/opt/rocm/include", "/usr/include"].map(PathBuf::from));
     let found = places.iter().find(|p| p.join(header).is_file()).cloned();
     if found.is_none() {
         eprintln!(
-            "SKIPPED: no {header} (scripts/fetch-rocm-headers fetches ROCm's headers; KJIT_ROCM_HEADERS names a folder)"
+            "SKIPPED: no {header} (scripts/fetch-rocm-headers fetches ROCm's headers; \
+             KJIT_ROCM_HEADERS names a folder)"
         );
     }
     found
@@ -48,7 +50,11 @@ pub fn assertions(result: &str, calls: &[Signature], without: &[&str]) -> String
     let mut text = String::new();
     for call in calls.iter().filter(|c| !without.contains(&c.name)) {
         let types: Vec<String> = call.arguments.iter().map(|t| cpp(t)).collect();
-        text.push_str(&format!("{result} (*check_{0})({1}) = &{0};\n", call.name, types.join(", ")));
+        text.push_str(&format!(
+            "{result} (*check_{0})({1}) = &{0};\n",
+            call.name,
+            types.join(", ")
+        ));
     }
     text
 }
@@ -59,10 +65,21 @@ pub fn compile(include: &Path, text: &str) -> Result<(), String> {
     let file = folder.path().join("check.cpp");
     std::fs::write(&file, text).map_err(|e| e.to_string())?;
     let output = Command::new("c++")
-        .args(["-std=c++17", "-fsyntax-only", "-w", "-D__HIP_PLATFORM_AMD__", "-D__HIP_PLATFORM_HCC__", "-isystem"])
+        .args([
+            "-std=c++17",
+            "-fsyntax-only",
+            "-w",
+            "-D__HIP_PLATFORM_AMD__",
+            "-D__HIP_PLATFORM_HCC__",
+            "-isystem",
+        ])
         .arg(include)
         .arg(&file)
         .output()
         .map_err(|e| format!("c++: {e}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(String::from_utf8_lossy(&output.stderr).into_owned())
+    }
 }

@@ -1,11 +1,14 @@
-//! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and visible
-//! skipping.
+//! What the engine's tests share: a tiny kernel source, an engine with a cache of its own, and
+//! visible skipping.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
-use kjit_engine::{Config, Constants, Device, Engine, Isolation, Job, Options, Source, Target, Vendor};
+use kjit_engine::{
+    Config, Constants, Device, Engine, Isolation, Job, Options, Source, Target, Vendor,
+};
 use std::path::{Path, PathBuf};
 
-/// Two kernels and a header; as small as a source can be that shows arguments, shared memory and constants.
+/// Two kernels and a header; as small as a source can be that shows arguments, shared memory and
+/// constants.
 pub const SAXPY: &str = r#"
 #include "words.h"
 KERNEL saxpy(const float* x, float* y, float a, unsigned n) {
@@ -37,7 +40,9 @@ pub fn job(target: &str) -> Job {
 
 /// The `kjit-cc` to use: beside this test in a carried build, else the one that cargo built.
 pub fn worker() -> Isolation {
-    let beside = std::env::current_exe().ok().and_then(|exe| exe.parent().map(|folder| folder.join("kjit-cc")));
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|exe| exe.parent().map(|folder| folder.join("kjit-cc")));
     match beside.filter(|file| file.is_file()) {
         Some(file) => Isolation::Worker(file),
         None => Isolation::Worker(PathBuf::from(env!("CARGO_BIN_EXE_kjit-cc"))),
@@ -45,7 +50,10 @@ pub fn worker() -> Isolation {
 }
 
 pub fn config(dir: &Path) -> Config {
-    Config::new().cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir)).isolation(worker()).jobs(2)
+    Config::new()
+        .cache(kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir))
+        .isolation(worker())
+        .jobs(2)
 }
 
 /// An engine with a fresh cache, if nvrtc is here; else says so and answers none.
@@ -80,7 +88,8 @@ pub fn gpu(dir: &Path, test: &str) -> Option<(Engine, Device)> {
     Some((engine, device))
 }
 
-/// A small generator of test inputs; the seed is printed when a test fails, and taken from `KJIT_TEST_SEED`.
+/// A small generator of test inputs; the seed is printed when a test fails, and taken from
+/// `KJIT_TEST_SEED`.
 pub struct Random(u64);
 
 impl Random {

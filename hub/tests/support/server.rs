@@ -1,6 +1,6 @@
-//! A hub on 127.0.0.1 that speaks as the real one does: an API, files behind a redirect to another host
-//! (here: another port), ranges, and
-//! errors with their codes. It notes what it is asked, and does wrong what a test tells it to.
+//! A hub on 127.0.0.1 that speaks as the real one does: an API, files behind a redirect to another
+//! host (here: another port), ranges, and errors with their codes. It notes what it is asked, and
+//! does wrong what a test tells it to.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -98,7 +98,8 @@ pub fn repo(name: &str, files: &[(&str, Vec<u8>)]) -> Repo {
 
 impl Server {
     pub fn new(repos: Vec<Repo>) -> Server {
-        let (hub, cdn) = (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let (hub, cdn) =
+            (TcpListener::bind("127.0.0.1:0").unwrap(), TcpListener::bind("127.0.0.1:0").unwrap());
         let address = |l: &TcpListener| format!("http://{}", l.local_addr().unwrap());
         let (endpoint, cdn_address) = (address(&hub), address(&cdn));
         let state = State {
@@ -202,7 +203,8 @@ impl Answer {
 }
 
 fn hub(state: &State, path: &str, token: Option<&str>) -> Answer {
-    let none = |code: &str, status| Answer::new(status, &format!("X-Error-Code: {code}\r\n"), b"no");
+    let none =
+        |code: &str, status| Answer::new(status, &format!("X-Error-Code: {code}\r\n"), b"no");
     let path = path.replace("%20", " ").replace("%2F", "/");
     let (api, path) = match path.strip_prefix("/api/models/") {
         Some(rest) => (true, rest.to_owned()),
@@ -215,7 +217,8 @@ fn hub(state: &State, path: &str, token: Option<&str>) -> Answer {
         return none("RepoNotFound", 401);
     };
     if let Some(moved) = &repo.moved {
-        let to = if api { format!("/api/models/{moved}/{rest}") } else { format!("/{moved}/{rest}") };
+        let to =
+            if api { format!("/api/models/{moved}/{rest}") } else { format!("/{moved}/{rest}") };
         return Answer::new(307, &format!("Location: {to}\r\n"), b"");
     }
     if token.is_some_and(|t| t == "Bearer hf_wrong") {
@@ -230,8 +233,13 @@ fn hub(state: &State, path: &str, token: Option<&str>) -> Answer {
         if !known(rest.trim_start_matches("revision/")) {
             return none("RevisionNotFound", 404);
         }
-        let files: Vec<String> = repo.files.iter().map(|(n, _)| format!("{{\"rfilename\":\"{n}\"}}")).collect();
-        let doc = format!("{{\"id\":\"{name}\",\"sha\":\"{}\",\"siblings\":[{}]}}", repo.commit, files.join(","));
+        let files: Vec<String> =
+            repo.files.iter().map(|(n, _)| format!("{{\"rfilename\":\"{n}\"}}")).collect();
+        let doc = format!(
+            "{{\"id\":\"{name}\",\"sha\":\"{}\",\"siblings\":[{}]}}",
+            repo.commit,
+            files.join(",")
+        );
         return Answer::new(200, "Content-Type: application/json\r\n", doc.as_bytes());
     }
     if repo.gated {
@@ -242,14 +250,19 @@ fn hub(state: &State, path: &str, token: Option<&str>) -> Answer {
         return none("RevisionNotFound", 404);
     }
     let Some((_, bytes)) = repo.files.iter().find(|(n, _)| n == file) else {
-        return Answer::new(404, &format!("X-Error-Code: EntryNotFound\r\n{commit}"), b"Entry not found");
+        return Answer::new(
+            404,
+            &format!("X-Error-Code: EntryNotFound\r\n{commit}"),
+            b"Entry not found",
+        );
     };
     let digest = sha256(bytes);
     if !file.ends_with(".gguf") {
         return Answer::new(200, &format!("{commit}ETag: \"{}\"\r\n", &digest[..40]), bytes);
     }
     let headers = format!(
-        "{commit}X-Linked-ETag: \"{digest}\"\r\nX-Linked-Size: {}\r\nLocation: {}/content/{digest}?X-Signature=secret\r\n",
+        "{commit}X-Linked-ETag: \"{digest}\"\r\nX-Linked-Size: {}\r\nLocation: \
+         {}/content/{digest}?X-Signature=secret\r\n",
         bytes.len(),
         state.cdn
     );
@@ -261,7 +274,9 @@ fn content(state: &State, path: &str) -> Answer {
     let repos = held(&state.repos);
     let found = repos.iter().flat_map(|r| &r.files).find(|(_, bytes)| sha256(bytes) == digest);
     match found {
-        Some((_, bytes)) => Answer::new(200, "ETag: \"another\"\r\nAccept-Ranges: bytes\r\n", bytes),
+        Some((_, bytes)) => {
+            Answer::new(200, "ETag: \"another\"\r\nAccept-Ranges: bytes\r\n", bytes)
+        }
         None => Answer::new(403, "", b"expired"),
     }
 }
@@ -278,12 +293,14 @@ fn send(
     if matches!(fault, Some(Fault::Wrong)) {
         body[all / 2] ^= 1;
     }
-    let from = range.and_then(|r| r.strip_prefix("bytes=")?.trim_end_matches('-').parse::<usize>().ok());
+    let from =
+        range.and_then(|r| r.strip_prefix("bytes=")?.trim_end_matches('-').parse::<usize>().ok());
     if let Some(from) = from.filter(|_| status == 200) {
         if from >= all {
             return write!(
                 stream,
-                "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\nConnection: \
+                 close\r\n\r\n"
             );
         }
         status = 206;
@@ -293,7 +310,11 @@ fn send(
     if let Some(Fault::Longer(by)) = fault {
         body.resize(body.len().saturating_add_signed(by), 0);
     }
-    write!(stream, "HTTP/1.1 {status} Said\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n", body.len())?;
+    write!(
+        stream,
+        "HTTP/1.1 {status} Said\r\nConnection: close\r\n{headers}Content-Length: {}\r\n\r\n",
+        body.len()
+    )?;
     if head {
         return Ok(());
     }

@@ -17,8 +17,8 @@ pub(crate) fn slots(n: usize) -> (Vec<u32>, CaseArg) {
     (slots, arg)
 }
 
-/// Slots of the sequences, tokens and positions of `chosen.len()` sequences before and after; `positions` are
-/// by slot.
+/// Slots of the sequences, tokens and positions of `chosen.len()` sequences before and after;
+/// `positions` are by slot.
 pub(crate) fn moved(positions: &[u32], capacity: u32, chosen: &[u32]) -> [CaseArg; 3] {
     let before = vec![0xffff_ffff; positions.len() * capacity as usize];
     let mut after = before.clone();

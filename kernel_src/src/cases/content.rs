@@ -3,8 +3,9 @@
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes, or a few of them again and again: a matrix of a real model whose rows repeat takes no more of the
-/// host's memory and time than the rows that differ, as long as nobody asks for all of it.
+/// Bytes, or a few of them again and again: a matrix of a real model whose rows repeat takes no
+/// more of the host's memory and time than the rows that differ, as long as nobody asks for all of
+/// it.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
     part: Arc<Vec<u8>>,
@@ -65,7 +66,8 @@ impl Content {
         if let [byte] = **self.part { Some(byte) } else { None }
     }
 
-    /// All of them, a stretch at a time: a prompt's results have millions, and one by one they took 10 ns each.
+    /// All of them, a stretch at a time: a prompt's results have millions, and one by one they took
+    /// 10 ns each.
     fn all(&self) -> Vec<u8> {
         if let Some(byte) = self.uniform() {
             return vec![byte; self.len];

@@ -25,15 +25,15 @@ impl Random {
         Random { state: seed, few: None, begun: None }
     }
 
-    /// The same for cases that are to cost little: matrices repeat a few rows, which are made once for all
-    /// cases of `few`.
+    /// The same for cases that are to cost little: matrices repeat a few rows, which are made once
+    /// for all cases of `few`.
     #[must_use]
     pub fn few(self, few: &Arc<Few>) -> Random {
         Random { few: Some(Arc::clone(few)), ..self }
     }
 
-    /// Where the next matrix begins in so many rows that all share: no two of a case begin alike, or a kernel that
-    /// reads the one for the other would be right.
+    /// Where the next matrix begins in so many rows that all share: no two of a case begin alike,
+    /// or a kernel that reads the one for the other would be right.
     fn turn(&mut self, distinct: usize) -> usize {
         let (first, before) = self.begun.unwrap_or_else(|| (self.below(distinct), 0));
         self.begun = Some((first, before + 1));
@@ -74,8 +74,8 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Normal, mean 0, deviation 1 (Box & Muller 1958). Where it is to cost little: the sum of four uniform
-    /// numbers, which none is further from the mean than 3.5.
+    /// Normal, mean 0, deviation 1 (Box & Muller 1958). Where it is to cost little: the sum of four
+    /// uniform numbers, which none is further from the mean than 3.5.
     pub fn normal(&mut self) -> f64 {
         if self.few.is_some() {
             let bits = self.bits();
@@ -93,7 +93,9 @@ impl Random {
 
     /// Activations as models have them: normal, a few of them fifty times as large.
     pub fn activations(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| (self.normal() * if self.below(200) == 0 { 50.0 } else { 1.0 }) as f32).collect()
+        (0..n)
+            .map(|_| (self.normal() * if self.below(200) == 0 { 50.0 } else { 1.0 }) as f32)
+            .collect()
     }
 }
 
@@ -122,8 +124,8 @@ pub(super) struct Rows {
     cols: usize,
 }
 
-/// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A prime, so that
-/// no tile of rows falls on its own values when it is read in another's place.
+/// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A
+/// prime, so that no tile of rows falls on its own values when it is read in another's place.
 const DISTINCT: usize = 509;
 /// From where one matrix of a case begins in rows that all share to where the next does.
 const STEP: usize = 23;
@@ -133,7 +135,8 @@ const ALL: usize = 2048;
 const TOGETHER: usize = 4;
 
 impl Rows {
-    /// Random codes and group scales, block scales such that weights have a deviation of about 0.02 to 0.1.
+    /// Random codes and group scales, block scales such that weights have a deviation of about 0.02
+    /// to 0.1.
     pub(super) fn random(
         format: &'static Format,
         rows: usize,
@@ -143,13 +146,19 @@ impl Rows {
         let layout = Layout::new(format, cols)?;
         let row_bytes = format.row_bytes(cols).unwrap_or(0);
         let mut raw: Vec<u8> = match &format.encoding {
-            Encoding::F32 => random.normals(rows * cols, 0.05).iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Encoding::F16 => {
-                random.normals(rows * cols, 0.05).iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect()
+            Encoding::F32 => {
+                random.normals(rows * cols, 0.05).iter().flat_map(|v| v.to_le_bytes()).collect()
             }
-            Encoding::BF16 => {
-                random.normals(rows * cols, 0.05).iter().flat_map(|&v| half::bf16::from_f32(v).to_le_bytes()).collect()
-            }
+            Encoding::F16 => random
+                .normals(rows * cols, 0.05)
+                .iter()
+                .flat_map(|&v| f16::from_f32(v).to_le_bytes())
+                .collect(),
+            Encoding::BF16 => random
+                .normals(rows * cols, 0.05)
+                .iter()
+                .flat_map(|&v| half::bf16::from_f32(v).to_le_bytes())
+                .collect(),
             Encoding::Blocks(_) => (0..rows * row_bytes).map(|_| random.bits() as u8).collect(),
         };
         if let Encoding::Blocks(b) = &format.encoding {
@@ -160,17 +169,24 @@ impl Rows {
                     block[at as usize..at as usize + 2].copy_from_slice(&v);
                 };
                 match b.scale {
-                    BlockScale::F16(at) => {
-                        half(block, at, if b.group < b.elems { 0.05 } else { 1.0 } / f64::from(largest), random)
+                    BlockScale::F16(at) => half(
+                        block,
+                        at,
+                        if b.group < b.elems { 0.05 } else { 1.0 } / f64::from(largest),
+                        random,
+                    ),
+                    BlockScale::HalfE8M0(at) => {
+                        block[at as usize] = 118 + (random.bits() % 6) as u8
                     }
-                    BlockScale::HalfE8M0(at) => block[at as usize] = 118 + (random.bits() % 6) as u8,
                     BlockScale::F16Down(..) | BlockScale::SplitF16Down(..) => {
                         b.set_block_scale(block, f16::from_f64((0.5 + random.unit()) * 0.001));
                     }
                     BlockScale::Down(_) => {}
                 }
                 if let GroupScale::Ue4m3(at) = b.group_scale {
-                    block[at as usize..][..b.elems / b.group].iter_mut().for_each(|scale| *scale %= 16);
+                    block[at as usize..][..b.elems / b.group]
+                        .iter_mut()
+                        .for_each(|scale| *scale %= 16);
                 }
                 match b.offset {
                     Offset::Plus(at) => half(block, at, -0.03, random),
@@ -181,29 +197,37 @@ impl Rows {
         }
         let mut records = vec![0; layout.bytes(rows, 1)?];
         let mut values = vec![0.0; rows * cols];
-        let lay_out = &|raw: &[u8], records: &mut [u8], values: &mut [f32]| -> Result<(), SpecError> {
-            let rows = raw.chunks_exact(row_bytes).zip(records.chunks_exact_mut(layout.row_bytes));
-            for ((raw, record), values) in rows.zip(values.chunks_exact_mut(cols)) {
-                layout.repack_row(raw, record)?;
-                layout.decode_row(record, values)?;
-            }
-            Ok(())
-        };
+        let lay_out =
+            &|raw: &[u8], records: &mut [u8], values: &mut [f32]| -> Result<(), SpecError> {
+                let rows =
+                    raw.chunks_exact(row_bytes).zip(records.chunks_exact_mut(layout.row_bytes));
+                for ((raw, record), values) in rows.zip(values.chunks_exact_mut(cols)) {
+                    layout.repack_row(raw, record)?;
+                    layout.decode_row(record, values)?;
+                }
+                Ok(())
+            };
         if random.few.is_none() {
             lay_out(&raw, &mut records, &mut values)?;
         } else {
             // Somebody waits for these.
             let each = rows.div_ceil(TOGETHER);
-            let parts = raw.chunks(each * row_bytes).zip(records.chunks_mut(each * layout.row_bytes));
+            let parts =
+                raw.chunks(each * row_bytes).zip(records.chunks_mut(each * layout.row_bytes));
             let parts = parts.zip(values.chunks_mut(each * cols));
             std::thread::scope(|scope| {
-                let all: Vec<_> = parts.map(|((r, t), v)| scope.spawn(move || lay_out(r, t, v))).collect();
-                let each = all.into_iter().map(|one| one.join().unwrap_or_else(|why| std::panic::resume_unwind(why)));
+                let all: Vec<_> =
+                    parts.map(|((r, t), v)| scope.spawn(move || lay_out(r, t, v))).collect();
+                let each = all
+                    .into_iter()
+                    .map(|one| one.join().unwrap_or_else(|why| std::panic::resume_unwind(why)));
                 each.collect::<Result<(), SpecError>>()
             })?;
         }
         if values.iter().any(|v| !v.is_finite()) {
-            return Err(LayoutError::Length { what: "finite values", got: 0, want: values.len() }.into());
+            return Err(
+                LayoutError::Length { what: "finite values", got: 0, want: values.len() }.into()
+            );
         }
         Ok(Rows { raw: Arc::new(raw), records: Arc::new(records), values, cols })
     }
@@ -211,13 +235,24 @@ impl Rows {
 
 impl Matrix {
     /// Of that many rows, which repeat themselves where they are more than an oracle has time for.
-    pub fn random(format: &'static Format, rows: usize, cols: usize, random: &mut Random) -> Result<Matrix, SpecError> {
+    pub fn random(
+        format: &'static Format,
+        rows: usize,
+        cols: usize,
+        random: &mut Random,
+    ) -> Result<Matrix, SpecError> {
         let few = random.few.clone();
         let made = match &few {
             Some(few) => few.rows(format, cols, random)?,
-            None => Arc::new(Rows::random(format, if rows > ALL { DISTINCT } else { rows }, cols, random)?),
+            None => Arc::new(Rows::random(
+                format,
+                if rows > ALL { DISTINCT } else { rows },
+                cols,
+                random,
+            )?),
         };
-        let (row_bytes, record) = (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
+        let (row_bytes, record) =
+            (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
         let distinct = made.values.len().checked_div(cols).unwrap_or(0);
         let first = if few.is_some() { random.turn(distinct) } else { 0 };
         Ok(Matrix {
@@ -241,7 +276,8 @@ impl Matrix {
         (0..self.distinct).map(|row| self.dot(row, x)).collect()
     }
 
-    /// `Σ row[i] · x[i]` in f64: eight sums, which a processor makes side by side, and what is left.
+    /// `Σ row[i] · x[i]` in f64: eight sums, which a processor makes side by side, and what is
+    /// left.
     pub fn dot(&self, row: usize, x: &[f64]) -> f64 {
         let ((row, last), (x, last_x)) = (self.row(row).as_chunks::<8>(), x.as_chunks::<8>());
         let mut sums = [0.0; 8];

@@ -1,8 +1,8 @@
-//! Test cases as data: a kernel, its launch, its arguments and what must come out. The same cases run on the
-//! simulated device, on a real one (`doctor --run`) and as proof bundles.
+//! Test cases as data: a kernel, its launch, its arguments and what must come out. The same cases
+//! run on the simulated device, on a real one (`doctor --run`) and as proof bundles.
 //!
-//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed here in
-//! f64. A buffer without expectation must come back as it went in.
+//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed
+//! here in f64. A buffer without expectation must come back as it went in.
 
 pub(crate) mod chosen;
 pub(crate) mod content;
@@ -72,8 +72,8 @@ pub enum Expect {
     Real {
         /// How they are stored.
         storage: Storage,
-        /// The oracle's values; a NaN stands for an element that must still be poisoned, an infinity for one
-        /// that must have become a number and was too many to compute.
+        /// The oracle's values; a NaN stands for an element that must still be poisoned, an
+        /// infinity for one that must have become a number and was too many to compute.
         want: Vec<f64>,
         /// How near.
         tolerance: Tolerance,
@@ -109,15 +109,20 @@ pub struct Tolerance {
     pub reason: &'static str,
 }
 
-/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest is about 2.2e-5 of its root mean
-/// square.
-pub const QUANTISED: Tolerance =
-    Tolerance { norm: 1e-4, each: 1e-3, reason: "activations are rounded to 2^-16 of their group's largest" };
+/// Exact integer dots with 16-bit activations: 2⁻¹⁶ of a group's largest is about 2.2e-5 of its
+/// root mean square.
+pub const QUANTISED: Tolerance = Tolerance {
+    norm: 1e-4,
+    each: 1e-3,
+    reason: "activations are rounded to 2^-16 of their group's largest",
+};
 /// Sums in f32, in another order than the oracle's.
-pub const SINGLE: Tolerance = Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
+pub const SINGLE: Tolerance =
+    Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
 /// Results rounded to half precision.
 /// (2⁻¹¹ of each; among a million, one is sixteen times the root mean square).
-pub const HALF: Tolerance = Tolerance { norm: 6e-4, each: 1e-2, reason: "results rounded to half precision" };
+pub const HALF: Tolerance =
+    Tolerance { norm: 6e-4, each: 1e-2, reason: "results rounded to half precision" };
 
 impl CaseArg {
     /// What it is.
@@ -132,8 +137,8 @@ impl CaseArg {
     }
 }
 
-/// A number that the launch says ([`Launch::numbers`]). Working memory that it says is [`CaseArg::Null`]
-/// until then.
+/// A number that the launch says ([`Launch::numbers`]). Working memory that it says is
+/// [`CaseArg::Null`] until then.
 pub(crate) const FOLLOWS: CaseArg = CaseArg::U32(0);
 
 impl Case {
@@ -153,12 +158,18 @@ impl Case {
         Ok(case)
     }
 
-    /// Makes this case of [`Spec::case`] one of `spec`, which computes the same with another tuning. Working
-    /// memory grows where the variant needs more, and never shrinks.
+    /// Makes this case of [`Spec::case`] one of `spec`, which computes the same with another
+    /// tuning. Working memory grows where the variant needs more, and never shrinks.
     ///
     /// # Errors
     /// As the family's; a family without variants.
-    pub fn vary(&mut self, spec: &Spec, target: &Target, units: u32, size: Size) -> Result<(), SpecError> {
+    pub fn vary(
+        &mut self,
+        spec: &Spec,
+        target: &Target,
+        units: u32,
+        size: Size,
+    ) -> Result<(), SpecError> {
         require(spec.tuning(target).is_some(), spec.family(), || "it has one variant".to_owned())?;
         self.kernel = spec.kernel(target)?;
         self.follow(spec.family(), spec.launch(target, units, size)?)
@@ -170,17 +181,27 @@ impl Case {
         let declared = self.declared;
         let place = |name| {
             let place = declared.iter().position(|d| d.name == name);
-            place.ok_or_else(|| SpecError::Unsupported { kernel: family, why: format!("it has no argument '{name}'") })
+            place.ok_or_else(|| SpecError::Unsupported {
+                kernel: family,
+                why: format!("it has no argument '{name}'"),
+            })
         };
         for (name, value) in numbers {
             self.args[place(name)?] = CaseArg::U32(value);
         }
         for m in memory {
-            let (fill, expect) = if m.zeroed { (0, Expect::Same) } else { (0xff, Expect::Anything) };
+            let (fill, expect) =
+                if m.zeroed { (0, Expect::Same) } else { (0xff, Expect::Anything) };
             match &mut self.args[place(m.name)?] {
-                CaseArg::Buffer { before, .. } if before.len() < m.bytes => before.grow(m.bytes, fill),
+                CaseArg::Buffer { before, .. } if before.len() < m.bytes => {
+                    before.grow(m.bytes, fill)
+                }
                 arg @ CaseArg::Null if m.bytes > 0 => {
-                    *arg = CaseArg::Buffer { name: m.name, before: Content::filled(fill, m.bytes), expect };
+                    *arg = CaseArg::Buffer {
+                        name: m.name,
+                        before: Content::filled(fill, m.bytes),
+                        expect,
+                    };
                 }
                 _ => {}
             }
@@ -217,7 +238,8 @@ impl Case {
         self
     }
 
-    /// Holds the buffers after the launch, in the order of the arguments, against what was expected.
+    /// Holds the buffers after the launch, in the order of the arguments, against what was
+    /// expected.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -243,7 +265,12 @@ impl Case {
             })
             .collect();
         if buffers.len() != after.len() {
-            return Err(format!("{}: {} buffers came back of {}", self.name, after.len(), buffers.len()));
+            return Err(format!(
+                "{}: {} buffers came back of {}",
+                self.name,
+                after.len(),
+                buffers.len()
+            ));
         }
         for ((name, before, expect), got) in buffers.into_iter().zip(after) {
             let Some(got) = got else { continue };
@@ -256,8 +283,8 @@ impl Case {
 }
 
 impl Expect {
-    /// Holds what is in a buffer after the launch against what was expected; `before` is what was in it
-    /// before.
+    /// Holds what is in a buffer after the launch against what was expected; `before` is what was
+    /// in it before.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -265,8 +292,13 @@ impl Expect {
         self.held((before.len(), || before), got)
     }
 
-    /// The same, where what was in it is made for an input alone: what a poisoned output began with nobody asks.
-    fn held<'b>(&self, (len, before): (usize, impl FnOnce() -> &'b [u8]), got: &[u8]) -> Result<(), String> {
+    /// The same, where what was in it is made for an input alone: what a poisoned output began with
+    /// nobody asks.
+    fn held<'b>(
+        &self,
+        (len, before): (usize, impl FnOnce() -> &'b [u8]),
+        got: &[u8],
+    ) -> Result<(), String> {
         if got.len() != len {
             return Err(format!("{} bytes came back of {len}", got.len()));
         }
@@ -278,15 +310,23 @@ impl Expect {
                 return near(got.len() / storage.size(), |i| storage.at(got, i), want, tolerance);
             }
             Expect::Columns { column, want, tolerance } => {
-                let values: Vec<f64> = got.chunks(column.bytes().max(1)).flat_map(|c| column.unpack(c)).collect();
-                return near(values.len(), |i| values.get(i).copied().unwrap_or(f64::NAN), want, tolerance);
+                let values: Vec<f64> =
+                    got.chunks(column.bytes().max(1)).flat_map(|c| column.unpack(c)).collect();
+                return near(
+                    values.len(),
+                    |i| values.get(i).copied().unwrap_or(f64::NAN),
+                    want,
+                    tolerance,
+                );
             }
         };
         if exact.len() != got.len() {
             return Err(format!("{} bytes came back, the oracle has {}", got.len(), exact.len()));
         }
         match exact.iter().zip(got).enumerate().find(|(_, (want, got))| want != got) {
-            Some((at, (want, got))) => Err(format!("{kind}: byte {at} is {got:#04x}, not {want:#04x}")),
+            Some((at, (want, got))) => {
+                Err(format!("{kind}: byte {at} is {got:#04x}, not {want:#04x}"))
+            }
             None => Ok(()),
         }
     }
@@ -297,16 +337,31 @@ impl Storage {
     #[must_use]
     pub fn read(self, bytes: &[u8]) -> Vec<f64> {
         match self {
-            Storage::F32 => bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect(),
-            Storage::F16 => bytes.as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f64()).collect(),
+            Storage::F32 => {
+                bytes.as_chunks::<4>().0.iter().map(|b| f64::from(f32::from_le_bytes(*b))).collect()
+            }
+            Storage::F16 => bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| half::f16::from_le_bytes(*b).to_f64())
+                .collect(),
         }
     }
 
     /// An element of a buffer; no number behind its end.
     fn at(self, bytes: &[u8], i: usize) -> f64 {
         match self {
-            Storage::F32 => bytes.as_chunks::<4>().0.get(i).map_or(f64::NAN, |b| f64::from(f32::from_le_bytes(*b))),
-            Storage::F16 => bytes.as_chunks::<2>().0.get(i).map_or(f64::NAN, |b| half::f16::from_le_bytes(*b).to_f64()),
+            Storage::F32 => bytes
+                .as_chunks::<4>()
+                .0
+                .get(i)
+                .map_or(f64::NAN, |b| f64::from(f32::from_le_bytes(*b))),
+            Storage::F16 => bytes
+                .as_chunks::<2>()
+                .0
+                .get(i)
+                .map_or(f64::NAN, |b| half::f16::from_le_bytes(*b).to_f64()),
         }
     }
 
@@ -321,8 +376,9 @@ impl Storage {
 /// Elements that a thread is worth.
 const PIECE: usize = 1 << 16;
 
-/// What `part` makes of 0 … n in pieces, in their order: by eight threads at most. A prompt's results are millions, and
-/// one thread that held those of 8B's kernels against the oracle took 70 ms of a first start.
+/// What `part` makes of 0 … n in pieces, in their order: by eight threads at most. A prompt's
+/// results are millions, and one thread that held those of 8B's kernels against the oracle took 70
+/// ms of a first start.
 fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Sync) -> Vec<R> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = (n / PIECE).clamp(1, cores.min(8));
@@ -331,14 +387,23 @@ fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Syn
     }
     let (each, part) = (n.div_ceil(threads), &part);
     std::thread::scope(|scope| {
-        let begun: Vec<_> =
-            (0..threads).map(|t| scope.spawn(move || part(t * each..((t + 1) * each).min(n)))).collect();
-        begun.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        let begun: Vec<_> = (0..threads)
+            .map(|t| scope.spawn(move || part(t * each..((t + 1) * each).min(n))))
+            .collect();
+        begun
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
     })
 }
 
 /// Holds `len` elements, which `got` gives by their places, against the oracle's.
-fn near(len: usize, got: impl Fn(usize) -> f64 + Sync, want: &[f64], tolerance: &Tolerance) -> Result<(), String> {
+fn near(
+    len: usize,
+    got: impl Fn(usize) -> f64 + Sync,
+    want: &[f64],
+    tolerance: &Tolerance,
+) -> Result<(), String> {
     if len != want.len() {
         return Err(format!("{len} elements, the oracle has {}", want.len()));
     }
@@ -356,7 +421,9 @@ fn near(len: usize, got: impl Fn(usize) -> f64 + Sync, want: &[f64], tolerance: 
             let g = got(i);
             if w.is_nan() {
                 if !g.is_nan() {
-                    return Err(format!("element {i} is {g}, nothing should have been written there"));
+                    return Err(format!(
+                        "element {i} is {g}, nothing should have been written there"
+                    ));
                 }
                 continue;
             }
@@ -380,7 +447,10 @@ fn near(len: usize, got: impl Fn(usize) -> f64 + Sync, want: &[f64], tolerance: 
     let off: f64 = held.into_iter().sum::<Result<f64, String>>()?;
     let norm = off.sqrt() / squares.sqrt().max(f64::MIN_POSITIVE);
     if norm > tolerance.norm {
-        return Err(format!("off by {norm:.2e} of its norm, {:.0e} allowed ({})", tolerance.norm, tolerance.reason));
+        return Err(format!(
+            "off by {norm:.2e} of its norm, {:.0e} allowed ({})",
+            tolerance.norm, tolerance.reason
+        ));
     }
     Ok(())
 }
@@ -406,7 +476,12 @@ pub(crate) fn words(name: &'static str, values: &[u32]) -> CaseArg {
 }
 
 /// An output, poisoned before.
-pub(crate) fn output(name: &'static str, storage: Storage, want: Vec<f64>, tolerance: Tolerance) -> CaseArg {
+pub(crate) fn output(
+    name: &'static str,
+    storage: Storage,
+    want: Vec<f64>,
+    tolerance: Tolerance,
+) -> CaseArg {
     CaseArg::Buffer {
         name,
         before: Content::filled(0xff, want.len() * storage.size()),
@@ -443,8 +518,11 @@ mod tests {
         let right = want.clone();
         let hold = |got: &[f64]| near(got.len(), |i| got[i], &want, &SINGLE);
         hold(&right).unwrap();
-        // Poison where a number should be, a number where poison should be, a number that is off, in each piece.
-        for (at, wrong) in [(5, 1.0), (n - 2, f64::NAN), (7, f64::NAN), (PIECE + 1, 9e9), (n - 1, -40.0)] {
+        // Poison where a number should be, a number where poison should be, a number that is off,
+        // in each piece.
+        for (at, wrong) in
+            [(5, 1.0), (n - 2, f64::NAN), (7, f64::NAN), (PIECE + 1, 9e9), (n - 1, -40.0)]
+        {
             let mut got = right.clone();
             got[at] = wrong;
             let said = hold(&got).unwrap_err();

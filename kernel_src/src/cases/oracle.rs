@@ -69,9 +69,15 @@ pub(crate) fn activations(quantized: bool, column: &Column, x: &[f32]) -> CaseAr
     }
 }
 
-/// What happens to the results of rows: `dot(s, row)` is the product with a row of segment `s`, `residual`
-/// what is added.
-pub(crate) fn finished(finish: Finish, s: usize, row: usize, dot: impl Fn(usize, usize) -> f64, residual: f32) -> f64 {
+/// What happens to the results of rows: `dot(s, row)` is the product with a row of segment `s`,
+/// `residual` what is added.
+pub(crate) fn finished(
+    finish: Finish,
+    s: usize,
+    row: usize,
+    dot: impl Fn(usize, usize) -> f64,
+    residual: f32,
+) -> f64 {
     match finish {
         Finish::Store => dot(s, row),
         Finish::Add => dot(s, row) + f64::from(residual),
@@ -115,8 +121,8 @@ pub(crate) fn named(segments: &[Segment]) -> String {
     segments.iter().map(|s| format!("{}×{}", s.format, s.rows)).collect::<Vec<_>>().join(" ")
 }
 
-/// The shares of the positions that a head sees from `here`, of `all`, and the first of them. `dot` is the scaled product
-/// of a position's key, `sink` the head's score without a value.
+/// The shares of the positions that a head sees from `here`, of `all`, and the first of them. `dot`
+/// is the scaled product of a position's key, `sink` the head's score without a value.
 pub(crate) fn shares(
     scores: &Scores,
     (head, heads): (usize, usize),
@@ -149,7 +155,8 @@ pub(crate) fn shares(
     (first, seen.iter().map(|s| (s - most).exp() / sum).collect())
 }
 
-/// Scores without a value, one for each head where there are such: some above all others, some far below.
+/// Scores without a value, one for each head where there are such: some above all others, some far
+/// below.
 pub(crate) fn sinks(scores: &Scores, heads: usize, random: &mut Random) -> Vec<f32> {
     if scores.sinks { random.normals(heads, 4.0) } else { vec![] }
 }
@@ -158,7 +165,13 @@ pub(crate) fn sinks(scores: &Scores, heads: usize, random: &mut Random) -> Vec<f
 pub(crate) const HEADS_EPS: f32 = 1e-6;
 
 /// Norm and rotation of a head, in f64.
-pub(crate) fn ready(form: &HeadsForm, x: &[f32], norm: &[f32], table: &[f32], position: usize) -> Vec<f64> {
+pub(crate) fn ready(
+    form: &HeadsForm,
+    x: &[f32],
+    norm: &[f32],
+    table: &[f32],
+    position: usize,
+) -> Vec<f64> {
     let mut v: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     if form.qk_norm {
         let mean = v.iter().map(|x| x * x).sum::<f64>() / v.len() as f64;
@@ -168,7 +181,8 @@ pub(crate) fn ready(form: &HeadsForm, x: &[f32], norm: &[f32], table: &[f32], po
     for i in 0..form.rope.dims / 2 {
         let at = 2 * (position * form.rope.dims / 2 + i);
         let (c, s) = (f64::from(table[at]), f64::from(table[at + 1]));
-        let (a, b) = if form.rope.halves { (i, i + form.rope.dims / 2) } else { (2 * i, 2 * i + 1) };
+        let (a, b) =
+            if form.rope.halves { (i, i + form.rope.dims / 2) } else { (2 * i, 2 * i + 1) };
         (v[a], v[b]) = (v[a] * c - v[b] * s, v[a] * s + v[b] * c);
     }
     v

@@ -1,4 +1,5 @@
-//! Caches in pages for cases: in an order of no meaning, among pages that are nobody's and poisoned.
+//! Caches in pages for cases: in an order of no meaning, among pages that are nobody's and
+//! poisoned.
 
 use super::Random;
 use crate::kv::{KvLayout, PAGE};
@@ -20,7 +21,8 @@ impl Pages {
         let mut free: Vec<u32> = (0..pages as u32).collect();
         let mut table = vec![];
         for n in lens {
-            let mut of: Vec<u32> = (0..n.div_ceil(PAGE)).map(|_| free.swap_remove(random.below(free.len()))).collect();
+            let mut of: Vec<u32> =
+                (0..n.div_ceil(PAGE)).map(|_| free.swap_remove(random.below(free.len()))).collect();
             of.resize(capacity.div_ceil(PAGE), u32::MAX);
             table.extend(of);
         }

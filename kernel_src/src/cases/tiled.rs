@@ -5,16 +5,20 @@ use crate::product::{panel_bytes, panel_index, tiled_bytes, tiled_index};
 use half::f16;
 use std::sync::Arc;
 
-/// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more where an offset takes most of a
-/// weight away (Q2_K, Q4_1).
+/// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more where an offset takes
+/// most of a weight away (Q2_K, Q4_1).
 pub(crate) const PRODUCT: Tolerance =
     Tolerance { norm: 1.2e-3, each: 1e-2, reason: "weights and scales rounded to half precision" };
 /// A product of two such results, itself rounded to a half.
-pub(crate) const GATED: Tolerance =
-    Tolerance { norm: 3e-3, each: 4e-2, reason: "two results of weights rounded to half precision, multiplied" };
+pub(crate) const GATED: Tolerance = Tolerance {
+    norm: 3e-3,
+    each: 4e-2,
+    reason: "two results of weights rounded to half precision, multiplied",
+};
 
 /// Results rounded to halves: 2⁻¹¹ of each, and a few are fifty times as large as most.
-pub(crate) const ROUNDED: Tolerance = Tolerance { norm: 4e-4, each: 6e-2, reason: "results rounded to half precision" };
+pub(crate) const ROUNDED: Tolerance =
+    Tolerance { norm: 4e-4, each: 6e-2, reason: "results rounded to half precision" };
 
 /// Different tokens among many.
 const DISTINCT: usize = 61;
@@ -62,7 +66,8 @@ pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> Arc<Tiles>
     }
 }
 
-/// What a tiled buffer must hold: the rows' values, zeros behind a row, nothing (NaN) in other rows.
+/// What a tiled buffer must hold: the rows' values, zeros behind a row, nothing (NaN) in other
+/// rows.
 pub(crate) fn want_tiled(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; tiled_bytes(rows.len(), cols) / 2];
     for (row, values) in rows.iter().enumerate() {

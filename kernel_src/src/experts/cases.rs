@@ -4,7 +4,9 @@ use super::{ExpertFinish, ExpertsArgs, ExpertsSpec};
 use crate::activations::Prologue;
 use crate::cases::data::Matrix;
 use crate::cases::oracle::{EPS, activations, aux, exact, gelu, prologues, silu};
-use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output, words};
+use crate::cases::{
+    Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output, words,
+};
 use crate::family::{Family, Size};
 use crate::format::Format;
 use crate::kernel::SpecError;
@@ -12,8 +14,9 @@ use crate::matrix::{ONE, Samples, format};
 use crate::matvec::MatvecTuning;
 use kjit_engine::Target;
 
-/// A case with `stack` experts' matrices on a device of `units` compute units. The last `idle` of the spec's
-/// tokens are not in use: their activations, choices and shares are poison, and nothing is written for them.
+/// A case with `stack` experts' matrices on a device of `units` compute units. The last `idle` of
+/// the spec's tokens are not in use: their activations, choices and shares are poison, and nothing
+/// is written for them.
 pub(super) fn case(
     spec: &ExpertsSpec,
     target: &Target,
@@ -30,9 +33,11 @@ pub(super) fn case(
     let columns = prologues(spec.prologue, cols, &x, &aux);
     let gated = spec.gated();
     let first = Matrix::random(spec.format, stack * rows, cols, random)?;
-    let second = if gated { Some(Matrix::random(spec.format, stack * rows, cols, random)?) } else { None };
+    let second =
+        if gated { Some(Matrix::random(spec.format, stack * rows, cols, random)?) } else { None };
     let limit = 1.5;
-    let biases = [spec.bias, spec.bias && gated].map(|b| if b { random.normals(stack * rows, 1.0) } else { vec![] });
+    let biases = [spec.bias, spec.bias && gated]
+        .map(|b| if b { random.normals(stack * rows, 1.0) } else { vec![] });
     let dots = |m: &Matrix| -> Vec<Vec<f64>> { columns.iter().map(|c| m.dots(c)).collect() };
     let (firsts, seconds) = (dots(&first), second.as_ref().map(dots));
     let dot = |dots: &[Vec<f64>], bias: &[f32], slot: usize, row: usize| {
@@ -49,8 +54,10 @@ pub(super) fn case(
     if let ExpertFinish::Sum { .. } = spec.finish {
         for t in 0..spec.tokens {
             for row in 0..rows {
-                let slot =
-                    |s: usize| f64::from(shares[t * spec.top + s]) * dot(&firsts, &biases[0], t * spec.top + s, row);
+                let slot = |s: usize| {
+                    f64::from(shares[t * spec.top + s])
+                        * dot(&firsts, &biases[0], t * spec.top + s, row)
+                };
                 let sum: f64 = (0..spec.top).map(slot).sum();
                 want.push(sum + residual.get(t * rows + row).map_or(0.0, |&v| f64::from(v)));
             }
@@ -82,7 +89,8 @@ pub(super) fn case(
     let tolerance = Tolerance { norm: 2.0 * base.norm, each: 4.0 * base.each, ..base };
     let t = spec.tuning(target)?;
     let name = format!(
-        "experts {} {rows} × {cols}, {used} of {} tokens × {}, {:?}, {:?}, offsets {}, all {}, wave {} team {} rows {} in flight {}",
+        "experts {} {rows} × {cols}, {used} of {} tokens × {}, {:?}, {:?}, offsets {}, all {}, \
+         wave {} team {} rows {} in flight {}",
         spec.format,
         spec.tokens,
         spec.top,
@@ -115,12 +123,36 @@ pub(super) fn case(
     Case::of(name, spec, target, spec.launch(target, units, size)?, args)
 }
 
-pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+pub(super) fn cases(
+    target: &Target,
+    wave: u32,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
     let tuning = |team, rows, in_flight| {
-        Some(MatvecTuning { wave, block: 2 * wave, team, rows, in_flight, blocks_per_unit: 1, alone: false })
+        Some(MatvecTuning {
+            wave,
+            block: 2 * wave,
+            team,
+            rows,
+            in_flight,
+            blocks_per_unit: 1,
+            alone: false,
+        })
     };
     for (format, rows, cols, (tokens, idle), top, per_slot, prologue, finish, tuning, bias) in [
-        ("Q4_K", 35, 512, (1, 0), 4, false, Prologue::Norm, ExpertFinish::Silu, tuning(16, 1, 2), false),
+        (
+            "Q4_K",
+            35,
+            512,
+            (1, 0),
+            4,
+            false,
+            Prologue::Norm,
+            ExpertFinish::Silu,
+            tuning(16, 1, 2),
+            false,
+        ),
         (
             "Q6_K",
             33,
@@ -133,8 +165,30 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             tuning(wave, 2, 1),
             false,
         ),
-        ("Q8_0", 17, 96, (3, 1), 2, false, Prologue::None, ExpertFinish::Gelu, tuning(2 * wave, 1, 1), false),
-        ("F16", 19, 72, (2, 0), 3, true, Prologue::Gelu, ExpertFinish::Sum { residual: false }, tuning(8, 1, 2), false),
+        (
+            "Q8_0",
+            17,
+            96,
+            (3, 1),
+            2,
+            false,
+            Prologue::None,
+            ExpertFinish::Gelu,
+            tuning(2 * wave, 1, 1),
+            false,
+        ),
+        (
+            "F16",
+            19,
+            72,
+            (2, 0),
+            3,
+            true,
+            Prologue::Gelu,
+            ExpertFinish::Sum { residual: false },
+            tuning(8, 1, 2),
+            false,
+        ),
         (
             "Q5_K",
             18,
@@ -147,8 +201,30 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             tuning(wave, 1, 1),
             false,
         ),
-        ("MXFP4", 21, 160, (2, 0), 2, true, Prologue::None, ExpertFinish::Store, tuning(4, 2, 3), false),
-        ("IQ2_XS", 23, 512, (2, 1), 2, false, Prologue::Norm, ExpertFinish::Silu, tuning(4, 2, 1), false),
+        (
+            "MXFP4",
+            21,
+            160,
+            (2, 0),
+            2,
+            true,
+            Prologue::None,
+            ExpertFinish::Store,
+            tuning(4, 2, 3),
+            false,
+        ),
+        (
+            "IQ2_XS",
+            23,
+            512,
+            (2, 1),
+            2,
+            false,
+            Prologue::Norm,
+            ExpertFinish::Silu,
+            tuning(4, 2, 1),
+            false,
+        ),
         (
             "NVFP4",
             13,
@@ -161,16 +237,83 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             tuning(wave, 1, 2),
             false,
         ),
-        ("Q4_0", 18, 64, (27, 10), 3, false, Prologue::None, ExpertFinish::Silu, tuning(8, 1, 1), false),
-        ("MXFP4", 35, 192, (2, 1), 4, false, Prologue::Norm, ExpertFinish::ClampedSilu, tuning(8, 2, 1), true),
-        ("MXFP4", 33, 64, (2, 0), 4, true, Prologue::None, ExpertFinish::Sum { residual: true }, tuning(4, 1, 2), true),
-        ("Q8_0", 17, 96, (3, 1), 2, true, Prologue::None, ExpertFinish::Store, tuning(wave, 1, 1), true),
-        ("F16", 19, 72, (1, 0), 3, false, Prologue::None, ExpertFinish::Silu, tuning(8, 1, 2), true),
+        (
+            "Q4_0",
+            18,
+            64,
+            (27, 10),
+            3,
+            false,
+            Prologue::None,
+            ExpertFinish::Silu,
+            tuning(8, 1, 1),
+            false,
+        ),
+        (
+            "MXFP4",
+            35,
+            192,
+            (2, 1),
+            4,
+            false,
+            Prologue::Norm,
+            ExpertFinish::ClampedSilu,
+            tuning(8, 2, 1),
+            true,
+        ),
+        (
+            "MXFP4",
+            33,
+            64,
+            (2, 0),
+            4,
+            true,
+            Prologue::None,
+            ExpertFinish::Sum { residual: true },
+            tuning(4, 1, 2),
+            true,
+        ),
+        (
+            "Q8_0",
+            17,
+            96,
+            (3, 1),
+            2,
+            true,
+            Prologue::None,
+            ExpertFinish::Store,
+            tuning(wave, 1, 1),
+            true,
+        ),
+        (
+            "F16",
+            19,
+            72,
+            (1, 0),
+            3,
+            false,
+            Prologue::None,
+            ExpertFinish::Silu,
+            tuning(8, 1, 2),
+            true,
+        ),
     ] {
         let Some(format) = Format::by_name(format) else { continue };
         let (quantized, all) = (false, false);
-        let spec =
-            ExpertsSpec { format, rows, cols, tokens, top, per_slot, prologue, quantized, all, bias, finish, tuning };
+        let spec = ExpertsSpec {
+            format,
+            rows,
+            cols,
+            tokens,
+            top,
+            per_slot,
+            prologue,
+            quantized,
+            all,
+            bias,
+            finish,
+            tuning,
+        };
         into.push(case(&spec, target, (2, 5, idle), random)?);
         if prologue == Prologue::None && !bias {
             // The same through all of `top` matrices.
@@ -199,7 +342,14 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         };
         list.add(format!("experts {name} gated"), gated.clone(), ONE)?;
         let finish = ExpertFinish::Sum { residual: true };
-        let sum = ExpertsSpec { rows: 2048, cols: 768, per_slot: true, prologue: Prologue::None, finish, ..gated };
+        let sum = ExpertsSpec {
+            rows: 2048,
+            cols: 768,
+            per_slot: true,
+            prologue: Prologue::None,
+            finish,
+            ..gated
+        };
         list.add(format!("experts {name} sum"), sum, ONE)?;
     }
     Ok(())

@@ -4,7 +4,9 @@ use super::{FlashArgs, FlashSpec, FlashTuning};
 use crate::cases::oracle::{shares, sinks};
 use crate::cases::paged::Pages;
 use crate::cases::tiled::want_tiled;
-use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output, words};
+use crate::cases::{
+    Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, floats, input, optional, output, words,
+};
 use crate::family::{Family, Size};
 use crate::heads::Scores;
 use crate::kernel::SpecError;
@@ -13,8 +15,11 @@ use crate::matrix::{HEADS, PROMPT, Samples, sample_scores};
 use kjit_engine::Target;
 
 /// Queries, keys, values, probabilities and results are halves.
-const ATTENTION: Tolerance =
-    Tolerance { norm: 1.5e-3, each: 1.5e-2, reason: "queries, keys, values and probabilities are halves" };
+const ATTENTION: Tolerance = Tolerance {
+    norm: 1.5e-3,
+    each: 1.5e-2,
+    reason: "queries, keys, values and probabilities are halves",
+};
 
 /// A case of `spec` of this size; of more than 256, the oracle has time for some.
 pub(super) fn case(
@@ -39,7 +44,9 @@ pub(super) fn case(
             }
         }
     }
-    let row = |which: usize, head: usize, position: usize| &rows[which][head * (past + tokens) + position];
+    let row = |which: usize, head: usize, position: usize| {
+        &rows[which][head * (past + tokens) + position]
+    };
     let sinks = sinks(&spec.scores, heads, random);
     let mut want = vec![];
     let step = tokens.div_ceil(256).max(1).pow(2);
@@ -52,10 +59,17 @@ pub(super) fn case(
         for h in 0..heads {
             let q = &q[(t * heads + h) * dim..][..dim];
             let here = past + t;
-            let (from, weights) = shares(&spec.scores, (h, heads), (here, past + tokens), sinks.get(h).copied(), |j| {
-                let k = row(0, h / (heads / kv.heads), j);
-                q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>() * f64::from(spec.scale)
-            });
+            let (from, weights) = shares(
+                &spec.scores,
+                (h, heads),
+                (here, past + tokens),
+                sinks.get(h).copied(),
+                |j| {
+                    let k = row(0, h / (heads / kv.heads), j);
+                    q.iter().zip(k).map(|(&q, &k)| f64::from(q) * f64::from(k)).sum::<f64>()
+                        * f64::from(spec.scale)
+                },
+            );
             let mut mix = vec![0.0; dim];
             for (i, w) in weights.iter().enumerate() {
                 let value = row(1, h / (heads / kv.heads), from + i);
@@ -110,7 +124,12 @@ fn groups(
     Ok(())
 }
 
-pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+pub(super) fn cases(
+    target: &Target,
+    wave: u32,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
     use KvStorage::{F16, F32, Q8_0};
     let all = Scores::default();
     let window = |w: usize| Scores { window: Some(w), ..all };
@@ -119,8 +138,8 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
     let alibi = |most: f32| Scores { alibi: Some(most), ..all };
     let around = |n: usize| Scores { around: Some(n), ..all };
     let chunk = |n: usize| Scores { chunk: Some(n), ..all };
-    // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows shorter and
-    // longer than a tile.
+    // Head sizes, storages, one token and many, a past that is no multiple of a tile, windows
+    // shorter and longer than a tile.
     let shapes = [
         (64, F16, 4, 2, 1, 0, all),
         (64, Q8_0, 4, 2, 65, 31, all),
@@ -146,7 +165,8 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (512, Q8_0, 1, 1, 9, 100, window(64)),
         (320, F16, 2, 2, 17, 40, cap(30.0)),
     ];
-    // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins in another.
+    // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins
+    // in another.
     let in_pages = [
         (64, F16, 8, 4, 65, 128, all),
         (64, Q8_0, 2, 1, 37, 260, all),
@@ -157,7 +177,8 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (64, F32, 2, 1, 9, 125, all),
         (512, F16, 1, 1, 20, 131, all),
     ];
-    let with = shapes.map(|shape| (shape, false)).into_iter().chain(in_pages.map(|shape| (shape, true)));
+    let with =
+        shapes.map(|shape| (shape, false)).into_iter().chain(in_pages.map(|shape| (shape, true)));
     for ((dim, storage, heads, kv_heads, tokens, past, scores), paged) in with {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
         let scale = 1.0 / (dim as f32).sqrt();
@@ -169,8 +190,8 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         }
         groups(&spec, target, tokens, past, random, into)?;
     }
-    // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything, for every
-    // head size they have.
+    // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything,
+    // for every head size they have.
     let more = [
         (64, F16, 4, 2, 257, 77, window(100)),
         (64, Q8_0, 2, 2, 131, 0, cap(30.0)),
@@ -200,10 +221,14 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         (256, F16, 1, 1, 130, 300, window(133)),
         (256, Q8_0, 2, 2, 150, 33, all),
     ];
-    let with = more.map(|shape| (shape, false)).into_iter().chain(more_in_pages.map(|shape| (shape, true)));
+    let with = more
+        .map(|shape| (shape, false))
+        .into_iter()
+        .chain(more_in_pages.map(|shape| (shape, true)));
     for ((dim, storage, heads, kv_heads, tokens, past, scores), paged) in with {
         let kv = KvLayout { heads: kv_heads, head_dim: dim, storage };
-        let spec = FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), scores, paged, tuning: None };
+        let spec =
+            FlashSpec { heads, kv, scale: 1.0 / (dim as f32).sqrt(), scores, paged, tuning: None };
         if wave == 32 {
             groups(&spec, target, tokens, past, random, into)?;
         }
@@ -222,7 +247,14 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         }
     }
     let kv = KvLayout { heads: 4, head_dim: 512, storage: KvStorage::F16 };
-    let spec = FlashSpec { heads: 16, kv, scale: 0.05, scores: Scores::default(), paged: false, tuning: None };
+    let spec = FlashSpec {
+        heads: 16,
+        kv,
+        scale: 0.05,
+        scores: Scores::default(),
+        paged: false,
+        tuning: None,
+    };
     if spec.covered(list.target) {
         list.add("flash 16/4 × 512 F16".to_owned(), spec, size)?;
     }
@@ -237,8 +269,13 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
                 let kv = KvLayout { heads: kv_heads, head_dim, storage };
                 let scale = 1.0 / (head_dim as f32).sqrt();
                 let tuning = Some(FlashTuning::waves(list.target, wave, &kv));
-                let spec = FlashSpec { heads, kv, scale, scores: Scores::default(), paged: false, tuning };
-                list.add(format!("flash {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"), spec, size)?;
+                let spec =
+                    FlashSpec { heads, kv, scale, scores: Scores::default(), paged: false, tuning };
+                list.add(
+                    format!("flash {heads}/{kv_heads} × {head_dim} {storage:?} @ wave {wave}"),
+                    spec,
+                    size,
+                )?;
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Formats whose codes stand for several weights at once: an index names a vector of magnitudes, and signs or
-//! a shift of each eight turn it into weights.
+//! Formats whose codes stand for several weights at once: an index names a vector of magnitudes,
+//! and signs or a shift of each eight turn it into weights.
 
 use super::grids::Grid;
 
-/// Bits of a block that belong to element `i` of something: of `bits` bits, at bit `shift + (i % per) · each`
-/// of the little-endian word that starts at byte `at + i / per · step`. At most 9 bits, so that they lie in
-/// two bytes.
+/// Bits of a block that belong to element `i` of something: of `bits` bits, at bit `shift + (i %
+/// per) · each` of the little-endian word that starts at byte `at + i / per · step`. At most 9
+/// bits, so that they lie in two bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field {
     /// Byte offset in the block.
@@ -40,8 +40,8 @@ impl Field {
 /// What is done to the vectors of eight weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// A weight whose bit is set is negative; of each eight. Of 7 bits, the eighth makes the number of bits
-    /// even.
+    /// A weight whose bit is set is negative; of each eight. Of 7 bits, the eighth makes the number
+    /// of bits even.
     Signs(Field),
     /// One less where the bit is set, one more where it is not; of each eight.
     ShiftEach(Field),
@@ -77,7 +77,8 @@ const MASKS: [u64; 256] = {
 };
 
 impl Codebook {
-    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, vectors hold 16 more than they mean.
+    /// Subtracted from the bytes of [`Codebook::eight`]: with a shift, vectors hold 16 more than
+    /// they mean.
     pub const fn bias(&self) -> u8 {
         if matches!(self.turn, Turn::Signs(_)) { 0 } else { 16 }
     }
@@ -102,7 +103,8 @@ impl Codebook {
         }
     }
 
-    /// Weights 8e … 8e + 7 of a block as signed bytes, the first lowest, [`Codebook::bias`] too large.
+    /// Weights 8e … 8e + 7 of a block as signed bytes, the first lowest, [`Codebook::bias`] too
+    /// large.
     #[inline(always)]
     pub fn eight(&self, block: &[u8], e: usize) -> u64 {
         let bits = self.turn_bits(block, e);

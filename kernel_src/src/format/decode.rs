@@ -16,14 +16,22 @@ impl Format {
         let blocks = bytes.len() / block;
         let holds = blocks.saturating_mul(elems);
         if holds != out.len() {
-            return Err(DecodeError::WrongLength { format: self.name, blocks, holds, room: out.len() });
+            return Err(DecodeError::WrongLength {
+                format: self.name,
+                blocks,
+                holds,
+                room: out.len(),
+            });
         }
         match &self.encoding {
             Encoding::F32 => each(bytes, out, |b: [u8; 4]| f32::from_le_bytes(b)),
             Encoding::F16 => each(bytes, out, |b: [u8; 2]| f16::from_le_bytes(b).to_f32()),
             Encoding::BF16 => each(bytes, out, |b: [u8; 2]| bf16::from_le_bytes(b).to_f32()),
             Encoding::Blocks(f) => {
-                bytes.chunks_exact(block).zip(out.chunks_exact_mut(elems)).for_each(|(b, o)| f.decode(b, o));
+                bytes
+                    .chunks_exact(block)
+                    .zip(out.chunks_exact_mut(elems))
+                    .for_each(|(b, o)| f.decode(b, o));
             }
         }
         Ok(())
@@ -44,7 +52,8 @@ pub struct GroupFactors {
 }
 
 impl BlockFormat {
-    /// Decodes one block. `block` has [`BlockFormat::bytes`] bytes and `out` [`BlockFormat::elems`] elements.
+    /// Decodes one block. `block` has [`BlockFormat::bytes`] bytes and `out` [`BlockFormat::elems`]
+    /// elements.
     ///
     /// # Panics
     /// If either slice is shorter.
@@ -61,8 +70,8 @@ impl BlockFormat {
 
     /// The code of weight `i`: its bits from all planes, or its digit of base 3.
     ///
-    /// Byte `b` holds digits `⌊b · 3^k / 256 mod 1 · 3⌋`; the first 32 bytes have five for weights 32 apart,
-    /// the next 16 five for weights 16 apart, the last four four for weights 4 apart.
+    /// Byte `b` holds digits `⌊b · 3^k / 256 mod 1 · 3⌋`; the first 32 bytes have five for weights
+    /// 32 apart, the next 16 five for weights 16 apart, the last four four for weights 4 apart.
     #[inline(always)]
     pub fn code(&self, block: &[u8], i: usize) -> u32 {
         if matches!(self.value, Value::Ternary) {
@@ -98,17 +107,21 @@ impl BlockFormat {
             BlockScale::F16(at) => half_at(block, at),
             BlockScale::HalfE8M0(at) => half_e8m0(block[at as usize]),
             BlockScale::F16Down(at, by) => half_at(block, at) * down(by),
-            BlockScale::SplitF16Down(at, by) => f16::from_bits(split_half(block, at)).to_f32() * down(by),
+            BlockScale::SplitF16Down(at, by) => {
+                f16::from_bits(split_half(block, at)).to_f32() * down(by)
+            }
             BlockScale::Down(by) => down(by),
         }
     }
 
-    /// Stores a block's scale, times two to what the format takes off; of formats that store none, or no
-    /// half, nothing. For who makes blocks.
+    /// Stores a block's scale, times two to what the format takes off; of formats that store none,
+    /// or no half, nothing. For who makes blocks.
     pub fn set_block_scale(&self, block: &mut [u8], scale: f16) {
         let bytes = scale.to_le_bytes();
         match self.scale {
-            BlockScale::F16(at) | BlockScale::F16Down(at, _) => block[at as usize..][..2].copy_from_slice(&bytes),
+            BlockScale::F16(at) | BlockScale::F16Down(at, _) => {
+                block[at as usize..][..2].copy_from_slice(&bytes)
+            }
             BlockScale::SplitF16Down(at, _) => {
                 for (i, word) in block[at as usize..][..8].chunks_exact_mut(2).enumerate() {
                     word[1] = word[1] & 15 | (bytes[i / 2] >> (4 * (i % 2))) << 4;
@@ -137,7 +150,9 @@ impl BlockFormat {
     pub fn group_codes(&self, block: &[u8], g: usize) -> (i32, i32) {
         match self.group_scale {
             GroupScale::One => (1, 1),
-            GroupScale::Planes { low, signed: true, .. } => (i32::from(low.bits_of(block, g) as u8 as i8), 1),
+            GroupScale::Planes { low, signed: true, .. } => {
+                (i32::from(low.bits_of(block, g) as u8 as i8), 1)
+            }
             GroupScale::Planes { low, high, bias, signed: false } => {
                 let high = high.map_or(0, |h| h.bits_of(block, g) << low.bits);
                 ((low.bits_of(block, g) | high) as i32 - i32::from(bias), 1)
@@ -147,8 +162,8 @@ impl BlockFormat {
                 (b & 15, b >> 4)
             }
             GroupScale::SixBitPairs(at) => {
-                // Groups 0..4 have their six bits in one byte; of 4..8 the low four are in bytes 8..12 and
-                // the high two in the top of the first eight.
+                // Groups 0..4 have their six bits in one byte; of 4..8 the low four are in bytes
+                // 8..12 and the high two in the top of the first eight.
                 let b = |i: usize| i32::from(block[at as usize + i]);
                 match g {
                     0..4 => (b(g) & 63, b(g + 4) & 63),

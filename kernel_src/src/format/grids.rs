@@ -1,8 +1,8 @@
 //! The codebooks of the IQ formats: which vectors of eight or four weights an index stands for.
 //!
-//! The numbers are ggml's (`ggml-common.h`), packed as its Python package packs them, under ggml's licence,
-//! which lies beside this file (`LICENSE-ggml`) and in `THIRD-PARTY`. They were found by k-means over weights
-//! and cannot be computed.
+//! The numbers are ggml's (`ggml-common.h`), packed as its Python package packs them, under ggml's
+//! licence, which lies beside this file (`LICENSE-ggml`) and in `THIRD-PARTY`. They were found by
+//! k-means over weights and cannot be computed.
 
 /// Vectors of a codebook, as bytes, the first weight's lowest.
 #[derive(Debug, PartialEq, Eq)]
@@ -20,7 +20,8 @@ const fn eights<const N: usize>(packed: &[u16; N], map: [u8; 4]) -> [u64; N] {
     let mut entries = [0; N];
     let mut i = 0;
     while i < 8 * N {
-        entries[i / 8] |= (map[(packed[i / 8] >> (2 * (i % 8)) & 3) as usize] as u64) << (8 * (i % 8));
+        entries[i / 8] |=
+            (map[(packed[i / 8] >> (2 * (i % 8)) & 3) as usize] as u64) << (8 * (i % 8));
         i += 1;
     }
     entries
@@ -31,7 +32,8 @@ const fn fours<const N: usize>(packed: &[u16; N], map: [u8; 8]) -> [u64; N] {
     let mut entries = [0; N];
     let mut i = 0;
     while i < 4 * N {
-        entries[i / 4] |= (map[(packed[i / 4] >> (4 * (i % 4)) & 7) as usize] as u64) << (8 * (i % 4));
+        entries[i / 4] |=
+            (map[(packed[i / 4] >> (4 * (i % 4)) & 7) as usize] as u64) << (8 * (i % 4));
         i += 1;
     }
     entries
@@ -41,18 +43,24 @@ const fn fours<const N: usize>(packed: &[u16; N], map: [u8; 8]) -> [u64; N] {
 const TWO_BITS: [u8; 4] = [8, 25, 43, 0];
 
 /// IQ2_XXS.
-pub const IQ2_XXS: Grid = Grid { name: "IQ2_XXS", vector: 8, entries: &eights(&IQ2_XXS_CODES, TWO_BITS) };
+pub const IQ2_XXS: Grid =
+    Grid { name: "IQ2_XXS", vector: 8, entries: &eights(&IQ2_XXS_CODES, TWO_BITS) };
 /// IQ2_XS.
-pub const IQ2_XS: Grid = Grid { name: "IQ2_XS", vector: 8, entries: &eights(&IQ2_XS_CODES, TWO_BITS) };
+pub const IQ2_XS: Grid =
+    Grid { name: "IQ2_XS", vector: 8, entries: &eights(&IQ2_XS_CODES, TWO_BITS) };
 /// IQ2_S.
 pub const IQ2_S: Grid = Grid { name: "IQ2_S", vector: 8, entries: &eights(&IQ2_S_CODES, TWO_BITS) };
 /// IQ3_XXS.
-pub const IQ3_XXS: Grid =
-    Grid { name: "IQ3_XXS", vector: 4, entries: &fours(&IQ3_XXS_CODES, [4, 12, 20, 28, 36, 44, 52, 62]) };
+pub const IQ3_XXS: Grid = Grid {
+    name: "IQ3_XXS",
+    vector: 4,
+    entries: &fours(&IQ3_XXS_CODES, [4, 12, 20, 28, 36, 44, 52, 62]),
+};
 /// IQ3_S.
-pub const IQ3_S: Grid = Grid { name: "IQ3_S", vector: 4, entries: &fours(&IQ3_S_CODES, [1, 3, 5, 7, 9, 11, 13, 15]) };
-/// IQ1_S and IQ1_M: −1, 0 and 1 eight times as large, with 16 added, so that an eighth more or less is a unit
-/// and no byte is negative.
+pub const IQ3_S: Grid =
+    Grid { name: "IQ3_S", vector: 4, entries: &fours(&IQ3_S_CODES, [1, 3, 5, 7, 9, 11, 13, 15]) };
+/// IQ1_S and IQ1_M: −1, 0 and 1 eight times as large, with 16 added, so that an eighth more or less
+/// is a unit and no byte is negative.
 pub const IQ1: Grid = Grid { name: "IQ1", vector: 8, entries: &eights(&IQ1_CODES, [8, 16, 24, 0]) };
 
 #[rustfmt::skip]

@@ -1,20 +1,21 @@
 //! How weights are stored in blocks: one description per format, as data.
 //!
-//! A block of `elems` weights holds an integer *code* per weight, split over bit [`Plane`]s, and scales.
-//! Every format here is an instance of one formula,
+//! A block of `elems` weights holds an integer *code* per weight, split over bit [`Plane`]s, and
+//! scales. Every format here is an instance of one formula,
 //!
 //! ```text
 //! w[i] = (d · s[g]) · v(code[i])  ±  (m · t[g])        g = i / group
 //! ```
 //!
-//! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a constant or
-//! looks a table up, and `m · t` is the optional offset. Of a format with a codebook, `v` is an element of a
-//! vector that an index names for several weights at once ([`Codebook`]). From this one description come the
-//! host's dequantiser ([`BlockFormat::decode`]), its dot products, and the GPU's layout and code; adding a
-//! GGML type is adding one constant to `table.rs`, and its id below.
+//! where `d` is the block's scale, `s` the optional scale of a group of weights, `v` subtracts a
+//! constant or looks a table up, and `m · t` is the optional offset. Of a format with a codebook,
+//! `v` is an element of a vector that an index names for several weights at once ([`Codebook`]).
+//! From this one description come the host's dequantiser ([`BlockFormat::decode`]), its dot
+//! products, and the GPU's layout and code; adding a GGML type is adding one constant to
+//! `table.rs`, and its id below.
 //!
-//! The order of the roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is ggml's, so
-//! that values agree bit for bit.
+//! The order of the roundings (f32, no contraction: `d · s` first, then `· v`, then `± m · t`) is
+//! ggml's, so that values agree bit for bit.
 
 mod codebook;
 mod decode;
@@ -26,19 +27,20 @@ pub use decode::{GroupFactors, down};
 pub(crate) use decode::{half_e8m0, split_half, ue4m3};
 pub use table::ALL;
 
-/// Where the bits of a code lie: `8 / bits` codes share each byte, `run` neighbours lie in neighbouring
-/// bytes.
+/// Where the bits of a code lie: `8 / bits` codes share each byte, `run` neighbours lie in
+/// neighbouring bytes.
 ///
-/// Code `i` is at byte `at + (i / (run · n)) · run + i % run`, shifted right by `bits · ((i / run) % n)`,
-/// with `n = 8 / bits`. (Q4_0, run 16: weights 0..16 are the low nibbles of 16 bytes, weights 16..32 the high
-/// ones.)
+/// Code `i` is at byte `at + (i / (run · n)) · run + i % run`, shifted right by `bits · ((i / run)
+/// % n)`, with `n = 8 / bits`. (Q4_0, run 16: weights 0..16 are the low nibbles of 16 bytes,
+/// weights 16..32 the high ones.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plane {
     /// Byte offset in the block.
     pub at: u16,
     /// Bits this plane gives to each code: 1, 2, 4 or 8.
     pub bits: u8,
-    /// How many successive codes lie in successive bytes before the next bits of the same bytes follow.
+    /// How many successive codes lie in successive bytes before the next bits of the same bytes
+    /// follow.
     pub run: u16,
 }
 
@@ -82,13 +84,13 @@ pub enum Value {
 pub enum BlockScale {
     /// IEEE half at this byte offset.
     F16(u16),
-    /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table holds doubled
-    /// values.
+    /// An exponent byte (E8M0) at this offset, halved: 2^(e − 128), because MXFP4's table holds
+    /// doubled values.
     HalfE8M0(u16),
     /// IEEE half at this byte offset, times two to minus so many.
     F16Down(u16, u8),
-    /// IEEE half whose nibbles, lowest first, are the highest of four 16-bit words at this offset; times two
-    /// to minus so many.
+    /// IEEE half whose nibbles, lowest first, are the highest of four 16-bit words at this offset;
+    /// times two to minus so many.
     SplitF16Down(u16, u8),
     /// None is stored: two to minus so many.
     Down(u8),
@@ -99,8 +101,8 @@ pub enum BlockScale {
 pub enum GroupScale {
     /// None: the block's scale is all.
     One,
-    /// An integer per group, its low bits in the first plane and its high bits in the second, minus `bias`;
-    /// signed bytes if `signed`.
+    /// An integer per group, its low bits in the first plane and its high bits in the second, minus
+    /// `bias`; signed bytes if `signed`.
     Planes {
         /// Low bits.
         low: Plane,
@@ -111,15 +113,16 @@ pub enum GroupScale {
         /// The one plane holds signed bytes.
         signed: bool,
     },
-    /// A scale and an offset of 4 bits each in one byte per group at this offset (low nibble the scale):
-    /// Q2_K.
+    /// A scale and an offset of 4 bits each in one byte per group at this offset (low nibble the
+    /// scale): Q2_K.
     NibblePair(u16),
-    /// Eight scales and eight offsets of 6 bits packed into the 12 bytes at this offset: Q4_K and Q5_K.
+    /// Eight scales and eight offsets of 6 bits packed into the 12 bytes at this offset: Q4_K and
+    /// Q5_K.
     SixBitPairs(u16),
     /// Twice the field of the group, plus one.
     Odd(Field),
-    /// A float of 4 exponent and 3 mantissa bits (UE4M3) per group at this offset, as 2^9 times its value;
-    /// 0x7f is 0, as in ggml.
+    /// A float of 4 exponent and 3 mantissa bits (UE4M3) per group at this offset, as 2^9 times its
+    /// value; 0x7f is 0, as in ggml.
     Ue4m3(u16),
 }
 
@@ -141,7 +144,8 @@ pub struct BlockFormat {
     pub elems: usize,
     /// Bytes of a block.
     pub bytes: usize,
-    /// The bit planes of a code, lowest bits first; none of a codebook's format and of one of base 3.
+    /// The bit planes of a code, lowest bits first; none of a codebook's format and of one of base
+    /// 3.
     pub planes: &'static [Plane],
     /// What a code stands for.
     pub value: Value,
@@ -156,7 +160,8 @@ pub struct BlockFormat {
 }
 
 impl BlockFormat {
-    /// Whether neighbouring codes do not lie in runs of sixteen bytes, nor, as single bits, in one word.
+    /// Whether neighbouring codes do not lie in runs of sixteen bytes, nor, as single bits, in one
+    /// word.
     pub const fn is_scattered(&self) -> bool {
         if matches!(self.value, Value::Ternary | Value::Codebook(_)) {
             return true;
@@ -225,7 +230,8 @@ impl Format {
         }
     }
 
-    /// Bytes of a row of `cols` weights, or `None` if the row is not a whole number of blocks or overflows.
+    /// Bytes of a row of `cols` weights, or `None` if the row is not a whole number of blocks or
+    /// overflows.
     pub const fn row_bytes(&self, cols: usize) -> Option<usize> {
         if !cols.is_multiple_of(self.block_elems()) {
             return None;

@@ -1,10 +1,12 @@
-//! The formats. Sources of the layouts: the GGUF specification's type list and ggml's published block
-//! layouts; MXFP4 is the OCP Microscaling specification's with ggml's nibble order. Q2_0 has ggml's own size:
-//! a fork that published files before ggml took the type up used blocks of 128 in 34 bytes under the same
-//! number, and such a file is seen as one whose tensors overlap or end early.
+//! The formats. Sources of the layouts: the GGUF specification's type list and ggml's published
+//! block layouts; MXFP4 is the OCP Microscaling specification's with ggml's nibble order. Q2_0 has
+//! ggml's own size: a fork that published files before ggml took the type up used blocks of 128 in
+//! 34 bytes under the same number, and such a file is seen as one whose tensors overlap or end
+//! early.
 
 use super::{
-    BlockFormat, BlockScale, Codebook, Encoding, Field, Format, GroupScale, Offset, Plane, Turn, Value, grids,
+    BlockFormat, BlockScale, Codebook, Encoding, Field, Format, GroupScale, Offset, Plane, Turn,
+    Value, grids,
 };
 
 const fn plane(at: u16, bits: u8, run: u16) -> Plane {
@@ -14,7 +16,8 @@ const fn plane(at: u16, bits: u8, run: u16) -> Plane {
 /// Non-linear 4-bit values of IQ4_NL and IQ4_XS.
 const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// FP4 (E2M1) values, doubled so that they are integers; [`BlockScale::HalfE8M0`] takes the factor back.
+/// FP4 (E2M1) values, doubled so that they are integers; [`BlockScale::HalfE8M0`] takes the factor
+/// back.
 const FP4_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A block of 32 with nibbles at `at` and the scale in front: the shape of the legacy formats.
@@ -75,7 +78,13 @@ const fn vectors(
 }
 
 /// A format with a block's scale and no others.
-const fn one_scale(elems: usize, bytes: usize, planes: &'static [Plane], value: Value, scale_at: u16) -> Encoding {
+const fn one_scale(
+    elems: usize,
+    bytes: usize,
+    planes: &'static [Plane],
+    value: Value,
+    scale_at: u16,
+) -> Encoding {
     let (scale, group_scale) = (BlockScale::F16(scale_at), GroupScale::One);
     Encoding::Blocks(BlockFormat {
         elems,
@@ -94,7 +103,8 @@ const fn bytes(at: u16) -> Field {
     Field { at, step: 1, per: 1, shift: 0, each: 8, bits: 8 }
 }
 
-/// `per` elements of `bits` bits in each word of `step` bytes, one behind the other from bit `shift` on.
+/// `per` elements of `bits` bits in each word of `step` bytes, one behind the other from bit
+/// `shift` on.
 const fn packed(at: u16, step: u16, per: u16, shift: u16, bits: u16) -> Field {
     Field { at, step, per, shift, each: bits, bits }
 }
@@ -113,17 +123,33 @@ const IQ2_XXS: Codebook = Codebook {
 };
 
 /// Nine bits of index and seven signs in each word.
-const IQ2_XS: Codebook =
-    Codebook { grid: &grids::IQ2_XS, low: packed(2, 2, 1, 0, 9), high: None, turn: Turn::Signs(packed(2, 2, 1, 9, 7)) };
+const IQ2_XS: Codebook = Codebook {
+    grid: &grids::IQ2_XS,
+    low: packed(2, 2, 1, 0, 9),
+    high: None,
+    turn: Turn::Signs(packed(2, 2, 1, 9, 7)),
+};
 
-const IQ2_S: Codebook =
-    Codebook { grid: &grids::IQ2_S, low: bytes(2), high: Some(packed(66, 1, 4, 0, 2)), turn: Turn::Signs(bytes(34)) };
+const IQ2_S: Codebook = Codebook {
+    grid: &grids::IQ2_S,
+    low: bytes(2),
+    high: Some(packed(66, 1, 4, 0, 2)),
+    turn: Turn::Signs(bytes(34)),
+};
 
-const IQ3_XXS: Codebook =
-    Codebook { grid: &grids::IQ3_XXS, low: bytes(2), high: None, turn: Turn::Signs(packed(66, 4, 4, 0, 7)) };
+const IQ3_XXS: Codebook = Codebook {
+    grid: &grids::IQ3_XXS,
+    low: bytes(2),
+    high: None,
+    turn: Turn::Signs(packed(66, 4, 4, 0, 7)),
+};
 
-const IQ3_S: Codebook =
-    Codebook { grid: &grids::IQ3_S, low: bytes(2), high: Some(packed(66, 1, 8, 0, 1)), turn: Turn::Signs(bytes(74)) };
+const IQ3_S: Codebook = Codebook {
+    grid: &grids::IQ3_S,
+    low: bytes(2),
+    high: Some(packed(66, 1, 8, 0, 1)),
+    turn: Turn::Signs(bytes(74)),
+};
 
 /// Four times three bits of index, three of scale and a shift in each word of two bytes.
 const IQ1_S: Codebook = Codebook {
@@ -145,8 +171,16 @@ const IQ1_M: Codebook = Codebook {
 pub const ALL: &[Format] = &[
     Format { name: "F32", ggml_id: 0, encoding: Encoding::F32 },
     Format { name: "F16", ggml_id: 1, encoding: Encoding::F16 },
-    Format { name: "Q4_0", ggml_id: 2, encoding: small(18, &[plane(2, 4, 16)], Value::Biased(8), Offset::None) },
-    Format { name: "Q4_1", ggml_id: 3, encoding: small(20, &[plane(4, 4, 16)], Value::Biased(0), Offset::Plus(2)) },
+    Format {
+        name: "Q4_0",
+        ggml_id: 2,
+        encoding: small(18, &[plane(2, 4, 16)], Value::Biased(8), Offset::None),
+    },
+    Format {
+        name: "Q4_1",
+        ggml_id: 3,
+        encoding: small(20, &[plane(4, 4, 16)], Value::Biased(0), Offset::Plus(2)),
+    },
     Format {
         name: "Q5_0",
         ggml_id: 6,
@@ -157,7 +191,11 @@ pub const ALL: &[Format] = &[
         ggml_id: 7,
         encoding: small(24, &[plane(8, 4, 16), plane(4, 1, 1)], Value::Biased(0), Offset::Plus(2)),
     },
-    Format { name: "Q8_0", ggml_id: 8, encoding: small(34, &[plane(2, 8, 32)], Value::Signed, Offset::None) },
+    Format {
+        name: "Q8_0",
+        ggml_id: 8,
+        encoding: small(34, &[plane(2, 8, 32)], Value::Signed, Offset::None),
+    },
     Format {
         name: "Q2_K",
         ggml_id: 10,
@@ -180,7 +218,12 @@ pub const ALL: &[Format] = &[
             Value::Biased(4),
             16,
             108,
-            GroupScale::Planes { low: plane(96, 4, 8), high: Some(plane(104, 2, 4)), bias: 32, signed: false },
+            GroupScale::Planes {
+                low: plane(96, 4, 8),
+                high: Some(plane(104, 2, 4)),
+                bias: 32,
+                signed: false,
+            },
             Offset::None,
         ),
     },
@@ -226,33 +269,73 @@ pub const ALL: &[Format] = &[
     Format {
         name: "IQ2_XXS",
         ggml_id: 16,
-        encoding: vectors(66, &IQ2_XXS, 32, BlockScale::F16Down(0, 3), GroupScale::Odd(packed(6, 8, 1, 28, 4))),
+        encoding: vectors(
+            66,
+            &IQ2_XXS,
+            32,
+            BlockScale::F16Down(0, 3),
+            GroupScale::Odd(packed(6, 8, 1, 28, 4)),
+        ),
     },
     Format {
         name: "IQ2_XS",
         ggml_id: 17,
-        encoding: vectors(74, &IQ2_XS, 16, BlockScale::F16Down(0, 3), GroupScale::Odd(nibbles(66, 0, 4))),
+        encoding: vectors(
+            74,
+            &IQ2_XS,
+            16,
+            BlockScale::F16Down(0, 3),
+            GroupScale::Odd(nibbles(66, 0, 4)),
+        ),
     },
     Format {
         name: "IQ3_XXS",
         ggml_id: 18,
-        encoding: vectors(98, &IQ3_XXS, 32, BlockScale::F16Down(0, 2), GroupScale::Odd(packed(66, 4, 1, 28, 4))),
+        encoding: vectors(
+            98,
+            &IQ3_XXS,
+            32,
+            BlockScale::F16Down(0, 2),
+            GroupScale::Odd(packed(66, 4, 1, 28, 4)),
+        ),
     },
     Format {
         name: "IQ1_S",
         ggml_id: 19,
-        encoding: vectors(50, &IQ1_S, 32, BlockScale::F16Down(0, 3), GroupScale::Odd(packed(34, 2, 1, 12, 3))),
+        encoding: vectors(
+            50,
+            &IQ1_S,
+            32,
+            BlockScale::F16Down(0, 3),
+            GroupScale::Odd(packed(34, 2, 1, 12, 3)),
+        ),
     },
-    Format { name: "IQ4_NL", ggml_id: 20, encoding: small(18, &[plane(2, 4, 16)], Value::Table(&IQ4), Offset::None) },
+    Format {
+        name: "IQ4_NL",
+        ggml_id: 20,
+        encoding: small(18, &[plane(2, 4, 16)], Value::Table(&IQ4), Offset::None),
+    },
     Format {
         name: "IQ3_S",
         ggml_id: 21,
-        encoding: vectors(110, &IQ3_S, 32, BlockScale::F16Down(0, 0), GroupScale::Odd(nibbles(106, 0, 4))),
+        encoding: vectors(
+            110,
+            &IQ3_S,
+            32,
+            BlockScale::F16Down(0, 0),
+            GroupScale::Odd(nibbles(106, 0, 4)),
+        ),
     },
     Format {
         name: "IQ2_S",
         ggml_id: 22,
-        encoding: vectors(82, &IQ2_S, 16, BlockScale::F16Down(0, 3), GroupScale::Odd(nibbles(74, 0, 4))),
+        encoding: vectors(
+            82,
+            &IQ2_S,
+            16,
+            BlockScale::F16Down(0, 3),
+            GroupScale::Odd(nibbles(74, 0, 4)),
+        ),
     },
     Format {
         name: "IQ4_XS",
@@ -263,18 +346,33 @@ pub const ALL: &[Format] = &[
             Value::Table(&IQ4),
             32,
             0,
-            GroupScale::Planes { low: plane(4, 4, 1), high: Some(plane(2, 2, 1)), bias: 32, signed: false },
+            GroupScale::Planes {
+                low: plane(4, 4, 1),
+                high: Some(plane(2, 2, 1)),
+                bias: 32,
+                signed: false,
+            },
             Offset::None,
         ),
     },
     Format {
         name: "IQ1_M",
         ggml_id: 29,
-        encoding: vectors(56, &IQ1_M, 16, BlockScale::SplitF16Down(48, 3), GroupScale::Odd(packed(48, 2, 4, 0, 3))),
+        encoding: vectors(
+            56,
+            &IQ1_M,
+            16,
+            BlockScale::SplitF16Down(48, 3),
+            GroupScale::Odd(packed(48, 2, 4, 0, 3)),
+        ),
     },
     Format { name: "BF16", ggml_id: 30, encoding: Encoding::BF16 },
     Format { name: "TQ1_0", ggml_id: 34, encoding: one_scale(256, 54, &[], Value::Ternary, 52) },
-    Format { name: "TQ2_0", ggml_id: 35, encoding: one_scale(256, 66, &[plane(0, 2, 32)], Value::Biased(1), 64) },
+    Format {
+        name: "TQ2_0",
+        ggml_id: 35,
+        encoding: one_scale(256, 66, &[plane(0, 2, 32)], Value::Biased(1), 64),
+    },
     Format {
         name: "MXFP4",
         ggml_id: 39,
@@ -303,12 +401,21 @@ pub const ALL: &[Format] = &[
             offset: Offset::None,
         }),
     },
-    Format { name: "Q1_0", ggml_id: 41, encoding: one_scale(128, 18, &[plane(2, 1, 1)], Value::Doubled(1), 0) },
-    Format { name: "Q2_0", ggml_id: 42, encoding: one_scale(64, 18, &[plane(2, 2, 1)], Value::Biased(1), 0) },
+    Format {
+        name: "Q1_0",
+        ggml_id: 41,
+        encoding: one_scale(128, 18, &[plane(2, 1, 1)], Value::Doubled(1), 0),
+    },
+    Format {
+        name: "Q2_0",
+        ggml_id: 42,
+        encoding: one_scale(64, 18, &[plane(2, 2, 1)], Value::Biased(1), 0),
+    },
 ];
 
-/// Gives a macro the ids of the block formats whose codes lie in runs of sixteen bytes, or in a word of 32
-/// bits, behind what it is given: for code that takes a format as a type, written once and made for each.
+/// Gives a macro the ids of the block formats whose codes lie in runs of sixteen bytes, or in a
+/// word of 32 bits, behind what it is given: for code that takes a format as a type, written once
+/// and made for each.
 #[macro_export]
 macro_rules! block_format_ids {
     ($then:ident!($($given:tt)*)) => {
@@ -316,8 +423,8 @@ macro_rules! block_format_ids {
     };
 }
 
-/// The same with the ids of the other block formats: with a codebook, digits of base 3, codes of neighbours
-/// in one byte, runs of eight.
+/// The same with the ids of the other block formats: with a codebook, digits of base 3, codes of
+/// neighbours in one byte, runs of eight.
 #[macro_export]
 macro_rules! scattered_format_ids {
     ($then:ident!($($given:tt)*)) => {
@@ -325,7 +432,8 @@ macro_rules! scattered_format_ids {
     };
 }
 
-/// The ids above are those of the table, no more and no fewer, each in the list where its codes belong.
+/// The ids above are those of the table, no more and no fewer, each in the list where its codes
+/// belong.
 const _: () = {
     macro_rules! list {
         ($($id:literal)*) => { [$($id),*] };
@@ -335,7 +443,10 @@ const _: () = {
     while i < ALL.len() {
         if let Encoding::Blocks(b) = ALL[i].encoding {
             if b.is_scattered() {
-                assert!(other < others.len() && others[other] == ALL[i].ggml_id, "an id not in scattered_format_ids");
+                assert!(
+                    other < others.len() && others[other] == ALL[i].ggml_id,
+                    "an id not in scattered_format_ids"
+                );
                 other += 1;
             } else {
                 assert!(

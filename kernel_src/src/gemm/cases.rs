@@ -11,8 +11,8 @@ use crate::matrix::{PROMPT, Samples, format, formats, segment as weight};
 use crate::segments::{Finish, Segment};
 use kjit_engine::{MatrixUnit, Target};
 
-/// A case of `spec` with `tokens` tokens on a device of `units` compute units; with experts, the expert of
-/// each tile (`None`: nothing to do) instead of tokens.
+/// A case of `spec` with `tokens` tokens on a device of `units` compute units; with experts, the
+/// expert of each tile (`None`: nothing to do) instead of tokens.
 pub(super) fn case(
     spec: &GemmSpec,
     target: &Target,
@@ -26,7 +26,8 @@ pub(super) fn case(
     let values = &tiles.values;
     let matrices = matrices(&spec.segments, spec.cols, spec.experts, random)?;
     let first = spec.segments[0].rows;
-    let residual = if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
+    let residual =
+        if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
     let tile_expert: Vec<u32> = experts.iter().map(|e| e.map_or(u32::MAX, |e| e as u32)).collect();
     // Of each weight, each different token's products with each different row.
     let dots: Vec<Vec<Vec<f64>>> =
@@ -50,10 +51,16 @@ pub(super) fn case(
     let tolerance = if spec.finish.gated() { GATED } else { PRODUCT };
     let y = |s: usize| {
         if spec.tiled {
-            return output("y", Storage::F16, want_tiled(&result(s), spec.segments[s].rows), tolerance);
+            return output(
+                "y",
+                Storage::F16,
+                want_tiled(&result(s), spec.segments[s].rows),
+                tolerance,
+            );
         }
         let rows = result(s).into_iter();
-        let flat = rows.flat_map(|r| r.unwrap_or_else(|| vec![f64::NAN; spec.segments[s].rows])).collect();
+        let flat =
+            rows.flat_map(|r| r.unwrap_or_else(|| vec![f64::NAN; spec.segments[s].rows])).collect();
         output("y", Storage::F32, flat, tolerance)
     };
     let tuning = spec.tuning(target)?;
@@ -73,7 +80,11 @@ pub(super) fn case(
         segments: segment_args(&matrices, spec.finish, y),
         parts: CaseArg::Null,
         counters: CaseArg::Null,
-        tile_expert: if experts.is_empty() { CaseArg::Null } else { words("tile_expert", &tile_expert) },
+        tile_expert: if experts.is_empty() {
+            CaseArg::Null
+        } else {
+            words("tile_expert", &tile_expert)
+        },
         tokens: FOLLOWS,
         splits: FOLLOWS,
         token_tiles: FOLLOWS,
@@ -83,7 +94,12 @@ pub(super) fn case(
     Case::of(name, spec, target, launch, args)
 }
 
-pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+pub(super) fn cases(
+    target: &Target,
+    wave: u32,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
     let mut tunings = vec![GemmSpec::waves(1, target, wave), GemmSpec::waves(33, target, wave)];
     if target.arch().matrix == MatrixUnit::Wgmma {
         for (tokens, stages, fillers) in [(16, 6, 2), (64, 6, 2), (128, 6, 2), (256, 4, 1)] {
@@ -91,12 +107,13 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         }
     }
     let groups = |t: &GemmTuning| matches!(t, GemmTuning::Groups { .. });
-    // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half a step.
+    // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half a
+    // step.
     for (i, f) in ALL.iter().enumerate() {
         let cols = if f.block_elems() > 32 { 128.max(f.block_elems()) } else { 96 + 64 * (i % 2) };
         for (j, t) in tunings.iter().enumerate() {
-            // A simulated product takes its time: each format in one of the shapes of waves, and in all
-            // others on a device that has them.
+            // A simulated product takes its time: each format in one of the shapes of waves, and in
+            // all others on a device that has them.
             if j < 2 && i % 2 != j || groups(t) && f.name == "F32" {
                 continue;
             }
@@ -110,7 +127,11 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         let specs = [
             // Three weights of two layouts, as Q, K and V of a mixed file.
             with(GemmSpec {
-                segments: vec![segment("Q4_K", 130, true), segment("Q4_K", 33, false), segment("Q6_K", 35, true)],
+                segments: vec![
+                    segment("Q4_K", 130, true),
+                    segment("Q4_K", 33, false),
+                    segment("Q6_K", 35, true),
+                ],
                 ..GemmSpec::new(format("Q4_K"), 1, 512, 1)
             }),
             with(GemmSpec {
@@ -136,7 +157,11 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
     let size = |tokens| Size { tokens, past: 0 };
     let prompt = size(PROMPT);
     for f in formats() {
-        list.add(format!("gemm {f} · {PROMPT} tokens"), GemmSpec::new(f, 4096, 4096, PROMPT), prompt)?;
+        list.add(
+            format!("gemm {f} · {PROMPT} tokens"),
+            GemmSpec::new(f, 4096, 4096, PROMPT),
+            prompt,
+        )?;
     }
     for name in ["Q4_K", "Q6_K", "Q8_0", "F16"] {
         for tokens in [16, 32] {
@@ -150,7 +175,8 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
             ..GemmSpec::new(format(name), 14336, 4096, PROMPT)
         };
         list.add(format!("gemm {name} gated"), gated, prompt)?;
-        let down = GemmSpec { finish: Finish::Add, ..GemmSpec::new(format(name), 4096, 14336, PROMPT) };
+        let down =
+            GemmSpec { finish: Finish::Add, ..GemmSpec::new(format(name), 4096, 14336, PROMPT) };
         list.add(format!("gemm {name} down"), down, prompt)?;
     }
     for [q, k, v] in [["Q4_K", "Q4_K", "Q6_K"], ["Q8_0", "Q8_0", "Q8_0"], ["F16", "F16", "F16"]] {
@@ -169,7 +195,8 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
             ..GemmSpec::new(format(name), 768, 2048, 8 * PROMPT / 128)
         };
         list.add(format!("gemm {name} experts gated"), gated, prompt)?;
-        let down = GemmSpec { experts: 128, ..GemmSpec::new(format(name), 2048, 768, 8 * PROMPT / 128) };
+        let down =
+            GemmSpec { experts: 128, ..GemmSpec::new(format(name), 2048, 768, 8 * PROMPT / 128) };
         list.add(format!("gemm {name} experts down"), down, prompt)?;
     }
     for wave in list.other_waves() {
@@ -177,7 +204,11 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
             for tokens in [16, PROMPT] {
                 let tuning = Some(GemmSpec::waves(tokens, list.target, wave));
                 let spec = GemmSpec { tuning, ..GemmSpec::new(format(name), 4096, 4096, tokens) };
-                list.add(format!("gemm {name} · {tokens} tokens @ wave {wave}"), spec, size(tokens))?;
+                list.add(
+                    format!("gemm {name} · {tokens} tokens @ wave {wave}"),
+                    spec,
+                    size(tokens),
+                )?;
             }
         }
     }

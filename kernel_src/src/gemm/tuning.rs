@@ -61,8 +61,11 @@ impl GemmTuning {
     /// Bytes of dynamic shared memory.
     pub(super) const fn shared(&self) -> usize {
         let bytes = match *self {
-            GemmTuning::Waves { tokens, rows, depth, stages, .. } => depth * (stages * tokens + 2 * rows) * 128,
-            // Stages at a multiple of 1024; then results of 32 tokens for each group that multiplies.
+            GemmTuning::Waves { tokens, rows, depth, stages, .. } => {
+                depth * (stages * tokens + 2 * rows) * 128
+            }
+            // Stages at a multiple of 1024; then results of 32 tokens for each group that
+            // multiplies.
             GemmTuning::Groups { tokens, stages, .. } => {
                 let at_once = if tokens < 32 { tokens } else { 32 };
                 1024 + stages * (tokens + GROUP_ROWS) * 128 + 2 * at_once * 68 * 4
@@ -109,14 +112,19 @@ pub struct Start {
     pub from: &'static str,
 }
 
-const fn waves(up_to: usize, [tokens, rows]: [u32; 2], waves: (u32, u32), [depth, ahead, stages]: [u32; 3]) -> Waves {
+const fn waves(
+    up_to: usize,
+    [tokens, rows]: [u32; 2],
+    waves: (u32, u32),
+    [depth, ahead, stages]: [u32; 3],
+) -> Waves {
     Waves { up_to, tokens, rows, waves, depth, ahead, stages }
 }
 
 const ANY: usize = usize::MAX;
 
-/// sm_80 and later: 4096 columns on an H200, 230 to 264 TFLOP/s at 2048 tokens, any format. AMD has 64 KB of
-/// LDS, two blocks a unit wanted.
+/// sm_80 and later: 4096 columns on an H200, 230 to 264 TFLOP/s at 2048 tokens, any format. AMD has
+/// 64 KB of LDS, two blocks a unit wanted.
 pub const STARTS: [Start; 4] = [
     Start {
         vendor: Vendor::Nvidia,
@@ -169,7 +177,9 @@ pub const STARTS: [Start; 4] = [
 /// The block for so many tokens.
 fn start(target: &Target, wave: u32, tokens: usize) -> &'static Waves {
     let (vendor, roomy) = (target.vendor(), target.arch().shared_per_block > 64 << 10);
-    let same = |f: &&Start| f.vendor == vendor && (vendor == Vendor::Amd || f.roomy == roomy) && f.wave == wave;
+    let same = |f: &&Start| {
+        f.vendor == vendor && (vendor == Vendor::Amd || f.roomy == roomy) && f.wave == wave
+    };
     let [first, ..] = &STARTS;
     let family = STARTS.iter().find(same).unwrap_or(first);
     let fits = family.blocks.iter().find(|b| tokens <= b.up_to);
@@ -195,15 +205,15 @@ const GROUPS: [Groups; 3] = [
     Groups { tokens: 128, stages: 6, ahead: 2, fillers: 2 },
     Groups { tokens: 256, stages: 4, ahead: 2, fillers: 1 },
 ];
-/// Fewer tokens than this go to [`STARTS`] also on sm_90a: there the time is the weights' (H200, 28672 × 4096
-/// of Q4_K: 54 µs at 16 tokens against 61, 61 against 63 at 32, 88 against 69 at 64).
+/// Fewer tokens than this go to [`STARTS`] also on sm_90a: there the time is the weights' (H200,
+/// 28672 × 4096 of Q4_K: 54 µs at 16 tokens against 61, 61 against 63 at 32, 88 against 69 at 64).
 const GROUPS_FROM: usize = 33;
-/// What a wave of tiles of N tokens costs is `GROUP_COST + N`: from products of 128 to 2048 tokens with 4096
-/// to 28672 rows on an H200 (64: 31, 128: 45, 256: 58 µs for 4096 columns). At 256 tokens a tile it
-/// multiplies at 500 to 590 TFLOP/s, at 128 at 380, where fillers cannot keep up.
+/// What a wave of tiles of N tokens costs is `GROUP_COST + N`: from products of 128 to 2048 tokens
+/// with 4096 to 28672 rows on an H200 (64: 31, 128: 45, 256: 58 µs for 4096 columns). At 256 tokens
+/// a tile it multiplies at 500 to 590 TFLOP/s, at 128 at 380, where fillers cannot keep up.
 const GROUP_COST: usize = 160;
-/// Multiprocessors of the family's usual cards (H100 SXM, H200), for that estimate only: another number costs
-/// a few percent.
+/// Multiprocessors of the family's usual cards (H100 SXM, H200), for that estimate only: another
+/// number costs a few percent.
 const GROUP_UNITS: usize = 132;
 
 impl GemmSpec {
@@ -221,8 +231,8 @@ impl GemmSpec {
                 let tiles = row_tiles * self.tokens.div_ceil(n as usize);
                 tiles.div_ceil(GROUP_UNITS) * (GROUP_COST + n as usize)
             };
-            // Experts' tiles are mostly not full: 64 tokens (128 experts of 2048 × 768, 2048 tokens: 0.95 ms
-            // against 1.04 with 128).
+            // Experts' tiles are mostly not full: 64 tokens (128 experts of 2048 × 768, 2048
+            // tokens: 0.95 ms against 1.04 with 128).
             let usable = GROUPS.iter().filter(|g| self.experts == 1 || g.tokens == 64);
             let &Groups { tokens, stages, mut ahead, fillers } =
                 usable.min_by_key(|g| cost(g.tokens)).unwrap_or(&GROUPS[0]);
@@ -247,9 +257,21 @@ impl GemmSpec {
         let mut all = vec![];
         for &wave in target.waves() {
             for tokens in [16, 32, 64, 128] {
-                for (rows, waves) in [(64, (1, 2)), (64, (2, 2)), (128, (1, 4)), (128, (2, 4)), (256, (2, 4))] {
-                    for (depth, ahead, stages) in [(1, 1, 3), (1, 2, 3), (1, 1, 2), (2, 1, 2), (2, 1, 3), (4, 1, 2)] {
-                        all.push(GemmTuning::Waves { wave, tokens, rows, waves, depth, ahead, stages });
+                for (rows, waves) in
+                    [(64, (1, 2)), (64, (2, 2)), (128, (1, 4)), (128, (2, 4)), (256, (2, 4))]
+                {
+                    for (depth, ahead, stages) in
+                        [(1, 1, 3), (1, 2, 3), (1, 1, 2), (2, 1, 2), (2, 1, 3), (4, 1, 2)]
+                    {
+                        all.push(GemmTuning::Waves {
+                            wave,
+                            tokens,
+                            rows,
+                            waves,
+                            depth,
+                            ahead,
+                            stages,
+                        });
                     }
                 }
             }
@@ -286,7 +308,15 @@ impl GemmSpec {
     /// Whether the target can run it so.
     pub(super) fn fits(&self, target: &Target, t: &GemmTuning) -> bool {
         match *t {
-            GemmTuning::Waves { wave, tokens, rows, waves: (over_tokens, over_rows), depth, ahead, stages } => {
+            GemmTuning::Waves {
+                wave,
+                tokens,
+                rows,
+                waves: (over_tokens, over_rows),
+                depth,
+                ahead,
+                stages,
+            } => {
                 let n = Product::of(target, wave).columns;
                 let threads = over_tokens * over_rows * wave;
                 target.waves().contains(&wave)

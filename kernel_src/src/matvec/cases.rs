@@ -3,7 +3,9 @@
 use super::tuning::takes_1024;
 use super::{MatvecArgs, MatvecSpec, MatvecTuning};
 use crate::activations::Prologue;
-use crate::cases::oracle::{EPS, activations, aux, exact, finished, matrices, named, prologues, segment_args};
+use crate::cases::oracle::{
+    EPS, activations, aux, exact, finished, matrices, named, prologues, segment_args,
+};
 use crate::cases::{Case, CaseArg, FOLLOWS, Random, Storage, Tolerance, optional, output};
 use crate::family::{Family, Size};
 use crate::format::ALL;
@@ -13,7 +15,12 @@ use crate::segments::{Finish, Segment};
 use kjit_engine::Target;
 
 /// A case of `spec` on a device of `units` compute units.
-pub(super) fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut Random) -> Result<Case, SpecError> {
+pub(super) fn case(
+    spec: &MatvecSpec,
+    target: &Target,
+    units: u32,
+    random: &mut Random,
+) -> Result<Case, SpecError> {
     let (cols, n) = (spec.cols, spec.columns);
     let x = random.activations(n * cols);
     let aux = aux(spec.prologue, n, cols, random);
@@ -31,7 +38,8 @@ pub(super) fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut 
     let rows = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(n * rows, 1.0) } else { vec![] };
     // Of each column each weight's products with each different row.
-    let dots: Vec<Vec<Vec<f64>>> = columns.iter().map(|c| matrices.iter().map(|(m, _)| m.dots(c)).collect()).collect();
+    let dots: Vec<Vec<Vec<f64>>> =
+        columns.iter().map(|c| matrices.iter().map(|(m, _)| m.dots(c)).collect()).collect();
     let all = |s: usize| -> Vec<f64> {
         let mut y = vec![];
         for (i, dots) in dots.iter().enumerate() {
@@ -40,14 +48,18 @@ pub(super) fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut 
                 dots[s][row % matrix.distinct] + bias.get(row).map_or(0.0, |&b| f64::from(b))
             };
             let added = |row| residual.get(i * rows + row).copied().unwrap_or(0.0);
-            y.extend((0..spec.segments[s].rows).map(|row| finished(spec.finish, s, row, dot, added(row))));
+            y.extend(
+                (0..spec.segments[s].rows)
+                    .map(|row| finished(spec.finish, s, row, dot, added(row))),
+            );
         }
         y
     };
     let size = Size { tokens: n, past: 0 };
     let (launch, t) = (spec.launch(target, units, size)?, spec.tuning(target)?);
     let name = format!(
-        "matvec {} · {cols} cols, {n} columns, {:?}, {:?}, wave {} block {} team {} rows {} in flight {}, {} blocks",
+        "matvec {} · {cols} cols, {n} columns, {:?}, {:?}, wave {} block {} team {} rows {} in \
+         flight {}, {} blocks",
         named(&spec.segments),
         spec.prologue,
         spec.finish,
@@ -62,25 +74,44 @@ pub(super) fn case(spec: &MatvecSpec, target: &Target, units: u32, random: &mut 
         x: activations(spec.quantized, &column, &x),
         aux: optional("aux", &aux),
         residual: optional("residual", &residual),
-        segments: segment_args(&matrices, spec.finish, |s| output("y", Storage::F32, all(s), tolerance)),
+        segments: segment_args(&matrices, spec.finish, |s| {
+            output("y", Storage::F32, all(s), tolerance)
+        }),
         eps: CaseArg::F32(EPS),
         blocks: FOLLOWS,
     };
     Case::of(name, spec, target, launch, args)
 }
 
-pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+pub(super) fn cases(
+    target: &Target,
+    wave: u32,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
     let tuning = |team, rows, in_flight| {
-        Some(MatvecTuning { wave, block: 2 * wave.max(64), team, rows, in_flight, blocks_per_unit: 1, alone: false })
+        Some(MatvecTuning {
+            wave,
+            block: 2 * wave.max(64),
+            team,
+            rows,
+            in_flight,
+            blocks_per_unit: 1,
+            alone: false,
+        })
     };
     // Every format, odd numbers of rows, units that do not fill the team.
     for (i, f) in ALL.iter().enumerate() {
-        let cols =
-            if f.block_elems() == 1 { 1001 - 30 * i } else { (3 + i % 2) * 96usize.next_multiple_of(f.block_elems()) };
+        let cols = if f.block_elems() == 1 {
+            1001 - 30 * i
+        } else {
+            (3 + i % 2) * 96usize.next_multiple_of(f.block_elems())
+        };
         let mut spec = MatvecSpec::new(f, 31 + 2 * i, cols);
         spec.prologue = [Prologue::None, Prologue::Norm][i % 2];
         spec.segments[0].bias = i % 3 == 0;
-        spec.tuning = tuning([wave, 8, 2 * wave, wave / 2][i % 4], 1 + (i % 2) as u32, 1 + (i % 3) as u32);
+        spec.tuning =
+            tuning([wave, 8, 2 * wave, wave / 2][i % 4], 1 + (i % 2) as u32, 1 + (i % 3) as u32);
         into.push(case(&spec, target, 2, random)?);
     }
     let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
@@ -88,13 +119,21 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
         // Three weights of two layouts with a norm in front, as Q, K and V of a mixed file.
         MatvecSpec {
             prologue: Prologue::Norm,
-            segments: vec![segment("Q4_K", 67, true), segment("Q4_K", 33, false), segment("Q6_K", 35, true)],
+            segments: vec![
+                segment("Q4_K", 67, true),
+                segment("Q4_K", 33, false),
+                segment("Q6_K", 35, true),
+            ],
             tuning: tuning(wave, 1, 4),
             ..MatvecSpec::new(format("Q4_K"), 1, 768)
         },
         // Units of 16 beside units of 32.
         MatvecSpec {
-            segments: vec![segment("Q8_0", 40, false), segment("Q4_0", 24, false), segment("Q5_1", 17, false)],
+            segments: vec![
+                segment("Q8_0", 40, false),
+                segment("Q4_0", 24, false),
+                segment("Q5_1", 17, false),
+            ],
             tuning: tuning(16, 2, 2),
             ..MatvecSpec::new(format("Q8_0"), 1, 288)
         },
@@ -163,7 +202,12 @@ pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut 
             ..MatvecSpec::new(format("Q4_K"), 1, 4096)
         };
         into.push(case(&wide, target, 2, random)?);
-        into.push(case(&MatvecSpec { segments: vec![segment("Q8_0", 19, false)], ..wide }, target, 3, random)?);
+        into.push(case(
+            &MatvecSpec { segments: vec![segment("Q8_0", 19, false)], ..wide },
+            target,
+            3,
+            random,
+        )?);
     }
     Ok(())
 }
@@ -173,11 +217,18 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let spec = MatvecSpec { prologue: Prologue::Norm, ..MatvecSpec::new(f, 4096, 4096) };
         list.add(format!("matvec {f} norm"), spec, ONE)?;
     }
-    for [q, k, v] in
-        [["Q4_K", "Q4_K", "Q6_K"], ["Q8_0", "Q8_0", "Q8_0"], ["F16", "F16", "F16"], ["Q4_0", "Q5_0", "Q8_0"]]
-    {
+    for [q, k, v] in [
+        ["Q4_K", "Q4_K", "Q6_K"],
+        ["Q8_0", "Q8_0", "Q8_0"],
+        ["F16", "F16", "F16"],
+        ["Q4_0", "Q5_0", "Q8_0"],
+    ] {
         let segments = vec![weight(q, 4096), weight(k, 1024), weight(v, 1024)];
-        let spec = MatvecSpec { prologue: Prologue::Norm, segments, ..MatvecSpec::new(format(q), 4096, 4096) };
+        let spec = MatvecSpec {
+            prologue: Prologue::Norm,
+            segments,
+            ..MatvecSpec::new(format(q), 4096, 4096)
+        };
         list.add(format!("matvec {q} {k} {v} norm"), spec, ONE)?;
     }
     for name in ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "IQ4_XS", "F16"] {
@@ -188,11 +239,18 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
             ..MatvecSpec::new(format(name), 14336, 4096)
         };
         list.add(format!("matvec {name} gated"), gated, ONE)?;
-        let down =
-            MatvecSpec { finish: Finish::Add, quantized: name == "F16", ..MatvecSpec::new(format(name), 4096, 14336) };
+        let down = MatvecSpec {
+            finish: Finish::Add,
+            quantized: name == "F16",
+            ..MatvecSpec::new(format(name), 4096, 14336)
+        };
         list.add(format!("matvec {name} down"), down, ONE)?;
         for columns in [2, 4, 8] {
-            let several = MatvecSpec { columns, quantized: true, ..MatvecSpec::new(format(name), 4096, 4096) };
+            let several = MatvecSpec {
+                columns,
+                quantized: true,
+                ..MatvecSpec::new(format(name), 4096, 4096)
+            };
             list.add(format!("matvec {name} × {columns}"), several, ONE)?;
         }
         let small = MatvecSpec { finish: Finish::Add, ..MatvecSpec::new(format(name), 576, 1536) };
@@ -200,7 +258,10 @@ pub(super) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
     }
     for wave in list.other_waves() {
         for name in ["F16", "Q8_0", "Q4_K", "Q6_K"] {
-            let spec = MatvecSpec { prologue: Prologue::Norm, ..MatvecSpec::new(format(name), 4096, 4096) };
+            let spec = MatvecSpec {
+                prologue: Prologue::Norm,
+                ..MatvecSpec::new(format(name), 4096, 4096)
+            };
             let usual = spec.tuning(list.target)?;
             let team = if usual.team == usual.wave { wave } else { usual.team };
             let spec = spec.with(Some(MatvecTuning { wave, team, ..usual }));

@@ -17,14 +17,14 @@ pub struct MatvecTuning {
     pub team: u32,
     /// Rows that a team computes together.
     pub rows: u32,
-    /// Units (see [`Layout::unit`](crate::layout::Layout::unit)) of each of those rows that a lane has in
-    /// flight.
+    /// Units (see [`Layout::unit`](crate::layout::Layout::unit)) of each of those rows that a lane
+    /// has in flight.
     pub in_flight: u32,
     /// Blocks launched for each compute unit.
     pub blocks_per_unit: u32,
-    /// A block keeps its compute unit to itself, by asking for more than half of the LDS: blocks of the next
-    /// launch, which may come before this one has ended, then cannot meet in pairs on the first units that
-    /// are free.
+    /// A block keeps its compute unit to itself, by asking for more than half of the LDS: blocks of
+    /// the next launch, which may come before this one has ended, then cannot meet in pairs on the
+    /// first units that are free.
     pub alone: bool,
 }
 
@@ -35,11 +35,11 @@ impl Variant for MatvecTuning {}
 pub struct Start {
     /// Whose cards.
     pub vendor: Vendor,
-    /// Weights whose unit is the 16 bytes of its codes and little more (plain elements, 8-bit codes); else
-    /// those of fewer bits.
+    /// Weights whose unit is the 16 bytes of its codes and little more (plain elements, 8-bit
+    /// codes); else those of fewer bits.
     pub wide: bool,
-    /// For one column and rows that fill the card, on units whose SIMDs have one file of 512 registers, so that
-    /// 1024 threads have 128 each; else for all.
+    /// For one column and rows that fill the card, on units whose SIMDs have one file of 512
+    /// registers, so that 1024 threads have 128 each; else for all.
     pub roomy: bool,
     /// Threads of a block.
     pub block: u32,
@@ -53,14 +53,15 @@ pub struct Start {
     pub from: &'static str,
 }
 
-/// 512 threads on each SM reached twice the rate of 1024 blocks of 128 on an H200; a second block helps where
-/// few instructions stand behind a byte, and costs a fifth of the rate on 4-bit codes. There two rows at a
-/// time share the reads of the activations. On AMD two units in flight keep a lane below 96 registers on
-/// every family, so that a SIMD has five waves or more.
+/// 512 threads on each SM reached twice the rate of 1024 blocks of 128 on an H200; a second block
+/// helps where few instructions stand behind a byte, and costs a fifth of the rate on 4-bit codes.
+/// There two rows at a time share the reads of the activations. On AMD two units in flight keep a
+/// lane below 96 registers on every family, so that a SIMD has five waves or more.
 ///
-/// Every block makes the column of activations for itself. On the 304 units of an MI300X four blocks of 256 did
-/// that 1024 times for 4096 rows, three quarters of all that they executed, and a column of 14336 (35 KB of LDS)
-/// left a unit one block of four waves. One block of 1024 is as many waves with one column.
+/// Every block makes the column of activations for itself. On the 304 units of an MI300X four
+/// blocks of 256 did that 1024 times for 4096 rows, three quarters of all that they executed, and a
+/// column of 14336 (35 KB of LDS) left a unit one block of four waves. One block of 1024 is as many
+/// waves with one column.
 pub const STARTS: [Start; 6] = [
     Start {
         vendor: Vendor::Nvidia,
@@ -132,8 +133,8 @@ fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
     rows().find(|f| f.roomy == roomy).or_else(|| rows().next()).unwrap_or(first)
 }
 
-/// Whether 128 registers a lane hold a product with one column, and a SIMD has four waves of them. Without a byte
-/// dot product (on a card whose own computes wrong) 30 more were spilled.
+/// Whether 128 registers a lane hold a product with one column, and a SIMD has four waves of them.
+/// Without a byte dot product (on a card whose own computes wrong) 30 more were spilled.
 pub(super) fn takes_1024(target: &Target) -> bool {
     target.arch().one_register_file() && target.arch().dot == Dot::Sdot4
 }
@@ -142,22 +143,28 @@ pub(super) fn takes_1024(target: &Target) -> bool {
 const LANES_WANTED: usize = 65536;
 
 /// Blocks worth trying: threads, blocks a unit, alone.
-const BLOCKS: [(u32, u32, bool); 6] =
-    [(256, 2, false), (256, 4, false), (512, 1, false), (512, 1, true), (512, 2, false), (1024, 1, false)];
+const BLOCKS: [(u32, u32, bool); 6] = [
+    (256, 2, false),
+    (256, 4, false),
+    (512, 1, false),
+    (512, 1, true),
+    (512, 2, false),
+    (1024, 1, false),
+];
 
 /// Rows and units in flight worth trying.
 const LOADS: [(u32, u32); 8] = [(1, 1), (1, 2), (1, 4), (1, 8), (2, 1), (2, 2), (2, 4), (4, 2)];
 
-/// A wave for a row, or half of one where more than four lanes of ten would idle. Wider teams, of up to a
-/// block for the few rows of a small model, were 30 to 40 % behind on an H200.
+/// A wave for a row, or half of one where more than four lanes of ten would idle. Wider teams, of
+/// up to a block for the few rows of a small model, were 30 to 40 % behind on an H200.
 fn nvidia_team(units: usize, wave: u32) -> u32 {
     let team = (units.next_power_of_two() as u32).clamp(1, wave);
     let busy = units as f64 / (units.div_ceil(team as usize) * team as usize) as f64;
     if team > 16 && busy < 0.6 { team / 2 } else { team }
 }
 
-/// As many lanes as the matrix gives work for: wider than a wave only when rows are few; narrower, so that
-/// fewer idle, when they are plenty.
+/// As many lanes as the matrix gives work for: wider than a wave only when rows are few; narrower,
+/// so that fewer idle, when they are plenty.
 fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
     let widest = (units.next_power_of_two() as u32).clamp(1, block);
     let mut team = widest.min(wave);
@@ -172,8 +179,8 @@ fn amd_team(units: usize, rows: usize, wave: u32, block: u32) -> u32 {
 }
 
 impl MatvecTuning {
-    /// The default for `rows` rows of `units` units of `unit` weights; `lean` where a lane never has more of them
-    /// in flight than `in_flight` says.
+    /// The default for `rows` rows of `units` units of `unit` weights; `lean` where a lane never
+    /// has more of them in flight than `in_flight` says.
     #[must_use]
     pub fn usual(
         target: &Target,
@@ -195,12 +202,13 @@ impl MatvecTuning {
         let family = start(target, wide, lean && columns == 1 && fills);
         let plenty = 4 * rows * team as usize / family.rows as usize >= 3 * LANES_WANTED;
         let shared = if plenty && columns == 1 && lists == 1 { family.rows } else { 1 };
-        // Every column takes registers of its own: with four in flight, two columns of Q6_K spilled at 128
-        // registers.
+        // Every column takes registers of its own: with four in flight, two columns of Q6_K spilled
+        // at 128 registers.
         let in_flight = (family.in_flight / (lists * columns) as u32 / shared).clamp(1, steps);
         let (block, blocks_per_unit) = match columns {
             1 => (family.block, family.blocks_per_unit),
-            // 64 registers, which a second block of 512 threads leaves each, do not hold several columns,
+            // 64 registers, which a second block of 512 threads leaves each, do not hold several
+            // columns,
             2..=4 if vendor == Vendor::Nvidia => (family.block, 1),
             2..=4 => (family.block, family.blocks_per_unit),
             // and 128 not eight of them.
@@ -215,8 +223,8 @@ impl MatvecTuning {
         if self.alone { bytes.max(target.arch().unit.shared as usize / 2) } else { bytes }
     }
 
-    /// What is worth trying for rows of `units` units, `times` lists or columns of which a lane has in flight
-    /// at once.
+    /// What is worth trying for rows of `units` units, `times` lists or columns of which a lane has
+    /// in flight at once.
     pub(crate) fn candidates(target: &Target, units: usize, times: usize) -> Vec<MatvecTuning> {
         let mut all = vec![];
         for &wave in target.waves() {
@@ -224,20 +232,30 @@ impl MatvecTuning {
                 if alone && target.vendor() == Vendor::Amd {
                     continue;
                 }
-                // Narrower ones for rows that give a wave no work; wider ones were 30 to 40 % behind on an
-                // H200.
+                // Narrower ones for rows that give a wave no work; wider ones were 30 to 40 %
+                // behind on an H200.
                 for team in [wave / 4, wave / 2, wave] {
                     let steps = units.div_ceil(team as usize) as u32;
                     if team < wave / 2 && units > wave as usize || team as usize / 2 >= units {
                         continue;
                     }
                     for (rows, in_flight) in LOADS {
-                        // No more in flight than there is, nor than eight at once, the most that was ever
-                        // best.
-                        if in_flight > steps.next_power_of_two() || (rows * in_flight) as usize * times > 8 {
+                        // No more in flight than there is, nor than eight at once, the most that
+                        // was ever best.
+                        if in_flight > steps.next_power_of_two()
+                            || (rows * in_flight) as usize * times > 8
+                        {
                             continue;
                         }
-                        let t = MatvecTuning { wave, block, team, rows, in_flight, blocks_per_unit, alone };
+                        let t = MatvecTuning {
+                            wave,
+                            block,
+                            team,
+                            rows,
+                            in_flight,
+                            blocks_per_unit,
+                            alone,
+                        };
                         all.push(t);
                     }
                 }
@@ -276,11 +294,11 @@ impl MatvecTuning {
         Constants::new().set("KJ_MIN_BLOCKS", self.min_blocks(target, columns)).set("KJ_DOT4", dot4)
     }
 
-    /// Blocks that must fit a unit together. Told nothing, nvrtc kept 512 threads to 64 registers and spilled
-    /// for it.
+    /// Blocks that must fit a unit together. Told nothing, nvrtc kept 512 threads to 64 registers
+    /// and spilled for it.
     fn min_blocks(&self, target: &Target, columns: usize) -> u32 {
-        // AMD's compiler finds its own balance: four blocks of 256 on a CU would leave a lane 64 registers,
-        // and most spill.
+        // AMD's compiler finds its own balance: four blocks of 256 on a CU would leave a lane 64
+        // registers, and most spill.
         if columns > 4 || target.vendor() == Vendor::Amd {
             return 1;
         }
@@ -299,10 +317,11 @@ impl MatvecTuning {
         let tile = (worker / self.team * self.rows) as usize;
         let tiles: usize = rows.into_iter().map(|r| r.div_ceil(tile)).sum::<usize>() * times;
         let full = tiles.div_ceil((self.block / worker) as usize);
-        // A block for each unit, if not all of its waves have a tile: 4096 rows are 14 on each of 304 units, or 16
-        // on 256 of them while the others stand idle.
+        // A block for each unit, if not all of its waves have a tile: 4096 rows are 14 on each of
+        // 304 units, or 16 on 256 of them while the others stand idle.
         let spread = target.vendor() == Vendor::Amd && self.blocks_per_unit == 1;
-        let most = if spread { full.max(tiles.min(units as usize)) } else { full }.min(1 << 20) as u32;
+        let most =
+            if spread { full.max(tiles.min(units as usize)) } else { full }.min(1 << 20) as u32;
         most.min(units.max(1).saturating_mul(self.blocks_per_unit)).max(1)
     }
 }

@@ -1,7 +1,11 @@
 //! Cases of grouping by expert.
 
-use super::{MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec};
-use crate::cases::{Case, CaseArg, Expect, FOLLOWS, Random, SINGLE, Storage, floats, optional, output, words};
+use super::{
+    MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec,
+};
+use crate::cases::{
+    Case, CaseArg, Expect, FOLLOWS, Random, SINGLE, Storage, floats, optional, output, words,
+};
 use crate::family::{Family, Size};
 use crate::kernel::SpecError;
 use crate::matrix::PROMPT;
@@ -31,15 +35,19 @@ struct Groups {
 
 fn groups(spec: &MoeSpec, tokens: usize, random: &mut Random) -> Groups {
     let MoeSpec { experts, top, tile, .. } = *spec;
-    // The first expert is everybody's second choice, so that tiles are uneven and some experts have none.
+    // The first expert is everybody's second choice, so that tiles are uneven and some experts have
+    // none.
     let chosen: Vec<u32> = (0..tokens)
         .flat_map(|_| {
             let first = random.below(experts) as u32;
-            (0..top as u32).map(move |s| if s == 1 && first != 0 { 0 } else { (first + s * 3) % experts as u32 })
+            (0..top as u32).map(move |s| {
+                if s == 1 && first != 0 { 0 } else { (first + s * 3) % experts as u32 }
+            })
         })
         .collect();
     let pairs = chosen.len();
-    let counts: Vec<u32> = (0..experts).map(|e| chosen.iter().filter(|&&c| c == e as u32).count() as u32).collect();
+    let counts: Vec<u32> =
+        (0..experts).map(|e| chosen.iter().filter(|&&c| c == e as u32).count() as u32).collect();
     let tiles = spec.tiles(tokens);
     let (mut tile_expert, mut source, mut row) = (vec![u32::MAX; tiles], vec![], vec![0u32; pairs]);
     for e in 0..experts as u32 {
@@ -63,7 +71,10 @@ fn written(name: &'static str, values: &[u32], behind: usize) -> CaseArg {
 }
 
 fn title(spec: &MoeSpec, size: Size) -> String {
-    format!("{} tokens, {} of {} experts, tiles of {}", size.tokens, spec.top, spec.experts, spec.tile)
+    format!(
+        "{} tokens, {} of {} experts, tiles of {}",
+        size.tokens, spec.top, spec.experts, spec.tile
+    )
 }
 
 pub(super) fn count(
@@ -121,7 +132,10 @@ pub(super) fn sum(
                 let i = t * top + s;
                 f64::from(shares[i]) * f64::from(y[row[i] as usize * cols + c])
             };
-            want.push((0..top).map(part).sum::<f64>() + residual.get(t * cols + c).map_or(0.0, |&r| f64::from(r)));
+            want.push(
+                (0..top).map(part).sum::<f64>()
+                    + residual.get(t * cols + c).map_or(0.0, |&r| f64::from(r)),
+            );
         }
     }
     let args = MoeSumArgs {

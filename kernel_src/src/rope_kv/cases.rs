@@ -3,7 +3,9 @@
 use super::{RopeKvArgs, RopeKvSpec};
 use crate::cases::oracle::{HEADS_EPS, ready};
 use crate::cases::paged::Pages;
-use crate::cases::{Case, CaseArg, Expect, HALF, Random, SINGLE, Storage, floats, optional, output, words};
+use crate::cases::{
+    Case, CaseArg, Expect, HALF, Random, SINGLE, Storage, floats, optional, output, words,
+};
 use crate::family::{Family, Size, Wave};
 use crate::heads::{HeadsForm, RopeForm, angles};
 use crate::kernel::SpecError;
@@ -22,41 +24,72 @@ pub(super) fn case(
     let form = &spec.form;
     let (kv, dim) = (form.kv, form.kv.head_dim);
     let Size { tokens, past: start } = size;
-    let table = angles(&(0..form.rope.dims / 2).map(|i| 0.7f64.powi(i as i32)).collect::<Vec<_>>(), 1.25, capacity);
+    let table = angles(
+        &(0..form.rope.dims / 2).map(|i| 0.7f64.powi(i as i32)).collect::<Vec<_>>(),
+        1.25,
+        capacity,
+    );
     let q = random.normals(tokens * form.heads * dim, 1.5);
-    let (k, v) = (random.normals(tokens * kv.heads * dim, 1.5), random.normals(tokens * kv.heads * dim, 1.0));
-    let norms = if form.qk_norm { [random.normals(dim, 1.0), random.normals(dim, 1.0)] } else { [vec![], vec![]] };
+    let (k, v) = (
+        random.normals(tokens * kv.heads * dim, 1.5),
+        random.normals(tokens * kv.heads * dim, 1.0),
+    );
+    let norms = if form.qk_norm {
+        [random.normals(dim, 1.0), random.normals(dim, 1.0)]
+    } else {
+        [vec![], vec![]]
+    };
     let mut rotated = vec![];
     for t in 0..tokens {
         for head in 0..form.heads {
-            rotated.extend(ready(form, &q[(t * form.heads + head) * dim..][..dim], &norms[0], &table, start + t));
+            rotated.extend(ready(
+                form,
+                &q[(t * form.heads + head) * dim..][..dim],
+                &norms[0],
+                &table,
+                start + t,
+            ));
         }
     }
-    // Keys and values, in a cache of singles or halves, straight from the oracle; rows of other positions
-    // stay poisoned.
+    // Keys and values, in a cache of singles or halves, straight from the oracle; rows of other
+    // positions stay poisoned.
     let (storage, each, tolerance) = match kv.storage {
         KvStorage::F32 => (Storage::F32, 4, SINGLE),
         KvStorage::F16 | KvStorage::Q8_0 => (Storage::F16, 2, HALF),
     };
     let pages = form.paged.then(|| Pages::new(&[start + tokens], capacity, random));
-    let bytes = pages.as_ref().map_or(kv.bytes(capacity).unwrap_or(0), |pages| pages.elements(&kv, 1));
+    let bytes =
+        pages.as_ref().map_or(kv.bytes(capacity).unwrap_or(0), |pages| pages.elements(&kv, 1));
     let elements = bytes / each;
     let mut want = [vec![f64::NAN; elements], vec![f64::NAN; elements]];
     for t in 0..tokens {
-        // Bytes with scales are held against the oracle where they are read, in the cases of attention.
-        for head in 0..if kv.storage == KvStorage::Q8_0 || form.kept_before { 0 } else { kv.heads } {
+        // Bytes with scales are held against the oracle where they are read, in the cases of
+        // attention.
+        for head in 0..if kv.storage == KvStorage::Q8_0 || form.kept_before { 0 } else { kv.heads }
+        {
             let at = (t * kv.heads + head) * dim;
             let row = match &pages {
                 None => (head * capacity + start + t) * dim,
                 Some(pages) => pages.element(&kv, each, head, start + t),
             };
-            want[0][row..row + dim].copy_from_slice(&ready(form, &k[at..at + dim], &norms[1], &table, start + t));
-            want[1][row..row + dim].iter_mut().zip(&v[at..at + dim]).for_each(|(w, &v)| *w = f64::from(v));
+            want[0][row..row + dim].copy_from_slice(&ready(
+                form,
+                &k[at..at + dim],
+                &norms[1],
+                &table,
+                start + t,
+            ));
+            want[1][row..row + dim]
+                .iter_mut()
+                .zip(&v[at..at + dim])
+                .for_each(|(w, &v)| *w = f64::from(v));
         }
     }
     let [keys, values] = want;
     let rows = |name, want| match kv.storage {
-        KvStorage::Q8_0 => CaseArg::Buffer { name, before: vec![0xff; bytes].into(), expect: Expect::Anything },
+        KvStorage::Q8_0 => {
+            CaseArg::Buffer { name, before: vec![0xff; bytes].into(), expect: Expect::Anything }
+        }
         KvStorage::F16 | KvStorage::F32 => output(name, storage, want, tolerance),
     };
     let Wave { wave } = spec.tuning(target)?;
@@ -80,7 +113,12 @@ pub(super) fn case(
     Case::of(name, spec, target, spec.launch(target, units, size)?, args)
 }
 
-pub(super) fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+pub(super) fn cases(
+    target: &Target,
+    wave: u32,
+    random: &mut Random,
+    into: &mut Vec<Case>,
+) -> Result<(), SpecError> {
     let size = Size { tokens: 5, past: 3 };
     for (heads, kv_heads, head_dim, storage, qk_norm, halves, half, kept_before) in [
         (5, 1, 64, KvStorage::F16, false, false, true, false),

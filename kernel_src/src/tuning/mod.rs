@@ -1,9 +1,9 @@
 //! Tuning as data: what was measured best, and who says so.
 //!
-//! A tuned choice is a text: that of a [`Tuning`] for that of a [`Spec`]. It is believed only if it is the
-//! text of a tuning in the spec's own space, so that a file, a cache record or a pack can at most choose
-//! among kernels that this code knows. What is worth trying, and where a family starts, stands in the
-//! family's own module.
+//! A tuned choice is a text: that of a [`Tuning`] for that of a [`Spec`]. It is believed only if it
+//! is the text of a tuning in the spec's own space, so that a file, a cache record or a pack can at
+//! most choose among kernels that this code knows. What is worth trying, and where a family starts,
+//! stands in the family's own module.
 
 pub mod shipped;
 

@@ -1,6 +1,6 @@
-//! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one a line, by
-//! architecture and spec. They go before where a family starts ([`Family::usual`]). `kjit bench MODEL
-//! --kernels --tune --rows FILE` writes such lines.
+//! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one
+//! a line, by architecture and spec. They go before where a family starts ([`Family::usual`]).
+//! `kjit bench MODEL --kernels --tune --rows FILE` writes such lines.
 
 use crate::family::{Family, Variant};
 use crate::spec::Spec;
@@ -12,7 +12,10 @@ const TEXT: &str = include_str!("../../tuning/measured.tsv");
 
 /// A line that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("line {line}: {why}; a line is: architecture, spec, tuning, where it was measured, with tabs between")]
+#[error(
+    "line {line}: {why}; a line is: architecture, spec, tuning, where it was measured, with tabs \
+     between"
+)]
 pub struct BadLine {
     /// Counted from 1.
     pub line: usize,
@@ -38,9 +41,10 @@ pub fn rows(text: &str) -> impl Iterator<Item = Result<Row<'_>, BadLine>> {
     let lines = text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
     lines.map(|(i, l)| match l.split('\t').collect::<Vec<_>>().as_slice() {
         &[arch, spec, tuning, measured] => Ok(Row { arch, spec, tuning, measured }),
-        fields => {
-            Err(BadLine { line: i + 1, why: if fields.len() < 4 { "too few fields" } else { "too many fields" } })
-        }
+        fields => Err(BadLine {
+            line: i + 1,
+            why: if fields.len() < 4 { "too few fields" } else { "too many fields" },
+        }),
     })
 }
 
@@ -56,8 +60,8 @@ struct Choice {
     place: OnceLock<Option<usize>>,
 }
 
-/// Choices by architecture, then by spec. A test holds every shipped line; one that is wrong all the same
-/// counts for nothing.
+/// Choices by architecture, then by spec. A test holds every shipped line; one that is wrong all
+/// the same counts for nothing.
 #[derive(Debug, Default)]
 pub struct Table {
     choices: HashMap<String, HashMap<String, Choice>>,
@@ -70,7 +74,11 @@ impl Table {
         let mut table = Table::default();
         for row in rows(text).flatten() {
             let choice = Choice { text: row.tuning.to_owned(), place: OnceLock::new() };
-            table.choices.entry(row.arch.to_owned()).or_default().insert(row.spec.to_owned(), choice);
+            table
+                .choices
+                .entry(row.arch.to_owned())
+                .or_default()
+                .insert(row.spec.to_owned(), choice);
         }
         table
     }

@@ -77,8 +77,8 @@ pub fn output(
     l.project(b, "attn_output", mixed, width, size)
 }
 
-/// Queries, keys and values, from three tensors or one; and the gate that lies behind each query head, where
-/// there are such.
+/// Queries, keys and values, from three tensors or one; and the gate that lies behind each query
+/// head, where there are such.
 fn projected(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -93,9 +93,16 @@ fn projected(
     let clamp = l.h().factor("attention.clamp_kqv")?;
     for ((name, take), out) in names.into_iter().zip(sizes).zip(&mut out) {
         let made = match fused {
-            true => l.project_part(b, ("attn_qkv", name), x, Part { at, take, of: sizes.iter().sum() }, width)?,
+            true => l.project_part(
+                b,
+                ("attn_qkv", name),
+                x,
+                Part { at, take, of: sizes.iter().sum() },
+                width,
+            )?,
             false if l.m.facts.gated_queries && gate.is_none() => {
-                let (both, heads, dim) = (l.project(b, name, x, 2 * take, width)?, l.heads(), l.h().head_dim);
+                let (both, heads, dim) =
+                    (l.project(b, name, x, 2 * take, width)?, l.heads(), l.h().head_dim);
                 gate = Some(b.slice(l.name("attn_q_gate"), both, heads, dim, dim));
                 b.slice(l.name("attn_q_heads"), both, heads, 0, dim)
             }
@@ -103,7 +110,9 @@ fn projected(
         };
         at += take;
         *out = match clamp {
-            Some(limit) => b.act(l.name(&format!("{name}_clamped")), made, Activation::Clamp(limit)),
+            Some(limit) => {
+                b.act(l.name(&format!("{name}_clamped")), made, Activation::Clamp(limit))
+            }
             None => made,
         };
     }
@@ -114,14 +123,22 @@ fn projected(
 pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<ValueId, GraphError> {
     let (h, name) = (l.h(), l.name("attn_q_tempered"));
     match l.m.facts.temper {
-        Temper::Key(period) => match (h.factor("attention.temperature_scale")?, h.opt_size(period)?) {
-            (Some(scale), Some(period)) => Ok(b.temper(name, q, scale, period, 0)),
-            (Some(scale), None) => Ok(b.temper(name, q, scale, h.context, 0)),
-            (None, _) => Ok(q),
-        },
+        Temper::Key(period) => {
+            match (h.factor("attention.temperature_scale")?, h.opt_size(period)?) {
+                (Some(scale), Some(period)) => Ok(b.temper(name, q, scale, period, 0)),
+                (Some(scale), None) => Ok(b.temper(name, q, scale, h.context, 0)),
+                (None, _) => Ok(q),
+            }
+        }
         Temper::Unturned if l.rope().is_none() => {
             let scale = h.factor("attention.temperature_scale")?.unwrap_or(0.1);
-            Ok(b.temper(name, q, scale, h.opt_size("attention.temperature_length")?.unwrap_or(8192), 1))
+            Ok(b.temper(
+                name,
+                q,
+                scale,
+                h.opt_size("attention.temperature_length")?.unwrap_or(8192),
+                1,
+            ))
         }
         _ => Ok(q),
     }

@@ -43,7 +43,8 @@ pub fn input(m: &Model<'_>, b: &mut Builder<'_>) -> Result<(ValueId, WeightId), 
 pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphError> {
     let (facts, x) = (&l.m.facts, l.input);
     let norms = facts.norms;
-    let maybe = |b: &mut Builder<'_>, name: Option<&str>, x| name.map_or(Ok(x), |name| l.norm(b, name, x));
+    let maybe =
+        |b: &mut Builder<'_>, name: Option<&str>, x| name.map_or(Ok(x), |name| l.norm(b, name, x));
     let scale = l.m.scale(facts.residual_scale, 1.0)?;
     // ModernBERT's first layer reads the normed embedding as it is.
     let before = norms.before.filter(|name| !facts.encoder || l.has(b, name));
@@ -82,14 +83,20 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
     let out = (facts.rest)(l, b, from)?;
     // Converters of grok wrote this norm under either name.
     const OTHER: &str = "post_ffw_norm";
-    let after = norms.ffn_after.map(|name| if !l.has(b, name) && l.has(b, OTHER) { OTHER } else { name });
+    let after =
+        norms.ffn_after.map(|name| if !l.has(b, name) && l.has(b, OTHER) { OTHER } else { name });
     let out = maybe(b, after, out)?;
     let out = b.affine(l.name("ffn_weighed"), out, scale, (None, None));
     Ok(b.add(l.name("residual"), added, out))
 }
 
 /// The last norm and the logits.
-pub fn finish(m: &Model<'_>, mut b: Builder<'_>, x: ValueId, table: WeightId) -> Result<Graph, GraphError> {
+pub fn finish(
+    m: &Model<'_>,
+    mut b: Builder<'_>,
+    x: ValueId,
+    table: WeightId,
+) -> Result<Graph, GraphError> {
     let x = match m.facts.out_norm {
         "" => x,
         name => m.norm(&mut b, name, x)?,
@@ -104,8 +111,8 @@ pub fn finish(m: &Model<'_>, mut b: Builder<'_>, x: ValueId, table: WeightId) ->
     complete(m, b, logits)
 }
 
-/// Two projections of the vector, where a file has them (sentence transformers' dense modules): of rows, which is
-/// the same, since a vector is a mean of rows or one of them.
+/// Two projections of the vector, where a file has them (sentence transformers' dense modules): of
+/// rows, which is the same, since a vector is a mean of rows or one of them.
 fn dense(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (mut x, mut width) = (x, m.h.width);
     for name in ["dense_2", "dense_3"] {
@@ -119,12 +126,18 @@ fn dense(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, Grap
 }
 
 /// Output projection; a file without `output.weight` uses the embedding's matrix again.
-pub fn head(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, table: WeightId) -> Result<ValueId, GraphError> {
+pub fn head(
+    m: &Model<'_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    table: WeightId,
+) -> Result<ValueId, GraphError> {
     let output = match b.has("output.weight") {
         true => b.matrix("output.weight", m.h.vocab, m.h.width)?,
         false => table,
     };
-    let bias = b.opt_vector(OUTPUT_BIAS, m.h.vocab)?.filter(|_| !m.facts.unused.contains(&OUTPUT_BIAS));
+    let bias =
+        b.opt_vector(OUTPUT_BIAS, m.h.vocab)?.filter(|_| !m.facts.unused.contains(&OUTPUT_BIAS));
     let scale = m.scale(m.facts.logit_scale, 1.0)?;
     let cap = m.cap("final_logit_softcapping", m.facts.final_cap)?;
     // The value that is the result is called logits, whatever was done to it.
@@ -133,7 +146,12 @@ pub fn head(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, table: WeightId) -> 
     let out = b.matmul(name(scaled && cap.is_none()), x, output, bias);
     let out = match scaled {
         true => out,
-        false => b.affine(if cap.is_none() { "logits" } else { "scores_scaled" }, out, scale, (None, None)),
+        false => b.affine(
+            if cap.is_none() { "logits" } else { "scores_scaled" },
+            out,
+            scale,
+            (None, None),
+        ),
     };
     Ok(match cap {
         Some(cap) => b.act("logits", out, Activation::SoftCap(cap)),
@@ -143,12 +161,16 @@ pub fn head(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, table: WeightId) -> 
 
 /// The graph, with every tensor of the file used but those that are known not to matter.
 pub fn complete(m: &Model<'_>, b: Builder<'_>, logits: ValueId) -> Result<Graph, GraphError> {
-    // Rotations that are computed, the choices of long and short ones, and scales of formats that kjit has
-    // not.
-    const ANY: &[&str] = &["rope_freqs", "rope_factors_", "rot_embd", "rope.freqs", "inv_freq", ".nextn."];
+    // Rotations that are computed, the choices of long and short ones, and scales of formats that
+    // kjit has not.
+    const ANY: &[&str] =
+        &["rope_freqs", "rope_factors_", "rot_embd", "rope.freqs", "inv_freq", ".nextn."];
     let layers = m.h.layers;
     b.finish(logits, |name| {
-        let beyond = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
-        beyond.is_some_and(|n| n >= layers) || ANY.iter().chain(m.facts.unused).any(|part| name.contains(part))
+        let beyond = name
+            .strip_prefix("blk.")
+            .and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+        beyond.is_some_and(|n| n >= layers)
+            || ANY.iter().chain(m.facts.unused).any(|part| name.contains(part))
     })
 }

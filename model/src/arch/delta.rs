@@ -1,5 +1,5 @@
-//! Linear attention by the delta rule (Yang et al. 2024, arXiv 2412.06464; Kimi Linear, arXiv 2510.26692),
-//! beside full attention.
+//! Linear attention by the delta rule (Yang et al. 2024, arXiv 2412.06464; Kimi Linear, arXiv
+//! 2510.26692), beside full attention.
 
 use super::layer::Layer;
 use super::{attention, latent};
@@ -22,7 +22,9 @@ fn is_full(l: &Layer<'_, '_>) -> Result<bool, GraphError> {
     if let Some(list) = list {
         return match list.get(l.index) {
             Some(recurrent) => Ok(!recurrent),
-            None => Err(l.h().bad(LIST, format!("a list of {}", list.len()), "there are more layers")),
+            None => {
+                Err(l.h().bad(LIST, format!("a list of {}", list.len()), "there are more layers"))
+            }
         };
     }
     let every = l.h().opt_size("full_attention_interval")?.unwrap_or(4);
@@ -42,8 +44,8 @@ struct Heads {
     size: usize,
 }
 
-/// One step of the rule: of what the state has under the key, `β` is replaced by the value. Queries and keys are
-/// √size long here, and the state so much shorter.
+/// One step of the rule: of what the state has under the key, `β` is replaced by the value. Queries
+/// and keys are √size long here, and the state so much shorter.
 fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
     let Heads { q, k, v, decay, beta, count, size } = heads;
     let size = size as f32;
@@ -57,7 +59,13 @@ fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
 }
 
 /// Heads of the same length, √size: `x / sqrt(Σ x² + eps)` times that.
-fn unit_heads(l: &Layer<'_, '_>, b: &mut Builder<'_>, name: &str, x: ValueId, size: usize) -> ValueId {
+fn unit_heads(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    name: &str,
+    x: ValueId,
+    size: usize,
+) -> ValueId {
     b.norm(l.name(name), x, NormKind::Rms, size, (None, None), l.h().eps / size as f32)
 }
 
@@ -76,8 +84,8 @@ fn decay(
     Ok(b.act(l.name("delta_decay"), x, Activation::Exp))
 }
 
-/// What is convolved (queries, keys, values), and the gate: of two tensors, or, in older files, of one with the
-/// four parts of each key head.
+/// What is convolved (queries, keys, values), and the gate: of two tensors, or, in older files, of
+/// one with the four parts of each key head.
 fn mixed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -99,12 +107,21 @@ fn mixed(
 }
 
 /// A gated delta net.
-fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Result<ValueId, GraphError> {
+fn gated(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    tiled: bool,
+) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
     let (size, key_heads, heads) =
         (h.size("ssm.state_size")?, h.size("ssm.group_count")?, h.size("ssm.time_step_rank")?);
     if !heads.is_multiple_of(key_heads) {
-        return Err(h.bad("ssm.time_step_rank", heads, &format!("it must be a multiple of {key_heads} key heads")));
+        return Err(h.bad(
+            "ssm.time_step_rank",
+            heads,
+            &format!("it must be a multiple of {key_heads} key heads"),
+        ));
     }
     let (keys, values, times) = (size * key_heads, size * heads, heads / key_heads);
     let (all, z) = mixed(l, b, x, (key_heads, size, times))?;
@@ -122,7 +139,10 @@ fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Res
             let beta = b.slice(l.name("ssm_beta"), both, key_heads, 0, times);
             (beta, b.slice(l.name("ssm_alpha"), both, key_heads, times, times))
         }
-        false => (l.project(b, "ssm_beta", x, heads, width)?, l.project(b, "ssm_alpha", x, heads, width)?),
+        false => (
+            l.project(b, "ssm_beta", x, heads, width)?,
+            l.project(b, "ssm_alpha", x, heads, width)?,
+        ),
     };
     let decay = decay(l, b, alpha, (heads, heads))?;
     let y = rule(l, b, Heads { q, k, v, decay, beta, count: heads, size });
@@ -131,8 +151,13 @@ fn gated(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tiled: bool) -> Res
     l.project(b, "ssm_out", y, width, values)
 }
 
-/// Kimi Linear: a decay for each channel; layers with heads have latent attention that does not turn.
-pub fn by_channel(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+/// Kimi Linear: a decay for each channel; layers with heads have latent attention that does not
+/// turn.
+pub fn by_channel(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     if l.kv_heads() > 0 {
         return latent::absorbed(l, b, x);
     }
@@ -152,7 +177,8 @@ pub fn by_channel(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<
         Ok(b.act(l.name(&format!("delta_{c}_silu")), x, Activation::Silu))
     };
     let (q, k, v) = (part("q", 0)?, part("k", 1)?, part("v", 2)?);
-    let (q, k) = (unit_heads(l, b, "delta_q_unit", q, size), unit_heads(l, b, "delta_k_unit", k, size));
+    let (q, k) =
+        (unit_heads(l, b, "delta_q_unit", q, size), unit_heads(l, b, "delta_k_unit", k, size));
     let low = l.project(b, "ssm_f_a", x, size, width)?;
     let alpha = l.project(b, "ssm_f_b", low, inner, size)?;
     let decay = decay(l, b, alpha, (heads, inner))?;

@@ -1,5 +1,5 @@
-//! In what an architecture differs from llama, as data. A row of the table reads like its description: only
-//! what is not llama's stands there.
+//! In what an architecture differs from llama, as data. A row of the table reads like its
+//! description: only what is not llama's stands there.
 
 use super::hparams::Hparams;
 use super::layer::Layer;
@@ -10,8 +10,8 @@ use crate::graph::{Activation, Builder, GraphError, Pairing, ValueId};
 /// A part of a layer: from its input to what it adds to the residual stream.
 pub type Block = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
-/// What is true of every file of an architecture. What a file says by its own keys and tensors (sizes,
-/// biases, fused projections, shared experts, sinks) is not repeated here.
+/// What is true of every file of an architecture. What a file says by its own keys and tensors
+/// (sizes, biases, fused projections, shared experts, sinks) is not repeated here.
 #[derive(Clone, Copy)]
 pub struct Facts {
     /// `general.architecture`.
@@ -142,18 +142,28 @@ pub struct Norms {
 }
 
 /// Before each part.
-pub const PRE: Norms = Norms { before: Some("attn_norm"), after: None, ffn: Some("ffn_norm"), ffn_after: None };
+pub const PRE: Norms =
+    Norms { before: Some("attn_norm"), after: None, ffn: Some("ffn_norm"), ffn_after: None };
 /// Before each part, the second under another name.
 pub const PRE_POST: Norms = Norms { ffn: Some("post_attention_norm"), ..PRE };
 /// After each part.
-pub const AFTER: Norms =
-    Norms { before: None, after: Some("post_attention_norm"), ffn: None, ffn_after: Some("post_ffw_norm") };
+pub const AFTER: Norms = Norms {
+    before: None,
+    after: Some("post_attention_norm"),
+    ffn: None,
+    ffn_after: Some("post_ffw_norm"),
+};
 /// Before and after each part.
-pub const AROUND: Norms = Norms { after: Some("post_attention_norm"), ffn_after: Some("post_ffw_norm"), ..PRE };
+pub const AROUND: Norms =
+    Norms { after: Some("post_attention_norm"), ffn_after: Some("post_ffw_norm"), ..PRE };
 
 /// Behind each part and its residual, as BERT has them.
-pub const BEHIND: Norms =
-    Norms { before: None, after: Some("attn_output_norm"), ffn: None, ffn_after: Some("layer_output_norm") };
+pub const BEHIND: Norms = Norms {
+    before: None,
+    after: Some("attn_output_norm"),
+    ffn: None,
+    ffn_after: Some("layer_output_norm"),
+};
 
 /// Whether attention and feed-forward part are added side by side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,8 +172,8 @@ pub enum Parallel {
     No,
     /// Both from the norm before attention.
     SameNorm,
-    /// Both from the same stream, each through its own norm, where `use_parallel_residual` says so (the
-    /// default).
+    /// Both from the same stream, each through its own norm, where `use_parallel_residual` says so
+    /// (the default).
     IfKey,
     /// [`Parallel::SameNorm`] where the layer has no norm for the second.
     IfNoNorm,
@@ -180,7 +190,8 @@ pub enum RopeOn {
     WindowedIfAny,
     /// All but the last of each so many.
     AllBut(usize),
-    /// All but the first of each so many, if some layers have a window and there are more layers than that.
+    /// All but the first of each so many, if some layers have a window and there are more layers
+    /// than that.
     AllButFirst(usize),
     /// Those that a key's list says.
     Key(&'static str),
@@ -245,8 +256,8 @@ pub enum Width {
 pub enum Windows {
     /// None.
     None,
-    /// All layers but the last of each so many (0: all), unless `attention.sliding_window_pattern` says
-    /// otherwise.
+    /// All layers but the last of each so many (0: all), unless `attention.sliding_window_pattern`
+    /// says otherwise.
     AllBut(usize),
     /// The same where the key is there.
     IfKey(usize),
@@ -351,8 +362,12 @@ pub struct Experts {
 }
 
 /// Softmax over all, shares that sum to one, silu gates.
-pub const MIXTURE: Experts =
-    Experts { gating: Gating::Softmax, renormalise: true, act: Activation::Silu, share_input: false };
+pub const MIXTURE: Experts = Experts {
+    gating: Gating::Softmax,
+    renormalise: true,
+    act: Activation::Silu,
+    share_input: false,
+};
 /// The same, each share as it is.
 pub const UNNORMED: Experts = Experts { renormalise: false, ..MIXTURE };
 /// Sigmoid gating, shares that sum to one.

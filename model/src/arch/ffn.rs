@@ -6,7 +6,11 @@ use crate::graph::op::{Gating, Groups, NormKind};
 use crate::graph::{Activation, Builder, GraphError, Part, ValueId, WeightId};
 
 /// Experts where the layer's tensors have them, else the dense part.
-pub fn feed_forward(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+pub fn feed_forward(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     match (l.m.facts.experts, l.has(b, "ffn_gate_inp")) {
         (Some(_), true) => experts(l, b, x, x),
         _ => dense(l, b, x),
@@ -14,24 +18,38 @@ pub fn feed_forward(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Resul
 }
 
 /// Experts whose router reads the layer's input.
-pub fn routed_early(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+pub fn routed_early(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     experts(l, b, x, l.input)
 }
 
-/// Experts, and behind them smaller ones that several of them share (GroveMoE, arXiv 2508.07785): a token computes
-/// those of the experts that it chose. They read what the experts made, as in llama.cpp.
-pub fn with_shared_by_groups(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+/// Experts, and behind them smaller ones that several of them share (GroveMoE, arXiv 2508.07785): a
+/// token computes those of the experts that it chose. They read what the experts made, as in
+/// llama.cpp.
+pub fn with_shared_by_groups(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     let (h, width, e) = (l.h(), l.h().width, Mixture::read(l)?);
     let each = h.size("experts_per_group")?;
     let ffn = h.opt_size("expert_chunk_feed_forward_length")?.unwrap_or(h.head_dim);
     if !e.count.is_multiple_of(each) {
-        return Err(h.bad("experts_per_group", each, &format!("it must divide {} experts", e.count)));
+        return Err(h.bad(
+            "experts_per_group",
+            each,
+            &format!("it must divide {} experts", e.count),
+        ));
     }
     let (count, scale) = (e.count / each, h.factor("expert_group_scale")?.unwrap_or(1.0));
     let scores = l.project(b, "ffn_gate_inp", x, e.count, width)?;
     let own = mixture(l, b, &e, x, scores)?;
     let name = l.name("ffn_chunk_route");
-    let (chosen, shares) = b.route(&name, scores, e.used.min(count), (true, 1.0), |r| r.each = each);
+    let (chosen, shares) =
+        b.route(&name, scores, e.used.min(count), (true, 1.0), |r| r.each = each);
     let product = |b: &mut Builder<'_>, name: &str, x, rows, cols| {
         let weight = stack(l, b, name, (count, Part::all(rows), cols))?;
         Ok::<_, GraphError>(b.expert_matmul(l.name(name), x, chosen, weight, None))
@@ -46,7 +64,11 @@ pub fn with_shared_by_groups(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId)
 }
 
 /// The dense part, and experts that read the layer's input through a norm of their own.
-pub fn beside_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+pub fn beside_experts(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     let out = dense(l, b, x)?;
     let from = l.norm(b, "ffn_norm_exps", l.input)?;
     let chosen = experts(l, b, from, from)?;
@@ -54,7 +76,11 @@ pub fn beside_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Res
 }
 
 /// The dense part where there is one, and experts that read the same: their mean, times √2.
-pub fn with_experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+pub fn with_experts(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     let chosen = experts(l, b, x, x)?;
     if !l.has(b, "ffn_up") {
         return Ok(chosen);
@@ -97,15 +123,19 @@ fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
             Some(crate::gguf::Value::Array(_)) => h.gguf().f32s(&key)?,
             _ => vec![h.gguf().require_f32(&key)?; h.layers],
         };
-        let bad = |value: String, why: &str| GraphError::Value { key: key.clone(), value, why: why.to_string() };
+        let bad = |value: String, why: &str| GraphError::Value {
+            key: key.clone(),
+            value,
+            why: why.to_string(),
+        };
         match all.get(l.index) {
             Some(v) if v.is_finite() => Ok(*v),
             Some(v) => Err(bad(v.to_string(), "it must be a number")),
             None => Err(bad(format!("a list of {}", all.len()), "there are more layers")),
         }
     };
-    // The file has what was learned; what is used is above zero, and the curve steeper than its slope at
-    // zero.
+    // The file has what was learned; what is used is above zero, and the curve steeper than its
+    // slope at zero.
     let (positive, negative) =
         (Activation::Softplus.of(number("alpha_p")?), Activation::Softplus.of(number("alpha_n")?));
     let beta = number("beta")?;
@@ -120,7 +150,8 @@ pub fn unit(
     (suffix, ffn): (&str, Ffn),
     size: usize,
 ) -> Result<ValueId, GraphError> {
-    let (width, [gate, up, down]) = (l.h().width, ["gate", "up", "down"].map(|n| format!("ffn_{n}{suffix}")));
+    let (width, [gate, up, down]) =
+        (l.h().width, ["gate", "up", "down"].map(|n| format!("ffn_{n}{suffix}")));
     let mut hidden = match ffn {
         Ffn::Gated(act) => {
             let g = l.project(b, &gate, x, size, width)?;
@@ -137,7 +168,9 @@ pub fn unit(
         Ffn::PlainOrFused(act) if l.width_of(b, &up, 1) == Some(2 * size) => {
             return unit(l, b, x, (suffix, Ffn::Fused(act)), size);
         }
-        Ffn::PlainOrFused(act) if l.has(b, &gate) => return unit(l, b, x, (suffix, Ffn::Gated(act)), size),
+        Ffn::PlainOrFused(act) if l.has(b, &gate) => {
+            return unit(l, b, x, (suffix, Ffn::Gated(act)), size);
+        }
         Ffn::Plain(act) | Ffn::PlainOrFused(act) => {
             let u = l.project(b, &up, x, size, width)?;
             b.act(l.name(&format!("ffn_act{suffix}")), u, act)
@@ -168,7 +201,11 @@ impl Mixture {
         };
         let (count, used) = (h.size("expert_count")?, h.need_at("expert_used_count", l.index)?);
         if used > count {
-            return Err(h.bad("expert_used_count", used, &format!("there are only {count} experts")));
+            return Err(h.bad(
+                "expert_used_count",
+                used,
+                &format!("there are only {count} experts"),
+            ));
         }
         Ok(Mixture { facts, count, used })
     }
@@ -179,25 +216,40 @@ impl Mixture {
             Some(1) => Ok(Gating::Softmax),
             Some(2) => Ok(Gating::Sigmoid),
             Some(3) => Ok(Gating::Chosen),
-            Some(n) => Err(l.h().bad("expert_gating_func", n, "kjit knows 1 (softmax), 2 (sigmoid) and 3")),
+            Some(n) => {
+                Err(l.h().bad("expert_gating_func", n, "kjit knows 1 (softmax), 2 (sigmoid) and 3"))
+            }
         }
     }
 
     fn groups(&self, l: &Layer<'_, '_>) -> Result<Option<Groups>, GraphError> {
         let h = l.h();
-        let Some(count) = h.number("expert_group_count")?.filter(|n| *n > 1) else { return Ok(None) };
+        let Some(count) = h.number("expert_group_count")?.filter(|n| *n > 1) else {
+            return Ok(None);
+        };
         let used = h.size("expert_group_used_count")?;
-        if !self.count.is_multiple_of(count) || used > count || used * (self.count / count) < self.used {
-            let why = format!("{used} of them must hold the {} chosen of {} experts", self.used, self.count);
+        if !self.count.is_multiple_of(count)
+            || used > count
+            || used * (self.count / count) < self.used
+        {
+            let why = format!(
+                "{used} of them must hold the {} chosen of {} experts",
+                self.used, self.count
+            );
             return Err(h.bad("expert_group_count", count, &why));
         }
         Ok(Some(Groups { count, used }))
     }
 }
 
-/// The chosen experts' units, weighted by their shares, and the experts that all tokens share; `scored` is
-/// what the router reads.
-pub fn experts(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, scored: ValueId) -> Result<ValueId, GraphError> {
+/// The chosen experts' units, weighted by their shares, and the experts that all tokens share;
+/// `scored` is what the router reads.
+pub fn experts(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    scored: ValueId,
+) -> Result<ValueId, GraphError> {
     let e = Mixture::read(l)?;
     let scores = l.project(b, "ffn_gate_inp", scored, e.count, l.h().width)?;
     mixture(l, b, &e, x, scores)
@@ -274,7 +326,14 @@ fn expert_units(
     }
     let (gate, up) = match fused {
         true => {
-            let mut part = |at| stack(l, b, "ffn_gate_up_exps", (e.count, Part { at, take: ffn, of: 2 * ffn }, width));
+            let mut part = |at| {
+                stack(
+                    l,
+                    b,
+                    "ffn_gate_up_exps",
+                    (e.count, Part { at, take: ffn, of: 2 * ffn }, width),
+                )
+            };
             (part(0)?, part(ffn)?)
         }
         false => {
@@ -311,7 +370,11 @@ fn expert_bias(
 }
 
 /// The experts that every token takes, if the layer has them; their width is their tensors'.
-fn shared(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Option<ValueId>, GraphError> {
+fn shared(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<Option<ValueId>, GraphError> {
     // What the down projection reads is as wide as the unit.
     let Some(size) = l.width_of(b, "ffn_down_shexp", 0) else { return Ok(None) };
     let ffn = match l.m.facts.ffn {

@@ -1,5 +1,5 @@
-//! Gemma 4, and what it has in common with Gemma 3n: layers that share keys and values, and an embedding for
-//! each layer.
+//! Gemma 4, and what it has in common with Gemma 3n: layers that share keys and values, and an
+//! embedding for each layer.
 
 use super::decoder::{finish, input};
 use super::facts::{Experts, Facts, Ffn, LLAMA, LocalRope, MIXTURE, Scale, Windows};
@@ -7,7 +7,9 @@ use super::ffn;
 use super::layer::{Layer, Model};
 use crate::gguf::Gguf;
 use crate::graph::op::{By, NormKind};
-use crate::graph::{Activation, Builder, Graph, GraphError, Kv, Pairing, Part, StateId, StateKind, ValueId};
+use crate::graph::{
+    Activation, Builder, Graph, GraphError, Kv, Pairing, Part, StateId, StateKind, ValueId,
+};
 
 /// What is true of both.
 pub const FACTS: Facts = Facts {
@@ -18,7 +20,8 @@ pub const FACTS: Facts = Facts {
     local_rope: LocalRope::Base(10000.0),
     final_cap: 30.0,
     experts: Some(Experts { act: Activation::GeluTanh, ..MIXTURE }),
-    // Layers that read another one's keys and values may have tensors of their own, which nobody reads.
+    // Layers that read another one's keys and values may have tensors of their own, which nobody
+    // reads.
     unused: &[".attn_k", ".attn_v"],
     ..LLAMA
 };
@@ -59,7 +62,8 @@ fn feed_forward(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     let dense = l.norm(b, "post_ffw_norm_1", dense)?;
     let scored = b.norm(l.name("ffn_gate_inp_norm"), x, NormKind::Rms, width, (None, None), h.eps);
     let scale = b.opt_vector(&l.name("ffn_gate_inp.scale"), width)?;
-    let scored = b.affine(l.name("ffn_gate_inp_scaled"), scored, 1.0 / (width as f32).sqrt(), (scale, None));
+    let scored =
+        b.affine(l.name("ffn_gate_inp_scaled"), scored, 1.0 / (width as f32).sqrt(), (scale, None));
     let normed = l.norm(b, "pre_ffw_norm_2", x)?;
     let experts = ffn::experts(l, b, normed, scored)?;
     let experts = l.norm(b, "post_ffw_norm_2", experts)?;
@@ -80,7 +84,11 @@ impl SharedKv {
         let shared = m.h.number("attention.shared_kv_layers")?.unwrap_or(default);
         match m.h.layers.checked_sub(shared).filter(|own| *own > 0) {
             Some(own) => Ok(SharedKv { own, last: [None; 2] }),
-            None => Err(m.h.bad("attention.shared_kv_layers", shared, "some layers must have their own")),
+            None => Err(m.h.bad(
+                "attention.shared_kv_layers",
+                shared,
+                "some layers must have their own",
+            )),
         }
     }
 }
@@ -92,11 +100,16 @@ pub fn attention(
     x: ValueId,
     shared: &mut SharedKv,
 ) -> Result<ValueId, GraphError> {
-    let (h, width, heads, kv_heads, windowed) = (l.h(), l.h().width, l.heads(), l.kv_heads(), l.is_windowed());
+    let (h, width, heads, kv_heads, windowed) =
+        (l.h(), l.h().width, l.heads(), l.kv_heads(), l.is_windowed());
     let local = if windowed { h.opt_size("attention.key_length_swa")? } else { None };
     let dim = local.unwrap_or(h.head_dim);
     if heads == 0 || kv_heads == 0 || dim == 0 {
-        return Err(h.bad("attention.head_count", heads, "a layer needs heads for queries and for keys"));
+        return Err(h.bad(
+            "attention.head_count",
+            heads,
+            "a layer needs heads for queries and for keys",
+        ));
     }
     let turned = |b: &mut Builder<'_>, name: &str, x, heads| match l.rope() {
         Some(rope) => b.rope(l.name(&format!("{name}_rope")), x, heads, rope),
@@ -104,7 +117,13 @@ pub fn attention(
     };
     let (queries, keys, fused) = (heads * dim, kv_heads * dim, l.has(b, "attn_qkv"));
     let project = |b: &mut Builder<'_>, name: &str, at: usize, take: usize| match fused {
-        true => l.project_part(b, ("attn_qkv", name), x, Part { at, take, of: queries + 2 * keys }, width),
+        true => l.project_part(
+            b,
+            ("attn_qkv", name),
+            x,
+            Part { at, take, of: queries + 2 * keys },
+            width,
+        ),
         false => l.project(b, name, x, take, width),
     };
     let q = project(b, "attn_q", 0, queries)?;
@@ -115,11 +134,16 @@ pub fn attention(
     if l.index < shared.own {
         let k = project(b, "attn_k", queries, keys)?;
         // Without a projection of their own, values are the keys before norm and rotation.
-        let v = if fused || l.has(b, "attn_v") { project(b, "attn_v", queries + keys, keys)? } else { k };
+        let v = if fused || l.has(b, "attn_v") {
+            project(b, "attn_v", queries + keys, keys)?
+        } else {
+            k
+        };
         let k = l.norm_of(b, "attn_k_norm", k, NormKind::Rms, dim)?;
         let k = turned(b, "attn_k", k, kv_heads);
         let v = b.norm(l.name("attn_v_norm"), v, NormKind::Rms, dim, (None, None), h.eps);
-        let kind = StateKind::Kv(Kv { heads: kv_heads, key: dim, value: dim, window: l.window().0 });
+        let kind =
+            StateKind::Kv(Kv { heads: kv_heads, key: dim, value: dim, window: l.window().0 });
         let state = b.state(format!("blk.{}", l.index), kind);
         b.kv_write(k, v, state);
         *last = Some(state);
@@ -132,9 +156,15 @@ pub fn attention(
     l.project(b, "attn_output", mixed, width, heads * dim)
 }
 
-/// What each layer gets of a token beside the residual stream: rows of a second table, with a projection of
-/// the embedding; so wide, if no key says how wide. Empty where the model has no such thing.
-pub fn layer_inputs(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, width: usize) -> Result<Vec<ValueId>, GraphError> {
+/// What each layer gets of a token beside the residual stream: rows of a second table, with a
+/// projection of the embedding; so wide, if no key says how wide. Empty where the model has no such
+/// thing.
+pub fn layer_inputs(
+    m: &Model<'_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    width: usize,
+) -> Result<Vec<ValueId>, GraphError> {
     let (h, layers) = (&m.h, m.h.layers);
     let each = h.number("embedding_length_per_layer_input")?.unwrap_or(width);
     if each == 0 {
@@ -149,11 +179,18 @@ pub fn layer_inputs(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId, width: usize
     let made = b.rms_norm("per_layer_proj_norm", made, norm, h.eps);
     let both = b.add("per_layer_sum", made, own);
     let both = b.affine("per_layer_inputs", both, std::f32::consts::FRAC_1_SQRT_2, (None, None));
-    Ok((0..layers).map(|i| b.slice(format!("blk.{i}.per_layer_input"), both, 1, i * each, each)).collect())
+    Ok((0..layers)
+        .map(|i| b.slice(format!("blk.{i}.per_layer_input"), both, 1, i * each, each))
+        .collect())
 }
 
 /// What a layer makes of its own input.
-pub fn layer_branch(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, own: ValueId) -> Result<ValueId, GraphError> {
+pub fn layer_branch(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    own: ValueId,
+) -> Result<ValueId, GraphError> {
     let (each, width) = (b.graph().value(own).width, l.h().width);
     let gate = l.project(b, "inp_gate", x, each, width)?;
     let out = b.glu(l.name("inp_gated"), gate, own, Activation::GeluTanh);

@@ -1,6 +1,6 @@
-//! Gemma 3n (Google 2025): several residual streams (AltUp, arXiv 2301.13310), a low-rank branch beside
-//! attention (Laurel, arXiv 2411.07501), gates of which few stay, layers that share keys and values, an
-//! embedding for each layer.
+//! Gemma 3n (Google 2025): several residual streams (AltUp, arXiv 2301.13310), a low-rank branch
+//! beside attention (Laurel, arXiv 2411.07501), gates of which few stay, layers that share keys and
+//! values, an embedding for each layer.
 
 use super::decoder::finish;
 use super::gemma::{FACTS, SharedKv, attention, layer_branch, layer_inputs};
@@ -75,7 +75,8 @@ fn opened(
 ) -> Result<Vec<ValueId>, GraphError> {
     let width = m.h.width;
     let others = projected(m, b, "altup_proj", (x, x), streams - 1)?;
-    let other = |b: &mut Builder<'_>, s: usize| b.slice(format!("stream.{s}"), others, 1, s * width, width);
+    let other =
+        |b: &mut Builder<'_>, s: usize| b.slice(format!("stream.{s}"), others, 1, s * width, width);
     Ok((0..streams)
         .map(|s| match s.cmp(&active) {
             std::cmp::Ordering::Less => other(b, s),
@@ -86,13 +87,20 @@ fn opened(
 }
 
 /// One stream again: the mean of the active one and the others brought back.
-fn closed(m: &Model<'_>, b: &mut Builder<'_>, all: &[ValueId], active: usize) -> Result<ValueId, GraphError> {
+fn closed(
+    m: &Model<'_>,
+    b: &mut Builder<'_>,
+    all: &[ValueId],
+    active: usize,
+) -> Result<ValueId, GraphError> {
     let width = m.h.width;
     let mut others = all.iter().enumerate().filter(|(s, _)| *s != active).map(|(_, x)| *x);
     let (Some(&x), Some(first)) = (all.get(active), others.next()) else {
         return Err(m.h.bad("altup.num_inputs", all.len(), "there must be more than one stream"));
     };
-    let side = others.enumerate().fold(first, |side, (s, x)| b.concat(format!("streams.{s}"), side, x, 1, width));
+    let side = others
+        .enumerate()
+        .fold(first, |side, (s, x)| b.concat(format!("streams.{s}"), side, x, 1, width));
     let back = projected(m, b, "altup_unembd_proj", (side, x), all.len() - 1)?;
     let mut sum = x;
     for s in 0..all.len() - 1 {
@@ -103,7 +111,12 @@ fn closed(m: &Model<'_>, b: &mut Builder<'_>, all: &[ValueId], active: usize) ->
 }
 
 /// What a layer's predictions and corrections depend on: a few numbers of a stream.
-fn modalities(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, streams: usize) -> Result<ValueId, GraphError> {
+fn modalities(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    streams: usize,
+) -> Result<ValueId, GraphError> {
     let width = l.h().width;
     let x = l.norm(b, "altup_router_norm", x)?;
     let x = b.affine(l.name("altup_router_scaled"), x, 1.0 / width as f32, (None, None));
@@ -112,7 +125,12 @@ fn modalities(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, streams: usize
 }
 
 /// Each stream, with parts of all of them.
-fn predict(l: &Layer<'_, '_>, b: &mut Builder<'_>, all: &[ValueId], active: usize) -> Result<Vec<ValueId>, GraphError> {
+fn predict(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    all: &[ValueId],
+    active: usize,
+) -> Result<Vec<ValueId>, GraphError> {
     let n = all.len();
     let Some(&x) = all.get(active) else { return Ok(all.to_vec()) };
     let modal = modalities(l, b, x, n)?;
@@ -159,7 +177,12 @@ fn correct(
 }
 
 /// Attention beside a low-rank branch, then a sparse unit.
-fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, shared: &mut SharedKv) -> Result<ValueId, GraphError> {
+fn layer(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    shared: &mut SharedKv,
+) -> Result<ValueId, GraphError> {
     let width = l.h().width;
     let normed = l.norm(b, "attn_norm", x)?;
     let rank = b.dims(&l.weight_name("laurel_l")).and_then(|d| d.get(1)).map_or(0, |&n| n as usize);
@@ -171,7 +194,8 @@ fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, shared: &mut Shared
     let mixed = l.norm(b, "post_attention_norm", mixed)?;
     let mixed = b.add(l.name("attn_residual"), x, mixed);
     let both = b.add(l.name("attn_laurel"), mixed, low);
-    let both = b.affine(l.name("attn_laurel_scaled"), both, std::f32::consts::FRAC_1_SQRT_2, (None, None));
+    let both =
+        b.affine(l.name("attn_laurel_scaled"), both, std::f32::consts::FRAC_1_SQRT_2, (None, None));
     let normed = l.norm(b, "ffn_norm", both)?;
     let out = sparse_unit(l, b, normed)?;
     let out = l.norm(b, "post_ffw_norm", out)?;
@@ -193,8 +217,13 @@ fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Val
     if deviations > 0.0 && size > 1 {
         // In units of the deviation over all n; the threshold is in that over n − 1.
         let n = size as f32;
-        let units = b.norm(l.name("ffn_gate_units"), gate, NormKind::Layer, size, (None, None), TINY);
-        let over = b.act(l.name("ffn_gate_over"), units, Activation::Above(deviations * (n / (n - 1.0)).sqrt()));
+        let units =
+            b.norm(l.name("ffn_gate_units"), gate, NormKind::Layer, size, (None, None), TINY);
+        let over = b.act(
+            l.name("ffn_gate_over"),
+            units,
+            Activation::Above(deviations * (n / (n - 1.0)).sqrt()),
+        );
         // Σ x · (x − mean) / σ is n σ.
         let sigma = b.dot(l.name("ffn_gate_dot"), gate, units, 1);
         let sigma = b.affine(l.name("ffn_gate_sigma"), sigma, 1.0 / n, (None, None));

@@ -33,7 +33,11 @@ pub struct Hparams<'a> {
 /// The matrix of the embedding; some files have that of the output alone.
 pub fn table_name(gguf: &Gguf) -> &'static str {
     const OWN: &str = "token_embd.weight";
-    if gguf.tensor_info(OWN).is_none() && gguf.tensor_info("output.weight").is_some() { "output.weight" } else { OWN }
+    if gguf.tensor_info(OWN).is_none() && gguf.tensor_info("output.weight").is_some() {
+        "output.weight"
+    } else {
+        OWN
+    }
 }
 
 /// No model has a size above this; it keeps products of two sizes far from overflow.
@@ -46,7 +50,11 @@ impl<'a> Hparams<'a> {
         let arch = gguf.architecture()?;
         let key = match facts.norm {
             NormKind::Layer => LAYER,
-            _ if facts.either_epsilon && !gguf.contains(&format!("{arch}.attention.layer_norm_rms_epsilon")) => LAYER,
+            _ if facts.either_epsilon
+                && !gguf.contains(&format!("{arch}.attention.layer_norm_rms_epsilon")) =>
+            {
+                LAYER
+            }
             _ => "attention.layer_norm_rms_epsilon",
         };
         let mut h = Hparams {
@@ -69,16 +77,25 @@ impl<'a> Hparams<'a> {
         let layers = h.size("block_count")?;
         let further = h.number("nextn_predict_layers")?.unwrap_or(0);
         if further >= layers {
-            return Err(h.bad("nextn_predict_layers", further, &format!("there are only {layers} layers")));
+            return Err(h.bad(
+                "nextn_predict_layers",
+                further,
+                &format!("there are only {layers} layers"),
+            ));
         }
         h.layers = layers - further;
         h.width = h.size("embedding_length")?;
         h.heads = h.per_layer("attention.head_count")?.unwrap_or_else(|| vec![0; h.layers]);
-        // The format's documented defaults: as many key heads as query heads, and heads that share the width.
+        // The format's documented defaults: as many key heads as query heads, and heads that share
+        // the width.
         h.kv_heads = h.per_layer("attention.head_count_kv")?.unwrap_or_else(|| h.heads.clone());
         for (&heads, &kv_heads) in h.heads.iter().zip(&h.kv_heads) {
             if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
-                return Err(h.bad("attention.head_count_kv", kv_heads, &format!("it must divide {heads} heads")));
+                return Err(h.bad(
+                    "attention.head_count_kv",
+                    kv_heads,
+                    &format!("it must divide {heads} heads"),
+                ));
             }
         }
         let heads = h.heads.iter().copied().max().unwrap_or(0);
@@ -87,19 +104,27 @@ impl<'a> Hparams<'a> {
             None if heads == 0 => 0,
             None if h.width.is_multiple_of(heads) => h.width / heads,
             None => {
-                let why = format!("it must divide embedding_length {} where no key_length is given", h.width);
+                let why = format!(
+                    "it must divide embedding_length {} where no key_length is given",
+                    h.width
+                );
                 return Err(h.bad("attention.head_count", heads, &why));
             }
         };
         h.value_dim = h.opt_size("attention.value_length")?.unwrap_or(h.head_dim);
-        let embd = gguf
-            .tensor_info(table_name(gguf))
-            .ok_or_else(|| GraphError::MissingTensor { name: "token_embd.weight".into(), arch: arch.into() })?;
+        let embd = gguf.tensor_info(table_name(gguf)).ok_or_else(|| GraphError::MissingTensor {
+            name: "token_embd.weight".into(),
+            arch: arch.into(),
+        })?;
         h.vocab = match *embd.dims() {
             [_, rows] if rows > 0 && rows <= u64::from(LARGEST) => rows as usize,
             _ => {
                 let want = vec![h.width as u64, embd.dims().get(1).copied().unwrap_or(0)];
-                return Err(GraphError::Shape { name: embd.name().into(), found: embd.dims().to_vec(), want });
+                return Err(GraphError::Shape {
+                    name: embd.name().into(),
+                    found: embd.dims().to_vec(),
+                    want,
+                });
             }
         };
         Ok(h)
@@ -118,7 +143,9 @@ impl<'a> Hparams<'a> {
     /// A size per layer of the forward pass, one for all or a list, if it is there; 0 is a size.
     pub fn per_layer(&self, name: &str) -> Result<Option<Vec<usize>>, GraphError> {
         let all = self.size("block_count")?;
-        let Some(list) = self.gguf.opt_per_layer_u32(&self.key(name), all)? else { return Ok(None) };
+        let Some(list) = self.gguf.opt_per_layer_u32(&self.key(name), all)? else {
+            return Ok(None);
+        };
         if let Some(&v) = list.iter().find(|&&v| v > LARGEST) {
             return Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there")));
         }
@@ -134,7 +161,9 @@ impl<'a> Hparams<'a> {
     pub fn need_at(&self, name: &str, layer: usize) -> Result<usize, GraphError> {
         match self.size_at(name, layer)? {
             Some(n) => Ok(n),
-            None if self.gguf.contains(&self.key(name)) => Err(self.bad(name, 0, "it must be above zero")),
+            None if self.gguf.contains(&self.key(name)) => {
+                Err(self.bad(name, 0, "it must be above zero"))
+            }
             // The error of a missing key.
             None => self.size(name),
         }
@@ -143,7 +172,9 @@ impl<'a> Hparams<'a> {
     /// A size, if it is there; 0 is one.
     pub fn number(&self, name: &str) -> Result<Option<usize>, GraphError> {
         match self.gguf.opt_u32(&self.key(name))? {
-            Some(v) if v > LARGEST => Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there"))),
+            Some(v) if v > LARGEST => {
+                Err(self.bad(name, v, &format!("no model is larger than {LARGEST} there")))
+            }
             v => Ok(v.map(|v| v as usize)),
         }
     }
@@ -190,8 +221,8 @@ impl<'a> Hparams<'a> {
         GraphError::Value { key: self.key(name), value: value.to_string(), why: why.into() }
     }
 
-    /// The rotation that the keys describe, of heads of so many elements; `factors` are the divisors of its
-    /// frequencies. And how layers of a base of their own turn: not stretched.
+    /// The rotation that the keys describe, of heads of so many elements; `factors` are the
+    /// divisors of its frequencies. And how layers of a base of their own turn: not stretched.
     pub fn ropes(
         &self,
         facts: &Facts,
@@ -201,14 +232,17 @@ impl<'a> Hparams<'a> {
     ) -> Result<(Rope, Rope), GraphError> {
         // 10000 is the format's documented default.
         let mut base = self.rope_base("rope.freq_base")?.unwrap_or(10000.0);
-        if let Some(alpha) = self.real("rope.scaling.alpha")?.filter(|a| facts.rope_alpha && *a > 0.0 && head > 2) {
+        if let Some(alpha) =
+            self.real("rope.scaling.alpha")?.filter(|a| facts.rope_alpha && *a > 0.0 && head > 2)
+        {
             base *= alpha.powf(head as f32 / (head - 2) as f32);
         }
         let (scaling, magnitude, sharpened) = self.stretching(facts)?;
         let (dims, sections) = (self.rope_dims(head)?, self.sections(facts)?);
         let pairing = if sections.is_some() { Pairing::Halves } else { pairing };
         let full = Rope { dims, pairing, base, scaling, magnitude, sections, factors, long: None };
-        let local = Rope { scaling: RopeScaling::None, magnitude: magnitude / sharpened, ..full.clone() };
+        let local =
+            Rope { scaling: RopeScaling::None, magnitude: magnitude / sharpened, ..full.clone() };
         Ok((full, local))
     }
 
@@ -226,13 +260,16 @@ impl<'a> Hparams<'a> {
             *size = n.min(LARGEST) as usize;
         }
         let [time, height, ..] = sizes;
-        Ok((facts.sections != SectionsKey::IfTwo || time > 0 && height > 0).then_some(Sections { sizes, interleaved }))
+        Ok((facts.sections != SectionsKey::IfTwo || time > 0 && height > 0)
+            .then_some(Sections { sizes, interleaved }))
     }
 
     /// The base of a rotation, if it is there.
     pub fn rope_base(&self, name: &str) -> Result<Option<f32>, GraphError> {
         match self.gguf.opt_f32(&self.key(name))? {
-            Some(base) if !(base.is_finite() && base > 1.0) => Err(self.bad(name, base, "it must be above one")),
+            Some(base) if !(base.is_finite() && base > 1.0) => {
+                Err(self.bad(name, base, "it must be above one"))
+            }
             base => Ok(base),
         }
     }
@@ -269,7 +306,8 @@ impl<'a> Hparams<'a> {
         Ok(factor.filter(|f| *f > 0.0).unwrap_or(1.0))
     }
 
-    /// How rotations are stretched; the factor on what turns; what part of it stands for the stretching.
+    /// How rotations are stretched; the factor on what turns; what part of it stands for the
+    /// stretching.
     fn stretching(&self, facts: &Facts) -> Result<(RopeScaling, f32, f32), GraphError> {
         let number = |name: &str, default: f32| match self.factor(name)? {
             Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
@@ -281,26 +319,48 @@ impl<'a> Hparams<'a> {
             // Factors of single frequencies are tensors.
             "none" | "linear" | "longrope" => false,
             other => {
-                return Err(self.bad("rope.scaling.type", other, "kjit knows none, linear, yarn and longrope"));
+                return Err(self.bad(
+                    "rope.scaling.type",
+                    other,
+                    "kjit knows none, linear, yarn and longrope",
+                ));
             }
         };
         let (factor, own) = (self.rope_factor()?, number("rope.scaling.attn_factor", 1.0)?);
         // grok's files say by a number whether it is YaRN.
-        let yarn = match self.real("rope.scaling.yarn_ext_factor")?.filter(|n| facts.yarn_keys && *n >= 0.0) {
+        let yarn = match self
+            .real("rope.scaling.yarn_ext_factor")?
+            .filter(|n| facts.yarn_keys && *n >= 0.0)
+        {
             None => yarn,
             Some(0.0) => false,
             Some(1.0) => true,
-            Some(part) => return Err(self.bad("rope.scaling.yarn_ext_factor", part, "kjit knows 0 and 1")),
+            Some(part) => {
+                return Err(self.bad("rope.scaling.yarn_ext_factor", part, "kjit knows 0 and 1"));
+            }
         };
         if !yarn {
-            let own = if facts.yarn_keys { own * number("rope.scaling.yarn_attn_factor", 1.0)? } else { own };
+            let own = if facts.yarn_keys {
+                own * number("rope.scaling.yarn_attn_factor", 1.0)?
+            } else {
+                own
+            };
             let plain = kind == "none" || factor == 1.0;
-            return Ok((if plain { RopeScaling::None } else { RopeScaling::Linear(factor) }, own, 1.0));
+            return Ok((
+                if plain { RopeScaling::None } else { RopeScaling::Linear(factor) },
+                own,
+                1.0,
+            ));
         }
         let scaling = RopeScaling::Yarn {
             factor,
-            original_context: self.opt_size("rope.scaling.original_context_length")?.unwrap_or(self.context),
-            beta_fast: number("rope.scaling.yarn_beta_fast", if facts.yarn_keys { 8.0 } else { 32.0 })?,
+            original_context: self
+                .opt_size("rope.scaling.original_context_length")?
+                .unwrap_or(self.context),
+            beta_fast: number(
+                "rope.scaling.yarn_beta_fast",
+                if facts.yarn_keys { 8.0 } else { 32.0 },
+            )?,
             beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
         };
         // Scores grow by 1 + 0.1 · ln(factor), or in part elsewhere, as a multiplier says.
@@ -313,7 +373,8 @@ impl<'a> Hparams<'a> {
         Ok((scaling, own * sharpened, 1.0 + 0.1 * factor.ln()))
     }
 
-    /// What part of YaRN's sharpening is done to scores, not to rotations; 0 where the file has none.
+    /// What part of YaRN's sharpening is done to scores, not to rotations; 0 where the file has
+    /// none.
     pub fn log_multiplier(&self, facts: &Facts) -> Result<f32, GraphError> {
         let number = || Ok(self.factor("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0));
         match facts.log_multiplier {

@@ -15,13 +15,21 @@ pub fn mamba1(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Valu
 }
 
 /// Attention and Mamba-2 of the same input, added (Falcon-H1, arXiv 2507.22448).
-pub fn side_by_side(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+pub fn side_by_side(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     let (heads, state) = (attention::heads(l, b, x)?, mamba::mamba2(l, b, x)?);
     Ok(b.add(l.name("mixed"), heads, state))
 }
 
 /// A short convolution between two gates where the layer has no heads (LFM2, Liquid AI 2025).
-pub fn short_conv(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
+pub fn short_conv(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+) -> Result<ValueId, GraphError> {
     if l.kv_heads() > 0 {
         return attention::heads(l, b, x);
     }

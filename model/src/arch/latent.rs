@@ -1,5 +1,5 @@
-//! Latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are projections of one
-//! short row per token.
+//! Latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are projections
+//! of one short row per token.
 
 use super::attention::{attend, output};
 use super::facts::LogMultiplier;
@@ -35,7 +35,11 @@ impl Sizes {
             None => h.opt_size("attention.value_length")?.unwrap_or(h.width / l.heads().max(1)),
         };
         if rope >= key || l.heads() == 0 {
-            return Err(h.bad("rope.dimension_count", rope, &format!("it must be less than a key's {key} elements")));
+            return Err(h.bad(
+                "rope.dimension_count",
+                rope,
+                &format!("it must be less than a key's {key} elements"),
+            ));
         }
         Ok(Sizes { rank: h.size("attention.kv_lora_rank")?, rope, nope: key - rope, value })
     }
@@ -46,20 +50,22 @@ pub fn either(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Valu
     if l.has(b, "attn_kv_b") { expanded(l, b, x) } else { absorbed(l, b, x) }
 }
 
-/// Heads read the latent itself: their projections of keys and of values are taken over to queries and
-/// results (DeepSeek-V2, section 2.1.2), so that one row per token is all that is kept.
+/// Heads read the latent itself: their projections of keys and of values are taken over to queries
+/// and results (DeepSeek-V2, section 2.1.2), so that one row per token is all that is kept.
 pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let s = Sizes::read(l)?;
     let heads = l.heads();
     let (q_nope, q_rope, low) = queries(l, b, x, &s)?;
     let (latent, k_rope) = compressed(l, b, x, &s)?;
-    let only = low.filter(|_| l.has(b, "indexer.proj")).map(|low| indexed(l, b, x, low)).transpose()?;
+    let only =
+        low.filter(|_| l.has(b, "indexer.proj")).map(|low| indexed(l, b, x, low)).transpose()?;
     let k_b = b.experts(&l.weight_name("attn_k_b"), heads, s.rank, s.nope)?;
     let q = b.head_matmul(l.name("attn_q_absorbed"), q_nope, k_b);
     let q = b.concat(l.name("attn_q_all"), q, q_rope, heads, s.rope);
     let q = super::attention::tempered(l, b, q)?;
     let row = b.concat(l.name("attn_latent"), latent, k_rope, 1, s.rope);
-    let state = b.state(format!("blk.{}", l.index), StateKind::Latent { rank: s.rank, rope: s.rope });
+    let state =
+        b.state(format!("blk.{}", l.index), StateKind::Latent { rank: s.rank, rope: s.rope });
     b.latent_write(row, state);
     let scale = scale(l, b, &s)?;
     let mixed = attend(l, b, q, state, |a| (a.scale, a.only) = (scale, only))?;
@@ -88,8 +94,8 @@ pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     output(l, b, x, mixed, heads * s.value)
 }
 
-/// Queries: what does not turn, and what has turned; and the short row that they are made from, where there
-/// is one.
+/// Queries: what does not turn, and what has turned; and the short row that they are made from,
+/// where there is one.
 fn queries(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -115,16 +121,24 @@ fn queries(
     Ok((nope, turns, short))
 }
 
-/// The positions that a layer's own small heads choose for it. Their keys and queries turn by halves, at
-/// their start.
-fn indexed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, low: ValueId) -> Result<ValueId, GraphError> {
+/// The positions that a layer's own small heads choose for it. Their keys and queries turn by
+/// halves, at their start.
+fn indexed(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    low: ValueId,
+) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
     let heads = h.size("attention.indexer.head_count")?;
     let size = h.size("attention.indexer.key_length")?;
     let (top, rank) = (h.size("attention.indexer.top_k")?, h.size("attention.q_lora_rank")?);
-    let rope = l.rope().map(|rope| Rope { pairing: Pairing::Halves, ..b.graph().rope(rope).clone() });
+    let rope =
+        l.rope().map(|rope| Rope { pairing: Pairing::Halves, ..b.graph().rope(rope).clone() });
     let rope = rope.map(|rope| b.rope_table(rope));
-    let turned = |b: &mut Builder<'_>, name: &str, x, heads| rope.map_or(x, |r| b.rope(l.name(name), x, heads, r));
+    let turned = |b: &mut Builder<'_>, name: &str, x, heads| {
+        rope.map_or(x, |r| b.rope(l.name(name), x, heads, r))
+    };
     let q = l.project(b, "indexer.attn_q_b", low, heads * size, rank)?;
     let q = turned(b, "indexer.q_rope", q, heads);
     let k = l.project(b, "indexer.attn_k", x, size, width)?;
@@ -137,7 +151,12 @@ fn indexed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, low: ValueId) -> 
 }
 
 /// The latent, normed, and the key that turns, turned.
-fn compressed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, s: &Sizes) -> Result<(ValueId, ValueId), GraphError> {
+fn compressed(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    s: &Sizes,
+) -> Result<(ValueId, ValueId), GraphError> {
     let both = l.project(b, "attn_kv_a_mqa", x, s.rank + s.rope, l.h().width)?;
     let latent = b.slice(l.name("attn_kv_a"), both, 1, 0, s.rank);
     let latent = l.norm_of(b, "attn_kv_a_norm", latent, NormKind::Rms, s.rank)?;
@@ -146,12 +165,14 @@ fn compressed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, s: &Sizes) -> 
     Ok((latent, turns))
 }
 
-/// `m² / √key`, where stretched rotations sharpen scores by `m²`: what rotations do not grow by, and what they
-/// do (without YaRN, what they would).
+/// `m² / √key`, where stretched rotations sharpen scores by `m²`: what rotations do not grow by,
+/// and what they do (without YaRN, what they would).
 fn scale(l: &Layer<'_, '_>, b: &Builder<'_>, s: &Sizes) -> Result<f32, GraphError> {
     let (h, facts) = (l.h(), &l.m.facts);
     let key = ((s.nope + s.rope) as f32).sqrt();
-    let Some(rope) = l.m.rope.filter(|_| facts.log_multiplier != LogMultiplier::Unread) else { return Ok(1.0 / key) };
+    let Some(rope) = l.m.rope.filter(|_| facts.log_multiplier != LogMultiplier::Unread) else {
+        return Ok(1.0 / key);
+    };
     let rope = b.graph().rope(rope);
     let grown = match rope.scaling {
         RopeScaling::Linear(factor) => 1.0 + 0.1 * factor.ln(),

@@ -1,11 +1,13 @@
-//! A model while its graph is put together: what its file and its architecture's facts say, and the steps
-//! that all layers share.
+//! A model while its graph is put together: what its file and its architecture's facts say, and the
+//! steps that all layers share.
 
 use super::facts::{Facts, LocalRope, RopeOn, Scale, Width, Windows};
 use super::hparams::{Hparams, table_name};
 use crate::gguf::Gguf;
 use crate::graph::op::{Mask, NormKind};
-use crate::graph::{Builder, GraphError, Pairing, Part, Rope, RopeId, RopeScaling, ValueId, WeightId};
+use crate::graph::{
+    Builder, GraphError, Pairing, Part, Rope, RopeId, RopeScaling, ValueId, WeightId,
+};
 
 /// Divisors of a rotation's frequencies.
 pub const ROPE_FREQS: &str = "rope_freqs";
@@ -43,7 +45,8 @@ impl<'a> Model<'a> {
         let h = Hparams::read(gguf, facts)?;
         const CAUSAL: &str = "attention.causal";
         if let Some(causal) = h.flag(CAUSAL)?.filter(|causal| *causal == facts.encoder) {
-            let why = "kjit knows this architecture the other way: tokens that see later ones, or that do not";
+            let why = "kjit knows this architecture the other way: tokens that see later ones, or \
+                that do not";
             return Err(h.bad(CAUSAL, causal, why));
         }
         let mut b = Builder::new(gguf, h.arch, h.context);
@@ -54,7 +57,9 @@ impl<'a> Model<'a> {
             RopeOn::All => vec![true; h.layers],
             RopeOn::WindowedIfAny if !any => vec![true; h.layers],
             RopeOn::Windowed | RopeOn::WindowedIfAny => windowed.clone(),
-            RopeOn::AllButFirst(n) if any && h.layers != n => (0..h.layers).map(|i| i % n != 0).collect(),
+            RopeOn::AllButFirst(n) if any && h.layers != n => {
+                (0..h.layers).map(|i| i % n != 0).collect()
+            }
             RopeOn::AllButFirst(_) => vec![true; h.layers],
             RopeOn::AllBut(n) => (0..h.layers).map(|i| (i + 1) % n != 0).collect(),
             RopeOn::Key(key) => {
@@ -92,7 +97,8 @@ impl<'a> Model<'a> {
         Ok(Some(self.h.real(key)?.unwrap_or(default)).filter(|cap| *cap != 0.0))
     }
 
-    /// A norm over the whole width that belongs to no layer; its bias is added where the file has one.
+    /// A norm over the whole width that belongs to no layer; its bias is added where the file has
+    /// one.
     pub fn norm(&self, b: &mut Builder<'_>, name: &str, x: ValueId) -> Result<ValueId, GraphError> {
         let (kind, eps) = (self.facts.norm, self.h.eps);
         match self.facts.plain_norms {
@@ -154,7 +160,9 @@ impl Layer<'_, '_> {
     pub fn window(&self) -> (Option<usize>, Mask) {
         match (self.m.facts.windows, self.is_windowed()) {
             (_, false) if self.m.facts.encoder => (None, Mask::All),
-            (_, true) if self.m.facts.encoder => (None, self.m.window.map_or(Mask::All, Mask::Around)),
+            (_, true) if self.m.facts.encoder => {
+                (None, self.m.window.map_or(Mask::All, Mask::Around))
+            }
             (_, false) => (None, Mask::Causal),
             (Windows::Chunks(n, _), true) => (None, Mask::Chunk(n)),
             (_, true) => (self.m.window, Mask::Causal),
@@ -177,8 +185,15 @@ impl Layer<'_, '_> {
         }
     }
 
-    /// What is added behind some rows of a projection: a part of its tensor's, or a tensor of that part alone.
-    fn bias(&self, b: &mut Builder<'_>, tensor: &str, part: &str, rows: Part) -> Result<Option<WeightId>, GraphError> {
+    /// What is added behind some rows of a projection: a part of its tensor's, or a tensor of that
+    /// part alone.
+    fn bias(
+        &self,
+        b: &mut Builder<'_>,
+        tensor: &str,
+        part: &str,
+        rows: Part,
+    ) -> Result<Option<WeightId>, GraphError> {
         let [whole, own] = [tensor, part].map(|n| self.name(&format!("{n}.bias")));
         let unused = |name: &str| self.m.facts.unused.iter().any(|part| name.contains(part));
         match (b.has(&whole), b.has(&own)) {
@@ -248,8 +263,8 @@ impl Layer<'_, '_> {
     }
 }
 
-/// A norm with the factors of a tensor, as long as a group or as the row; without where the file has none for
-/// the whole norm.
+/// A norm with the factors of a tensor, as long as a group or as the row; without where the file
+/// has none for the whole norm.
 fn norm(
     b: &mut Builder<'_>,
     tensor: &str,
@@ -260,7 +275,9 @@ fn norm(
 ) -> Result<ValueId, GraphError> {
     // Some files have a norm's factors without `.weight`.
     let bare = b.has(tensor);
-    let name_of = |part: &str| if bare && part == "weight" { tensor.to_string() } else { format!("{tensor}.{part}") };
+    let name_of = |part: &str| {
+        if bare && part == "weight" { tensor.to_string() } else { format!("{tensor}.{part}") }
+    };
     let width = b.graph().value(x).width;
     let mut find = |part: &str| -> Result<Option<WeightId>, GraphError> {
         let name = name_of(part);
@@ -286,7 +303,11 @@ fn norm(
 }
 
 /// The rotations: of layers that see everything, of those with a window.
-fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<RopeId>, Option<RopeId>), GraphError> {
+fn ropes(
+    b: &mut Builder<'_>,
+    h: &Hparams<'_>,
+    facts: &Facts,
+) -> Result<(Option<RopeId>, Option<RopeId>), GraphError> {
     let Some(pairing) = facts.rope else { return Ok((None, None)) };
     // No GGUF file has this key: folders of safetensors do, whose rows were not reordered.
     let pairing = match h.gguf().opt_str(&h.key("rope.pairing"))? {
@@ -296,8 +317,8 @@ fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<
     };
     let head = h.rope_head()?;
     let half = h.rope_dims(head)? / 2;
-    // One set of divisors for all contexts, or two, of which longer contexts than the original take the
-    // second.
+    // One set of divisors for all contexts, or two, of which longer contexts than the original take
+    // the second.
     let factors = match b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)? {
         _ if facts.unused.contains(&ROPE_FREQS) => None,
         None => b.opt_vector("rope_factors_short.weight", half)?,
@@ -317,7 +338,8 @@ fn ropes(b: &mut Builder<'_>, h: &Hparams<'_>, facts: &Facts) -> Result<(Option<
             // llama.cpp heeds the type `none` in the other layers alone.
             let none = h.gguf().opt_str(&h.key("rope.scaling.type"))? == Some("none");
             let factor = h.rope_factor()?;
-            let scaling = if none && factor != 1.0 { RopeScaling::Linear(factor) } else { full.scaling };
+            let scaling =
+                if none && factor != 1.0 { RopeScaling::Linear(factor) } else { full.scaling };
             Rope { base: own_base.unwrap_or(full.base), scaling, ..full.clone() }
         }
         LocalRope::Plain => Rope { scaling: RopeScaling::None, magnitude: 1.0, ..full.clone() },
@@ -341,8 +363,13 @@ fn windows(h: &Hparams<'_>, facts: &Facts) -> Result<(Option<usize>, Vec<bool>),
     let (period, first) = match facts.windows {
         Windows::None => return none,
         Windows::IfLayers(layers, _) if h.layers != layers => return none,
-        Windows::IfKey(_) | Windows::AllButFirst(_) if h.number(KEY)?.unwrap_or(0) == 0 => return none,
-        Windows::AllBut(n) | Windows::IfKey(n) | Windows::IfLayers(_, n) | Windows::Chunks(_, n) => (n, false),
+        Windows::IfKey(_) | Windows::AllButFirst(_) if h.number(KEY)?.unwrap_or(0) == 0 => {
+            return none;
+        }
+        Windows::AllBut(n)
+        | Windows::IfKey(n)
+        | Windows::IfLayers(_, n)
+        | Windows::Chunks(_, n) => (n, false),
         Windows::AllButFirst(n) => (n, true),
     };
     let window = match (facts.windows, facts.width) {
@@ -368,7 +395,11 @@ fn windows(h: &Hparams<'_>, facts: &Facts) -> Result<(Option<usize>, Vec<bool>),
 /// A list with an entry for each layer of the forward pass.
 fn checked_list(h: &Hparams<'_>, key: &str, mut list: Vec<bool>) -> Result<Vec<bool>, GraphError> {
     if list.len() < h.layers {
-        return Err(h.bad(key, format!("a list of {}", list.len()), &format!("there are {} layers", h.layers)));
+        return Err(h.bad(
+            key,
+            format!("a list of {}", list.len()),
+            &format!("there are {} layers", h.layers),
+        ));
     }
     list.truncate(h.layers);
     Ok(list)

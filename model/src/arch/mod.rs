@@ -1,7 +1,7 @@
 //! The architectures: from a file's metadata to a [`Graph`].
 //!
-//! Most are a row of `table.rs`: in what they differ from llama. What a row cannot say is a function that
-//! builds layers from the same parts (a file here, a line in `BUILT`).
+//! Most are a row of `table.rs`: in what they differ from llama. What a row cannot say is a
+//! function that builds layers from the same parts (a file here, a line in `BUILT`).
 
 mod attention;
 mod decoder;
@@ -42,14 +42,16 @@ const BUILT: &[(&str, Build)] = &[
 /// What the file's model computes.
 ///
 /// # Errors
-/// An architecture that is not known, named with those that are; metadata or a tensor that is missing, of
-/// another type or shape, or out of its range; a tensor that nothing uses.
+/// An architecture that is not known, named with those that are; metadata or a tensor that is
+/// missing, of another type or shape, or out of its range; a tensor that nothing uses.
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     let row = table::TABLE.iter().find(|facts| facts.arch == arch);
     let built = BUILT.iter().find(|(name, _)| *name == arch);
     match (row, built) {
-        (None, None) => Err(GraphError::UnknownArch { arch: arch.to_string(), known: known().join(", ") }),
+        (None, None) => {
+            Err(GraphError::UnknownArch { arch: arch.to_string(), known: known().join(", ") })
+        }
         _ if gguf.tensors().is_empty() => Err(GraphError::NoTensors),
         (Some(facts), _) => decoder::build(gguf, facts),
         (None, Some((_, build))) => build(gguf),

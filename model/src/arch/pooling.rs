@@ -21,12 +21,12 @@ pub fn pooling(gguf: &Gguf) -> Result<Option<Pooling>, GraphError> {
     }
 }
 
-/// What the file's model computes up to its last norm, its rows made one vector: as `wanted`, else as the
-/// file asks.
+/// What the file's model computes up to its last norm, its rows made one vector: as `wanted`, else
+/// as the file asks.
 ///
 /// # Errors
-/// As [`super::build`]; a model that scores tokens and whose file does not say how to pool, where nothing is
-/// wanted either.
+/// As [`super::build`]; a model that scores tokens and whose file does not say how to pool, where
+/// nothing is wanted either.
 pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, GraphError> {
     let mut graph = super::build(gguf)?;
     if graph.pooling.is_none() {
@@ -44,8 +44,8 @@ pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, Graph
     }
 }
 
-/// The rows that the scores are made from: what the last product reads, before what is done to scores one by
-/// one.
+/// The rows that the scores are made from: what the last product reads, before what is done to
+/// scores one by one.
 fn before_head(graph: &Graph) -> ValueId {
     let mut at = graph.logits;
     while let Some(op) = graph.ops.iter().find(|op| op.writes().contains(&at)) {

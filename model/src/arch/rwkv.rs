@@ -1,5 +1,5 @@
-//! RWKV (Peng et al. 2024, arXiv 2404.05892; 2025, arXiv 2503.14456): linear attention, mixed with the token
-//! before.
+//! RWKV (Peng et al. 2024, arXiv 2404.05892; 2025, arXiv 2503.14456): linear attention, mixed with
+//! the token before.
 
 use super::decoder::{finish, input};
 use super::facts::{Facts, LLAMA};
@@ -51,7 +51,12 @@ pub fn rwkv7(gguf: &Gguf) -> Result<Graph, GraphError> {
 }
 
 /// What mixes tokens, given the first layer's values, which it sets.
-type TimeMix = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId, &mut Option<ValueId>) -> Result<ValueId, GraphError>;
+type TimeMix = fn(
+    &Layer<'_, '_>,
+    &mut Builder<'_>,
+    ValueId,
+    &mut Option<ValueId>,
+) -> Result<ValueId, GraphError>;
 type ChannelMix = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
 fn build(gguf: &Gguf, time: TimeMix, channel: ChannelMix) -> Result<Graph, GraphError> {
@@ -87,11 +92,23 @@ fn heads(l: &Layer<'_, '_>) -> Result<(usize, usize), GraphError> {
 }
 
 /// Heads normed by themselves, with factors for each.
-fn head_norm(l: &Layer<'_, '_>, b: &mut Builder<'_>, y: ValueId, size: usize) -> Result<ValueId, GraphError> {
+fn head_norm(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    y: ValueId,
+    size: usize,
+) -> Result<ValueId, GraphError> {
     let width = l.h().width;
     let weight = b.vector(&l.weight_name("time_mix_ln"), width)?;
     let bias = b.vector(&l.name("time_mix_ln.bias"), width)?;
-    Ok(b.norm(l.name("time_mix_ln"), y, NormKind::Layer, size, (Some(weight), Some(bias)), HEAD_EPS))
+    Ok(b.norm(
+        l.name("time_mix_ln"),
+        y,
+        NormKind::Layer,
+        size,
+        (Some(weight), Some(bias)),
+        HEAD_EPS,
+    ))
 }
 
 /// A projection of less rank, `second(act(first x))`.
@@ -106,18 +123,32 @@ fn low(
     let name = l.weight_name(first);
     let rank = b.dims(&name).and_then(|d| d.get(1)).map_or(0, |&n| n as usize);
     let x = l.project(b, first, x, rank, width)?;
-    let x = if act == Activation::Identity { x } else { b.act(l.name(&format!("{first}_act")), x, act) };
+    let x = if act == Activation::Identity {
+        x
+    } else {
+        b.act(l.name(&format!("{first}_act")), x, act)
+    };
     l.project(b, second, x, width, rank)
 }
 
 /// A vector of the layer, added.
-fn plus(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tensor: &str) -> Result<ValueId, GraphError> {
+fn plus(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    tensor: &str,
+) -> Result<ValueId, GraphError> {
     let bias = b.vector(&l.weight_name(tensor), l.h().width)?;
     Ok(b.affine(l.name(&format!("{tensor}_plus")), x, 1.0, (None, Some(bias))))
 }
 
 /// A vector of the layer, multiplied.
-fn times(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId, tensor: &str) -> Result<ValueId, GraphError> {
+fn times(
+    l: &Layer<'_, '_>,
+    b: &mut Builder<'_>,
+    x: ValueId,
+    tensor: &str,
+) -> Result<ValueId, GraphError> {
     let weight = b.vector(&l.weight_name(tensor), l.h().width)?;
     Ok(b.affine(l.name(&format!("{tensor}_times")), x, 1.0, (Some(weight), None)))
 }
@@ -150,7 +181,8 @@ fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
         let way = b.glu(l.name(&format!("mix_{name}_way")), far, pair.back, Activation::Identity);
         Ok::<_, GraphError>(b.add(l.name(&format!("mix_{name}")), pair.x, way))
     };
-    let (w, k, v, r, g) = (part(0, "w")?, part(1, "k")?, part(2, "v")?, part(3, "r")?, part(4, "g")?);
+    let (w, k, v, r, g) =
+        (part(0, "w")?, part(1, "k")?, part(2, "v")?, part(3, "r")?, part(4, "g")?);
     let r = l.project(b, "time_mix_receptance", r, width, width)?;
     let k = l.project(b, "time_mix_key", k, width, width)?;
     let v = l.project(b, "time_mix_value", v, width, width)?;
@@ -189,13 +221,22 @@ fn time_mix7(
 ) -> Result<ValueId, GraphError> {
     let (width, (count, size)) = (l.h().width, heads(l)?);
     let pair = Pair::new(l, b, "time_mix", x);
-    let of = b.dims(&l.weight_name("time_mix_lerp_fused")).map_or(0, |d| d.iter().product::<u64>() as usize);
-    let mut part =
-        |i: usize, name: &str| pair.lerp(l, b, "time_mix_lerp_fused", Part { at: i * width, take: width, of }, name);
+    let of = b
+        .dims(&l.weight_name("time_mix_lerp_fused"))
+        .map_or(0, |d| d.iter().product::<u64>() as usize);
+    let mut part = |i: usize, name: &str| {
+        pair.lerp(l, b, "time_mix_lerp_fused", Part { at: i * width, take: width, of }, name)
+    };
     let (r, w, k) = (part(0, "mix_r")?, part(1, "mix_w")?, part(2, "mix_k")?);
     let (v, a) = (part(3, "mix_v")?, part(4, "mix_a")?);
     let gate = if l.has(b, "time_mix_g1") {
-        let x = pair.lerp(l, b, "time_mix_lerp_fused", Part { at: 5 * width, take: width, of }, "mix_g")?;
+        let x = pair.lerp(
+            l,
+            b,
+            "time_mix_lerp_fused",
+            Part { at: 5 * width, take: width, of },
+            "mix_g",
+        )?;
         Some(low(l, b, ("time_mix_g1", "time_mix_g2"), x, Activation::Sigmoid)?)
     } else {
         None

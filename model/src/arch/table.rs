@@ -1,4 +1,5 @@
-//! The architectures that facts describe: a row each. Where a row has no word on something, it is llama's.
+//! The architectures that facts describe: a row each. Where a row has no word on something, it is
+//! llama's.
 
 use super::decoder::OUTPUT_BIAS;
 use super::facts::*;
@@ -13,8 +14,8 @@ const GELU: Ffn = Ffn::Gated(GeluTanh);
 /// Windows on the layers that the file lists, else on none.
 const LISTED: Windows = Windows::IfKey(1);
 
-/// Norms with the mean taken off, an ungated unit with GELU, halves that turn: the shape of GPT-NeoX and its
-/// kin.
+/// Norms with the mean taken off, an ungated unit with GELU, halves that turn: the shape of
+/// GPT-NeoX and its kin.
 const NEOX: Facts = Facts { norm: NormKind::Layer, ffn: Ffn::Plain(GeluTanh), ..QWEN };
 
 /// The same without rotation.
@@ -34,7 +35,14 @@ const GEMMA3: Facts = Facts {
 };
 
 /// Norms behind each part and its residual; no rotation, no last norm.
-const BERT: Facts = Facts { norms: BEHIND, norm_sums: true, encoder: true, out_norm: "", unused: CLASSIFIER, ..GPT };
+const BERT: Facts = Facts {
+    norms: BEHIND,
+    norm_sums: true,
+    encoder: true,
+    out_norm: "",
+    unused: CLASSIFIER,
+    ..GPT
+};
 
 /// What scores pairs of texts, which nobody asks for here.
 const CLASSIFIER: &[&str] = &["cls."];
@@ -66,8 +74,8 @@ const LATENT: Facts = Facts {
     ..LLAMA
 };
 
-/// √(heads / width): the largest models of Gemma 2 and 3 alone scale queries by the width per head instead of
-/// the head's size.
+/// √(heads / width): the largest models of Gemma 2 and 3 alone scale queries by the width per head
+/// instead of the head's size.
 fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
     let heads = h.heads.first().copied().unwrap_or(1).max(1);
     1.0 / (if h.layers == layers { h.width / heads } else { h.head_dim } as f32).sqrt()
@@ -75,8 +83,9 @@ fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
 
 /// All of them, llama's kin first.
 pub const TABLE: &[Facts] = &[
-    // Touvron et al. 2023, arXiv 2302.13971; and what shares its files' layout: Llama 2 and 3, SmolLM2,
-    // Mistral, Mixtral. (Where a list of layers with a window is there: a folder of safetensors has one.)
+    // Touvron et al. 2023, arXiv 2302.13971; and what shares its files' layout: Llama 2 and 3,
+    // SmolLM2, Mistral, Mixtral. (Where a list of layers with a window is there: a folder of
+    // safetensors has one.)
     Facts { experts: Some(MIXTURE), windows: LISTED, ..LLAMA },
     Facts {
         arch: "mistral3",
@@ -92,7 +101,13 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "ernie4_5-moe", experts: Some(MIXTURE), unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "smollm3", rope_on: RopeOn::AllBut(4), ..LLAMA },
     Facts { arch: "arcee", ffn: Ffn::Plain(ReluSquared), ..LLAMA },
-    Facts { arch: "glm4", norms: AROUND, ffn: Ffn::Fused(Silu), sections: SectionsKey::IfTwo, ..LLAMA },
+    Facts {
+        arch: "glm4",
+        norms: AROUND,
+        ffn: Ffn::Fused(Silu),
+        sections: SectionsKey::IfTwo,
+        ..LLAMA
+    },
     Facts { arch: "chatglm", ffn: Ffn::Fused(Silu), ..LLAMA },
     Facts {
         arch: "baichuan",
@@ -113,9 +128,20 @@ pub const TABLE: &[Facts] = &[
         experts: Some(Experts { share_input: true, renormalise: false, ..SIGMOID }),
         ..LLAMA
     },
-    Facts { arch: "arctic", ffn_size: FfnSize::Width, rest: ffn::beside_experts, experts: Some(MIXTURE), ..LLAMA },
+    Facts {
+        arch: "arctic",
+        ffn_size: FfnSize::Width,
+        rest: ffn::beside_experts,
+        experts: Some(MIXTURE),
+        ..LLAMA
+    },
     // Granite: factors everywhere.
-    Facts { arch: "granite", rope_on: RopeOn::Unless("rope.scaling.finetuned"), experts: Some(MIXTURE), ..GRANITE },
+    Facts {
+        arch: "granite",
+        rope_on: RopeOn::Unless("rope.scaling.finetuned"),
+        experts: Some(MIXTURE),
+        ..GRANITE
+    },
     Facts { arch: "granitemoe", experts: Some(MIXTURE), ..GRANITE },
     Facts {
         arch: "granite_swa",
@@ -158,7 +184,13 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..QWEN
     },
-    Facts { arch: "grovemoe", qk_norm: QkNorm::Head, rest: ffn::with_shared_by_groups, experts: Some(MIXTURE), ..QWEN },
+    Facts {
+        arch: "grovemoe",
+        qk_norm: QkNorm::Head,
+        rest: ffn::with_shared_by_groups,
+        experts: Some(MIXTURE),
+        ..QWEN
+    },
     Facts { arch: "dots1", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
     Facts { arch: "bailingmoe2", qk_norm: QkNorm::Head, experts: Some(SIGMOID_UNNORMED), ..QWEN },
     Facts { arch: "openelm", qk_norm: QkNorm::Head, ..QWEN },
@@ -236,7 +268,8 @@ pub const TABLE: &[Facts] = &[
         experts: Some(SIGMOID),
         ..QWEN
     },
-    // OpenAI 2025, arXiv 2508.10925: sinks, windows on every other layer, the best experts' softmax.
+    // OpenAI 2025, arXiv 2508.10925: sinks, windows on every other layer, the best experts'
+    // softmax.
     Facts {
         arch: "gpt-oss",
         norms: PRE_POST,
@@ -251,8 +284,8 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "gemma", ..GEMMA },
-    // Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786. (Files store norm weights with the model's
-    // +1 already added.)
+    // Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786. (Files store norm weights with the
+    // model's +1 already added.)
     Facts {
         arch: "gemma2",
         norms: AROUND,
@@ -267,7 +300,11 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "gemma3", windows: Windows::IfKey(6), ..GEMMA3 },
     Facts {
         arch: "grok",
-        norms: Norms { after: Some("attn_output_norm"), ffn_after: Some("layer_output_norm"), ..PRE },
+        norms: Norms {
+            after: Some("attn_output_norm"),
+            ffn_after: Some("layer_output_norm"),
+            ..PRE
+        },
         embed_scale: Scale::Or("embedding_scale", |_| 78.383_67),
         scale: Scale::Or("attention.output_scale", |_| 0.088_388_346),
         logit_scale: Scale::Or("logit_scale", |_| 0.577_350_26),
@@ -288,11 +325,22 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..QWEN
     },
-    Facts { arch: "stablelm", norm: NormKind::Layer, parallel: Parallel::IfNoNorm, qk_norm: QkNorm::IfThere, ..QWEN },
+    Facts {
+        arch: "stablelm",
+        norm: NormKind::Layer,
+        parallel: Parallel::IfNoNorm,
+        qk_norm: QkNorm::IfThere,
+        ..QWEN
+    },
     Facts { arch: "command-r", qk_norm: QkNorm::IfThere, ..COHERE },
     Facts { arch: "cohere2", windows: Windows::AllBut(4), rope_on: RopeOn::Windowed, ..COHERE },
     Facts { arch: "phi2", norms: Norms { ffn: None, ..PRE }, parallel: Parallel::SameNorm, ..NEOX },
-    Facts { arch: "falcon", norms: Norms { ffn: None, ..PRE }, parallel: Parallel::SameNorm, ..NEOX },
+    Facts {
+        arch: "falcon",
+        norms: Norms { ffn: None, ..PRE },
+        parallel: Parallel::SameNorm,
+        ..NEOX
+    },
     Facts { arch: "gptneox", parallel: Parallel::IfKey, ..NEOX },
     Facts { arch: "starcoder2", ..NEOX },
     Facts { arch: "codeshell", ..NEOX },
@@ -302,7 +350,12 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "starcoder", ..GPT },
     // Slopes instead of rotation.
     Facts { arch: "bloom", alibi: Scale::Is(8.0), ..GPT },
-    Facts { arch: "mpt", qk_norm: QkNorm::WholeIfThere, alibi: Scale::Key("attention.max_alibi_bias"), ..GPT },
+    Facts {
+        arch: "mpt",
+        qk_norm: QkNorm::WholeIfThere,
+        alibi: Scale::Key("attention.max_alibi_bias"),
+        ..GPT
+    },
     Facts {
         arch: "jais",
         alibi: Scale::Key("attention.max_alibi_bias"),
@@ -310,7 +363,8 @@ pub const TABLE: &[Facts] = &[
         ffn: Ffn::Gated(Silu),
         ..GPT
     },
-    // (Of the biases that its files may have, llama.cpp adds those of queries, keys and values alone.)
+    // (Of the biases that its files may have, llama.cpp adds those of queries, keys and values
+    // alone.)
     Facts {
         arch: "refact",
         rope: None,
@@ -318,8 +372,8 @@ pub const TABLE: &[Facts] = &[
         unused: &["attn_output.bias", "ffn_gate.bias", "ffn_up.bias", "ffn_down.bias"],
         ..LLAMA
     },
-    // DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437: latent attention, experts in groups, dense layers
-    // first.
+    // DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437: latent attention, experts in groups, dense
+    // layers first.
     Facts { arch: "deepseek2", log_multiplier: LogMultiplier::Scores, ..LATENT },
     // DeepSeek-AI 2025: each layer reads the keys that small heads of its own choose.
     Facts { arch: "deepseek32", temper: Temper::None, ..LATENT },
@@ -363,7 +417,13 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..QWEN
     },
-    Facts { arch: "kimi-linear", rope: None, mix: delta::by_channel, experts: Some(SIGMOID), ..LLAMA },
+    Facts {
+        arch: "kimi-linear",
+        rope: None,
+        mix: delta::by_channel,
+        experts: Some(SIGMOID),
+        ..LLAMA
+    },
     // Encoders (Devlin et al. 2018, arXiv 1810.04805, and its kin): all tokens see each other.
     Facts { arch: "bert", ..BERT },
     Facts {
@@ -373,7 +433,12 @@ pub const TABLE: &[Facts] = &[
         unused: &["ffn_up.bias", "ffn_down.bias", "cls."],
         ..BERT
     },
-    Facts { arch: "nomic-bert-moe", rope: NEOX.rope, experts: Some(Experts { act: GeluTanh, ..UNNORMED }), ..BERT },
+    Facts {
+        arch: "nomic-bert-moe",
+        rope: NEOX.rope,
+        experts: Some(Experts { act: GeluTanh, ..UNNORMED }),
+        ..BERT
+    },
     Facts {
         arch: "jina-bert-v2",
         qk_norm: QkNorm::WholeIfThere,
@@ -395,7 +460,12 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "gemma-embedding", encoder: true, unused: &["output.weight"], ..GEMMA3 },
     // States that do not grow.
     Facts { arch: "jamba", rope: None, mix: hybrid::mamba1, experts: Some(UNNORMED), ..LLAMA },
-    Facts { arch: "falcon-h1", mix: hybrid::side_by_side, unused: &["attn_output.bias", ROPE_FREQS], ..QWEN },
+    Facts {
+        arch: "falcon-h1",
+        mix: hybrid::side_by_side,
+        unused: &["attn_output.bias", ROPE_FREQS],
+        ..QWEN
+    },
     Facts {
         arch: "lfm2",
         mix: hybrid::short_conv,

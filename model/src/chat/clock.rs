@@ -1,5 +1,5 @@
-//! `strftime_now`, which templates use to tell the model the date. UTC: the same prompt on every machine at
-//! one time.
+//! `strftime_now`, which templates use to tell the model the date. UTC: the same prompt on every
+//! machine at one time.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,19 +17,22 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const DAYS: [&str; 7] =
+    ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 pub fn strftime_now(format: &str) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     strftime(format, now)
 }
 
-/// Formats seconds since 1970 with the directives of C's `strftime`; others stay as they are written.
+/// Formats seconds since 1970 with the directives of C's `strftime`; others stay as they are
+/// written.
 fn strftime(format: &str, seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
     let (year, month, day) = civil(days);
-    let weekday = DAYS.get((days + 4) as usize % 7).copied().unwrap_or_default(); // 1970-01-01 was a Thursday
+    // 1970-01-01 was a Thursday
+    let weekday = DAYS.get((days + 4) as usize % 7).copied().unwrap_or_default();
     let month_name = MONTHS.get(month as usize - 1).copied().unwrap_or_default();
     let short = |name: &str| name.get(..3).unwrap_or_default().to_owned();
     let hour12 = if hour % 12 == 0 { 12 } else { hour % 12 };
@@ -97,7 +100,8 @@ fn strftime(format: &str, seconds: u64) -> String {
     out
 }
 
-/// Year and week of a day as ISO 8601 counts them: weeks from Monday, of the year that has their Thursday.
+/// Year and week of a day as ISO 8601 counts them: weeks from Monday, of the year that has their
+/// Thursday.
 fn iso_week(days: u64) -> (u64, u64) {
     let thursday = days + 3 - (days + 3) % 7;
     let (year, ..) = civil(thursday);

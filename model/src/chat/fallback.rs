@@ -1,6 +1,6 @@
-//! Templates for files that have none, by architecture and by the special tokens that the vocabulary has: a
-//! model that was trained on such turns has tokens for them. They are short ones of our own: a system prompt,
-//! and turns.
+//! Templates for files that have none, by architecture and by the special tokens that the
+//! vocabulary has: a model that was trained on such turns has tokens for them. They are short ones
+//! of our own: a system prompt, and turns.
 
 use crate::tokenizer::Tokenizer;
 
@@ -30,7 +30,8 @@ const ROWS: &[Row] = &[
         tokens: &["<start_of_turn>", "<end_of_turn>"],
         template: "{{ bos_token }}{% set ns = namespace(system='') %}{% for m in messages %}{% if m.role == 'system' %}{% set \
                    ns.system = m.content | trim + '\n\n' %}{% else %}{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else \
-                   m.role) + '\n' + (ns.system if m.role == 'user' else '') + m.content | trim + '<end_of_turn>\n' }}{% if m.role \
+                   m.role) + '\n' + (ns.system if m.role == 'user' else '') + m.content | trim + \
+                   '<end_of_turn>\n' }}{% if m.role \
                    == 'user' %}{% set ns.system = '' %}{% endif %}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ \
                    '<start_of_turn>model\n' }}{% endif %}",
     },
@@ -45,7 +46,8 @@ const ROWS: &[Row] = &[
             "<|SYSTEM_TOKEN|>",
         ],
         template: "{{ bos_token }}{% for m in messages %}{{ '<|START_OF_TURN_TOKEN|>' + ('<|CHATBOT_TOKEN|>' if m.role == \
-                   'assistant' else '<|SYSTEM_TOKEN|>' if m.role == 'system' else '<|USER_TOKEN|>') + m.content | trim + \
+                   'assistant' else '<|SYSTEM_TOKEN|>' if m.role == 'system' else \
+                   '<|USER_TOKEN|>') + m.content | trim + \
                    '<|END_OF_TURN_TOKEN|>' }}{% endfor %}{% if add_generation_prompt %}{{ \
                    '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }}{% endif %}",
     },
@@ -103,12 +105,22 @@ mod tests {
     #[test]
     fn every_format_writes_its_turns_in_order() {
         for row in ROWS {
-            let template = ChatTemplate::new(row.name, row.template, Some("<s>".into()), Some("</s>".into())).unwrap();
-            let talk = [("system", "Rules."), ("user", "One?"), ("assistant", "Two."), ("user", "Three?")];
-            let prompt = template.render(talk.map(|(role, text)| Message::new(role, text)), true).unwrap();
-            let places = talk.map(|(_, text)| prompt.find(text).unwrap_or_else(|| panic!("{}: {prompt:?}", row.name)));
+            let template =
+                ChatTemplate::new(row.name, row.template, Some("<s>".into()), Some("</s>".into()))
+                    .unwrap();
+            let talk =
+                [("system", "Rules."), ("user", "One?"), ("assistant", "Two."), ("user", "Three?")];
+            let prompt =
+                template.render(talk.map(|(role, text)| Message::new(role, text)), true).unwrap();
+            let places = talk.map(|(_, text)| {
+                prompt.find(text).unwrap_or_else(|| panic!("{}: {prompt:?}", row.name))
+            });
             assert!(places.is_sorted(), "{}: {prompt:?}", row.name);
-            assert!(row.tokens.iter().all(|token| prompt.contains(token)), "{}: {prompt:?}", row.name);
+            assert!(
+                row.tokens.iter().all(|token| prompt.contains(token)),
+                "{}: {prompt:?}",
+                row.name
+            );
             assert!(!prompt.contains('\t') && !prompt.contains("  "), "{}: {prompt:?}", row.name);
         }
     }

@@ -1,14 +1,15 @@
 //! Chat templates: conversations to prompts, by the Jinja template in the file.
 //!
-//! Templates are written for Hugging Face's `apply_chat_template`, and `jinja` gives them what they find
-//! there: `trim_blocks` and `lstrip_blocks`, Python's string and dictionary methods, Python's spelling of
-//! `True` and `None` in output, `tojson` as `json.dumps` writes, `raise_exception`, `strftime_now`,
-//! `bos_token` and `eos_token`. A template comes with a model from anywhere: it can read nothing but what it
-//! is given, and its nesting, its work ([`FUEL`]), its values ([`MAX_MEMORY`]) and its output
-//! ([`MAX_OUTPUT`]) are bounded, on any thread.
+//! Templates are written for Hugging Face's `apply_chat_template`, and `jinja` gives them what they
+//! find there: `trim_blocks` and `lstrip_blocks`, Python's string and dictionary methods, Python's
+//! spelling of `True` and `None` in output, `tojson` as `json.dumps` writes, `raise_exception`,
+//! `strftime_now`, `bos_token` and `eos_token`. A template comes with a model from anywhere: it can
+//! read nothing but what it is given, and its nesting, its work ([`FUEL`]), its values
+//! ([`MAX_MEMORY`]) and its output ([`MAX_OUTPUT`]) are bounded, on any thread.
 //!
-//! A file may have several templates, one of them for conversations with tools; a file without any gets one
-//! that its architecture and its special tokens call for ([`ChatTemplate::origin`] says so).
+//! A file may have several templates, one of them for conversations with tools; a file without any
+//! gets one that its architecture and its special tokens call for ([`ChatTemplate::origin`] says
+//! so).
 
 mod clock;
 mod fallback;
@@ -44,7 +45,8 @@ const MAX_SOURCE: u64 = 1 << 20;
 pub enum ChatError {
     /// The file has no chat template, and none is known for it.
     #[error(
-        "the model has no chat template ({TEMPLATE_KEY}), and none is known for its architecture and special tokens: use --raw to \
+        "the model has no chat template ({TEMPLATE_KEY}), and none is known for its architecture \
+         and special tokens: use --raw to \
          give it the prompt as it is, or --template FILE"
     )]
     NoTemplate,
@@ -78,7 +80,11 @@ pub enum ChatError {
         problem: String,
     },
     /// The template failed on this conversation.
-    #[error("{0}, line {line}: the chat template failed: {1}", shortened(template, 90), shortened(problem, 300))]
+    #[error(
+        "{0}, line {line}: the chat template failed: {1}",
+        shortened(template, 90),
+        shortened(problem, 300)
+    )]
     Render {
         /// The template's name: its metadata key.
         template: String,
@@ -101,8 +107,8 @@ pub enum ChatError {
         /// Which limit it was.
         problem: String,
     },
-    /// The template refused the conversation (`raise_exception`): roles that do not alternate, a system
-    /// prompt for a model that knows none.
+    /// The template refused the conversation (`raise_exception`): roles that do not alternate, a
+    /// system prompt for a model that knows none.
     #[error(
         "{0}: the model's chat template refuses this conversation: {1}",
         shortened(template, 90),
@@ -170,11 +176,12 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a file, with the one for tools if it has one; else the usual one for such models,
-    /// which [`ChatTemplate::origin`] then names.
+    /// The template of a file, with the one for tools if it has one; else the usual one for such
+    /// models, which [`ChatTemplate::origin`] then names.
     ///
     /// # Errors
-    /// [`ChatError::NoTemplate`] if it has none and none is known, and a template that cannot be read.
+    /// [`ChatError::NoTemplate`] if it has none and none is known, and a template that cannot be
+    /// read.
     pub fn from_gguf(file: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
         let Some(source) = file.opt_str(TEMPLATE_KEY)? else {
             let architecture = match file.value("general.architecture") {
@@ -198,7 +205,11 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`ChatError::NoSuchTemplate`], and a template that cannot be read.
-    pub fn named(file: &Gguf, tokenizer: &Tokenizer, name: &str) -> Result<ChatTemplate, ChatError> {
+    pub fn named(
+        file: &Gguf,
+        tokenizer: &Tokenizer,
+        name: &str,
+    ) -> Result<ChatTemplate, ChatError> {
         let key = format!("{TEMPLATE_KEY}.{name}");
         let Some(source) = file.opt_str(&key)? else {
             let known = ChatTemplate::names(file).join(", ");
@@ -218,7 +229,11 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// A template that cannot be read.
-    pub fn with_tokenizer(name: &str, source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
+    pub fn with_tokenizer(
+        name: &str,
+        source: &str,
+        tokenizer: &Tokenizer,
+    ) -> Result<ChatTemplate, ChatError> {
         let text = |id: Option<u32>| {
             let text = tokenizer.token_text(id?).ok()?;
             Some(String::from_utf8_lossy(text).into_owned())
@@ -235,20 +250,31 @@ impl ChatTemplate {
         let failed = |problem: String| ChatError::Unreadable { path: name.clone(), problem };
         let file = std::fs::File::open(path).map_err(|error| failed(error.to_string()))?;
         let mut source = String::new();
-        file.take(MAX_SOURCE + 1).read_to_string(&mut source).map_err(|error| failed(error.to_string()))?;
+        file.take(MAX_SOURCE + 1)
+            .read_to_string(&mut source)
+            .map_err(|error| failed(error.to_string()))?;
         if source.len() as u64 > MAX_SOURCE {
             return Err(failed("it is larger than 1 MiB".to_owned()));
         }
         // Editors write a mark in front that is no text.
-        ChatTemplate::with_tokenizer(&name, source.strip_prefix('\u{feff}').unwrap_or(&source), tokenizer)
+        ChatTemplate::with_tokenizer(
+            &name,
+            source.strip_prefix('\u{feff}').unwrap_or(&source),
+            tokenizer,
+        )
     }
 
-    /// A template from its source. The name is for errors; the tokens are what the template writes as
-    /// `bos_token` and `eos_token`.
+    /// A template from its source. The name is for errors; the tokens are what the template writes
+    /// as `bos_token` and `eos_token`.
     ///
     /// # Errors
     /// A template that cannot be read.
-    pub fn new(name: &str, source: &str, bos: Option<String>, eos: Option<String>) -> Result<ChatTemplate, ChatError> {
+    pub fn new(
+        name: &str,
+        source: &str,
+        bos: Option<String>,
+        eos: Option<String>,
+    ) -> Result<ChatTemplate, ChatError> {
         let template = read(name, source)?;
         Ok(ChatTemplate {
             template,
@@ -271,29 +297,36 @@ impl ChatTemplate {
         &self.origin
     }
 
-    /// What a user should be told before the template is used: that the file has none, and which is taken.
+    /// What a user should be told before the template is used: that the file has none, and which is
+    /// taken.
     pub fn note(&self) -> Option<String> {
         match self.origin {
             Origin::Given => None,
-            Origin::Fallback(name) => {
-                Some(format!("the model has no chat template; its special tokens are those of '{name}', which is used"))
-            }
+            Origin::Fallback(name) => Some(format!(
+                "the model has no chat template; its special tokens are those of '{name}', which \
+                 is used"
+            )),
         }
     }
 
-    /// The prompt of a conversation: messages as anything that serialises to a list of objects, [`Message`]
-    /// for one. `add_generation_prompt` ends it with the begin of the assistant's turn.
+    /// The prompt of a conversation: messages as anything that serialises to a list of objects,
+    /// [`Message`] for one. `add_generation_prompt` ends it with the begin of the assistant's turn.
     ///
     /// # Errors
     /// A template that fails on, or refuses, the conversation.
-    pub fn render<M: Serialize>(&self, messages: M, add_generation_prompt: bool) -> Result<String, ChatError> {
-        let json = serde_json::to_string(&messages).map_err(|error| ChatError::Messages(error.to_string()))?;
+    pub fn render<M: Serialize>(
+        &self,
+        messages: M,
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
+        let json = serde_json::to_string(&messages)
+            .map_err(|error| ChatError::Messages(error.to_string()))?;
         self.render_json(&json, None, add_generation_prompt)
     }
 
-    /// The same from JSON: an array of objects, in whatever shape the template knows (`tool_calls`, content
-    /// in parts), and tools if any, another array, for which the file's template for tools is taken if it has
-    /// one.
+    /// The same from JSON: an array of objects, in whatever shape the template knows (`tool_calls`,
+    /// content in parts), and tools if any, another array, for which the file's template for tools
+    /// is taken if it has one.
     ///
     /// # Errors
     /// Text that is no such JSON; a template that fails on, or refuses, the conversation.
@@ -306,7 +339,8 @@ impl ChatTemplate {
         self.render_with(messages, tools, None, add_generation_prompt)
     }
 
-    /// The same with further variables of the template's (`enable_thinking`, `documents`): a JSON object.
+    /// The same with further variables of the template's (`enable_thinking`, `documents`): a JSON
+    /// object.
     ///
     /// # Errors
     /// As [`ChatTemplate::render_json`]; [`ChatError::Variables`].
@@ -335,8 +369,8 @@ impl ChatTemplate {
         let more: Vec<(String, Data)> = match variables {
             None => vec![],
             Some(json) => {
-                let map: std::collections::BTreeMap<String, Data> =
-                    serde_json::from_str(json).map_err(|error| ChatError::Variables(error.to_string()))?;
+                let map: std::collections::BTreeMap<String, Data> = serde_json::from_str(json)
+                    .map_err(|error| ChatError::Variables(error.to_string()))?;
                 map.into_iter().collect()
             }
         };
@@ -365,7 +399,9 @@ impl ChatTemplate {
             match variables.iter_mut().find(|(name, _)| *name == key.as_str()) {
                 None => variables.push((key, value.clone())),
                 Some(_) if matches!(key.as_str(), "messages" | "tools") => {
-                    return Err(ChatError::Variables(format!("'{key}' is given by the conversation")));
+                    return Err(ChatError::Variables(format!(
+                        "'{key}' is given by the conversation"
+                    )));
                 }
                 Some((_, old)) => *old = value.clone(),
             }
@@ -391,12 +427,15 @@ fn failed(name: &str, fault: Fault, reading: bool) -> ChatError {
     match fault.kind {
         Kind::Raised(message) => ChatError::Refused { template, message: one_line(&message) },
         Kind::Limit(problem) => ChatError::Limit { template, line, problem: one_line(&problem) },
-        Kind::Wrong(problem) if reading => ChatError::Template { template, line, problem: one_line(&problem) },
+        Kind::Wrong(problem) if reading => {
+            ChatError::Template { template, line, problem: one_line(&problem) }
+        }
         Kind::Wrong(problem) => ChatError::Render { template, line, problem: one_line(&problem) },
     }
 }
 
-/// Words with one space between, without control characters, and not without end: they come out of a file.
+/// Words with one space between, without control characters, and not without end: they come out of
+/// a file.
 fn one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {

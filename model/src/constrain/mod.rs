@@ -1,8 +1,9 @@
-//! Answers that keep to a JSON schema, a regular expression or a grammar: [`Constraint`]s by the crate
-//! `llguidance`, which knows at every token which others may follow.
+//! Answers that keep to a JSON schema, a regular expression or a grammar: [`Constraint`]s by the
+//! crate `llguidance`, which knows at every token which others may follow.
 //!
-//! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is made for a
-//! request, in a few milliseconds, and asked for a mask at every token, which takes some tens of µs.
+//! [`Grammars`] is made once for a vocabulary; it takes some tenths of a second. A constraint is
+//! made for a request, in a few milliseconds, and asked for a mask at every token, which takes some
+//! tens of µs.
 
 mod reply;
 mod schema;
@@ -23,8 +24,9 @@ use std::sync::Arc;
 
 /// Bytes of a grammar or of an answer's schemas together, as the library gets them.
 const MOST_BYTES: usize = 512 << 10;
-/// Stack to make a constraint on, and more for each byte of it. A chain of rules, `aaa:aab` and a line break for each, takes
-/// 2 to 4 KiB a rule in a release build: 1,000 of them overflowed the 2 MiB of a usual thread. Only what is touched is memory.
+/// Stack to make a constraint on, and more for each byte of it. A chain of rules, `aaa:aab` and a
+/// line break for each, takes 2 to 4 KiB a rule in a release build: 1,000 of them overflowed the 2
+/// MiB of a usual thread. Only what is touched is memory.
 const STACK: usize = 8 << 20;
 const STACK_A_BYTE: usize = 2 << 10;
 
@@ -57,8 +59,8 @@ pub struct Grammars {
     ends: Vec<u32>,
 }
 
-/// The vocabulary as the library wants it. Tokens are never forced, so that a text is cut into tokens by the
-/// model alone.
+/// The vocabulary as the library wants it. Tokens are never forced, so that a text is cut into
+/// tokens by the model alone.
 struct Vocabulary(TokTrie);
 
 impl TokenizerEnv for Vocabulary {
@@ -150,7 +152,11 @@ impl Grammars {
         self.made("grammar", TopLevelGrammar::from_lark(grammar.to_owned()))
     }
 
-    fn made(&self, what: &'static str, grammar: TopLevelGrammar) -> Result<Box<Grammar>, GrammarError> {
+    fn made(
+        &self,
+        what: &'static str,
+        grammar: TopLevelGrammar,
+    ) -> Result<Box<Grammar>, GrammarError> {
         let wrong = |why: String| GrammarError::Grammar { what, why };
         let bytes = serde_json::to_vec(&grammar).map_err(|e| wrong(line(&e)))?.len();
         if bytes > MOST_BYTES {
@@ -161,28 +167,37 @@ impl Grammars {
         let matcher = std::thread::scope(|scope| {
             let make = || Matcher::new(self.factory.create_parser(grammar));
             let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(stack);
-            let made = thread.spawn_scoped(scope, make).map_err(|e| wrong(format!("no thread for it: {e}")))?;
+            let made = thread
+                .spawn_scoped(scope, make)
+                .map_err(|e| wrong(format!("no thread for it: {e}")))?;
             made.join().map_err(|_| wrong("the library failed with it".to_owned()))
         })?;
         match matcher.get_error() {
             Some(why) => Err(wrong(one_line(&why))),
             None => {
                 let unheld = vec![];
-                Ok(Box::new(Grammar { matcher, n_vocab: self.n_vocab, ends: self.ends.clone(), unheld }))
+                Ok(Box::new(Grammar {
+                    matcher,
+                    n_vocab: self.n_vocab,
+                    ends: self.ends.clone(),
+                    unheld,
+                }))
             }
         }
     }
 }
 
-/// A schema as a grammar, made on a stack of its own: 128 references whose words hold at once, each 128 deep, take
-/// some 50 MiB.
+/// A schema as a grammar, made on a stack of its own: 128 references whose words hold at once, each
+/// 128 deep, take some 50 MiB.
 fn translated(schema: &Value) -> Result<Translated, GrammarError> {
     const STACK: usize = 128 << 20;
     let wrong = |why: &str| GrammarError::Grammar { what: "JSON schema", why: one_line(why) };
     let made = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("schema".to_owned()).stack_size(STACK);
         let made = thread.spawn_scoped(scope, || schema::translate(schema));
-        made.map_err(|e| wrong(&format!("no thread for it: {e}")))?.join().map_err(|_| wrong("it cannot be read"))
+        made.map_err(|e| wrong(&format!("no thread for it: {e}")))?
+            .join()
+            .map_err(|_| wrong("it cannot be read"))
     })?;
     made.map_err(|why| wrong(&why))
 }
@@ -223,7 +238,12 @@ impl Grammar {
 
 impl Clone for Grammar {
     fn clone(&self) -> Grammar {
-        Grammar { matcher: self.matcher.deep_clone(), ends: self.ends.clone(), unheld: self.unheld.clone(), ..*self }
+        Grammar {
+            matcher: self.matcher.deep_clone(),
+            ends: self.ends.clone(),
+            unheld: self.unheld.clone(),
+            ..*self
+        }
     }
 }
 
@@ -232,7 +252,9 @@ impl Constraint for Grammar {
         let bits = self.matcher.compute_mask_or_eos().map_err(|e| line(&e))?;
         let mut mask = TokenMask::of_bits(self.n_vocab, bits.as_slice());
         // Where one end may come, every one may.
-        if self.ends.iter().any(|id| mask.allows(*id)) || self.matcher.is_accepting().unwrap_or(false) {
+        if self.ends.iter().any(|id| mask.allows(*id))
+            || self.matcher.is_accepting().unwrap_or(false)
+        {
             self.ends.iter().for_each(|id| mask.allow(*id));
         }
         Ok(mask)

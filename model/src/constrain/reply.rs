@@ -1,5 +1,5 @@
-//! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that the model
-//! knows, or either. [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
+//! The whole of an answer as a grammar: reasoning, then content, calls of tools in the form that
+//! the model knows, or either. [`ReplyParser`](crate::chat::ReplyParser) reads what comes of it.
 
 use super::{Grammar, GrammarError, Grammars, Translated, Unheld, translated};
 use crate::chat::Form;
@@ -50,8 +50,13 @@ impl Grammars {
     ///
     /// # Errors
     /// A schema is wrong, or has what is not supported.
-    pub fn reply(&self, tokenizer: &Tokenizer, reply: &Reply<'_>) -> Result<Box<Grammar>, GrammarError> {
-        let mut lark = Lark { tokenizer, rules: String::new(), schemas: vec![], unheld: vec![], wrong: None };
+    pub fn reply(
+        &self,
+        tokenizer: &Tokenizer,
+        reply: &Reply<'_>,
+    ) -> Result<Box<Grammar>, GrammarError> {
+        let mut lark =
+            Lark { tokenizer, rules: String::new(), schemas: vec![], unheld: vec![], wrong: None };
         lark.reply(reply);
         if let Some(wrong) = lark.wrong {
             return Err(wrong);
@@ -91,7 +96,8 @@ impl Lark<'_> {
         name.to_owned()
     }
 
-    /// A mark of the form: a control token by its id, because no text becomes it; any other is text.
+    /// A mark of the form: a control token by its id, because no text becomes it; any other is
+    /// text.
     fn mark(&self, text: &str) -> String {
         match self.control(text) {
             Some(id) => format!("<[{id}]>"),
@@ -108,7 +114,9 @@ impl Lark<'_> {
         match self.control(mark) {
             Some(id) => self.rule(name, &format!("{ANY} <[{id}]>")),
             // The first one ends it, and is part of it.
-            None => self.rule(&format!("{name}[lazy]"), &format!("{ANY} {}", quoted(mark))).replace("[lazy]", ""),
+            None => self
+                .rule(&format!("{name}[lazy]"), &format!("{ANY} {}", quoted(mark)))
+                .replace("[lazy]", ""),
         }
     }
 
@@ -131,8 +139,12 @@ impl Lark<'_> {
         match content {
             Content::Nothing | Content::Text => None,
             Content::Json(schema) => Some(self.json(schema)),
-            Content::Regex(expression) => Some(self.inner(GrammarWithLexer::from_regex(expression))),
-            Content::Lark(grammar) => Some(self.inner(GrammarWithLexer::from_lark((*grammar).to_owned()))),
+            Content::Regex(expression) => {
+                Some(self.inner(GrammarWithLexer::from_regex(expression)))
+            }
+            Content::Lark(grammar) => {
+                Some(self.inner(GrammarWithLexer::from_lark((*grammar).to_owned())))
+            }
         }
     }
 
@@ -153,8 +165,8 @@ impl Lark<'_> {
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
         for (i, (open, close)) in form.reasoning().iter().enumerate() {
-            // A word of its own in the vocabulary: the model knows it. Where the prompt has ended the
-            // reasoning, there is none.
+            // A word of its own in the vocabulary: the model knows it. Where the prompt has ended
+            // the reasoning, there is none.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
                 all.push(format!("{} {until} {GAP}", self.mark(open)));
@@ -186,12 +198,22 @@ impl Lark<'_> {
     }
 
     /// Text in which what begins as a call must be one.
-    fn free(&mut self, reply: &Reply<'_>, begin: &str, call: &str, between: &str, end: &str) -> String {
+    fn free(
+        &mut self,
+        reply: &Reply<'_>,
+        begin: &str,
+        call: &str,
+        between: &str,
+        end: &str,
+    ) -> String {
         let more = if reply.parallel { format!("({between} {call})*") } else { String::new() };
         if begin.is_empty() {
             // Llama 3: the whole answer is one. After its own word for it, too.
             let calls = self.rule("calls", &format!("{call} {more}"));
-            let told = self.control(reply.form.call().0).map(|id| format!(" | <[{id}]> {calls}")).unwrap_or_default();
+            let told = self
+                .control(reply.form.call().0)
+                .map(|id| format!(" | <[{id}]> {calls}"))
+                .unwrap_or_default();
             return format!("{calls}{told} | {NO_OBJECT}");
         }
         let (open, _) = reply.form.call();
@@ -200,7 +222,9 @@ impl Lark<'_> {
         let rest = begin.strip_prefix(&self.mark(open)).unwrap_or_default().to_owned();
         match (reply.parallel, reply.form) {
             // What comes behind is a call or text again.
-            (true, Form::Hermes) => self.rule("free", &format!("{until} {rest} {call} {end} free | {ANY}")),
+            (true, Form::Hermes) => {
+                self.rule("free", &format!("{until} {rest} {call} {end} free | {ANY}"))
+            }
             _ => format!("{until} {rest} {call} {more} {end} | {ANY}"),
         }
     }
@@ -215,7 +239,9 @@ impl Lark<'_> {
             let arguments = self.json(schema);
             each.push(match reply.form {
                 Form::Llama3 => format!("{} {arguments} \"}}\"", named("parameters", name)),
-                Form::Mistral if by_name => format!("{} {} {arguments}", quoted(name), self.mark("[ARGS]")),
+                Form::Mistral if by_name => {
+                    format!("{} {} {arguments}", quoted(name), self.mark("[ARGS]"))
+                }
                 _ => format!("{} {arguments} \"}}\"", named("arguments", name)),
             });
         }
@@ -233,7 +259,8 @@ impl Lark<'_> {
         }
     }
 
-    /// Messages in channels. The prompt ends with `<|start|>assistant`; what ends a call ends the answer.
+    /// Messages in channels. The prompt ends with `<|start|>assistant`; what ends a call ends the
+    /// answer.
     fn channels(&mut self, reply: &Reply<'_>) -> String {
         let [channel, message, end, start] =
             ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"].map(|text| self.mark(text));
@@ -241,7 +268,10 @@ impl Lark<'_> {
             Some(_) => format!("{NO_MARK} {end}"),
             None => self.rule("said[lazy]", &format!("{NO_MARK} {end}")).replace("[lazy]", ""),
         };
-        let before = self.rule("before", &format!("\"analysis\" {message} {body} {start} \"assistant\" {channel}"));
+        let before = self.rule(
+            "before",
+            &format!("\"analysis\" {message} {body} {start} \"assistant\" {channel}"),
+        );
         let mut ways = vec![];
         for (name, schema) in reply.tools {
             let (arguments, json) = (self.json(schema), self.mark("<|constrain|>"));
@@ -262,7 +292,10 @@ impl Lark<'_> {
             return format!("{channel} {before}? ({ways})");
         }
         // Before a call the model may say what it is about to do.
-        let told = self.rule("told", &format!("\"commentary\" {message} {body} {start} \"assistant\" {channel}"));
+        let told = self.rule(
+            "told",
+            &format!("\"commentary\" {message} {body} {start} \"assistant\" {channel}"),
+        );
         format!("{channel} {before}? {told}? ({ways})")
     }
 }

@@ -1,4 +1,5 @@
-//! `config.json` → what the model is: its type and sizes, and metadata under the keys that a GGUF file has.
+//! `config.json` → what the model is: its type and sizes, and metadata under the keys that a GGUF
+//! file has.
 
 use super::error::FolderError;
 use super::fail;
@@ -55,7 +56,8 @@ impl Kind {
 pub struct Config {
     /// The whole file.
     pub file: Object,
-    /// The part of it that is about the text model: of a multimodal model `text_config`, else all of it.
+    /// The part of it that is about the text model: of a multimodal model `text_config`, else all
+    /// of it.
     text: Object,
     /// Its type.
     pub kind: Kind,
@@ -129,16 +131,23 @@ impl Config {
             (None, Kind::Gemma3) => 256,
             (None, Kind::Qwen3) => 128,
             (None, _) if width / heads > MOST_HEADS => {
-                return Err(text.bad("hidden_size", format!("heads of more than {MOST_HEADS} elements are not read")));
+                return Err(text.bad(
+                    "hidden_size",
+                    format!("heads of more than {MOST_HEADS} elements are not read"),
+                ));
             }
             (None, _) if width.is_multiple_of(heads) => width / heads,
             (None, _) => {
-                return Err(text.bad("num_attention_heads", "it must divide hidden_size where there is no head_dim"));
+                return Err(text.bad(
+                    "num_attention_heads",
+                    "it must divide hidden_size where there is no head_dim",
+                ));
             }
         };
         let layers = size("num_hidden_layers", None, MOST_LAYERS)?;
         let tied = text.bool("tie_word_embeddings")?.or(file.bool("tie_word_embeddings")?);
-        let bias = |key: &str| Ok::<_, Error>(kind != Kind::Qwen2 && text.bool(key)?.unwrap_or(false));
+        let bias =
+            |key: &str| Ok::<_, Error>(kind != Kind::Qwen2 && text.bool(key)?.unwrap_or(false));
         let config = Config {
             kind,
             layers,
@@ -162,22 +171,32 @@ impl Config {
     /// What is computed in one way only, as the files of these types have it.
     fn check(&self) -> Result<(), Error> {
         let (text, gemma) = (&self.text, self.kind == Kind::Gemma3);
-        let key = if text.get("hidden_activation").is_some() { "hidden_activation" } else { "hidden_act" };
+        let key = if text.get("hidden_activation").is_some() {
+            "hidden_activation"
+        } else {
+            "hidden_act"
+        };
         let want = if gemma { "gelu_pytorch_tanh" } else { "silu" };
         if text.str(key)?.is_some_and(|act| act != want) {
             return Err(text.bad(key, format!("a {} model has {want}", self.kind.name())));
         }
         if text.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
-            return Err(text.bad("partial_rotary_factor", "all of a head turns in this type of model"));
+            return Err(
+                text.bad("partial_rotary_factor", "all of a head turns in this type of model")
+            );
         }
         if gemma {
             // The largest model alone scales queries by the width per head (arch/table.rs).
             let scalar = if self.layers == 62 { self.width / self.heads } else { self.head };
             if text.f64("query_pre_attn_scalar")?.unwrap_or(256.0) != f64::from(scalar) {
-                return Err(text.bad("query_pre_attn_scalar", format!("a model of this size has {scalar}")));
+                return Err(
+                    text.bad("query_pre_attn_scalar", format!("a model of this size has {scalar}"))
+                );
             }
             if text.bool("use_bidirectional_attention")?.unwrap_or(false) {
-                return Err(text.bad("use_bidirectional_attention", "an encoder does not run as a folder"));
+                return Err(
+                    text.bad("use_bidirectional_attention", "an encoder does not run as a folder")
+                );
             }
         }
         Ok(())
@@ -201,10 +220,14 @@ impl Config {
         ] {
             header.u32(&key(name), value);
         }
-        let context = text.u32("max_position_embeddings")?.or((self.kind == Kind::Gemma3).then_some(131_072));
+        let context =
+            text.u32("max_position_embeddings")?.or((self.kind == Kind::Gemma3).then_some(131_072));
         let context = text.require("max_position_embeddings", context)?;
         header.u32(&key("context_length"), context);
-        header.f32(&key("attention.layer_norm_rms_epsilon"), text.f64("rms_norm_eps")?.unwrap_or(1e-6));
+        header.f32(
+            &key("attention.layer_norm_rms_epsilon"),
+            text.f64("rms_norm_eps")?.unwrap_or(1e-6),
+        );
         for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
             if let Some(value) = text.f64(cap)?.filter(|_| self.kind == Kind::Gemma3) {
                 header.f32(&key(cap), value);
@@ -251,7 +274,10 @@ impl Config {
         let layers = 0..self.layers;
         Ok(Some(match self.kind {
             Kind::Gemma3 => {
-                let period = text.u32("sliding_window_pattern")?.or(text.u32("_sliding_window_pattern")?).unwrap_or(6);
+                let period = text
+                    .u32("sliding_window_pattern")?
+                    .or(text.u32("_sliding_window_pattern")?)
+                    .unwrap_or(6);
                 (window, layers.map(|i| (i + 1) % period.max(1) != 0).collect())
             }
             Kind::Qwen2 | Kind::Qwen3 => {

@@ -1,5 +1,5 @@
-//! What can be wrong with a folder as a model: one line each, naming the key or tensor. The file stands in
-//! [`gguf::Error`](crate::gguf::Error) before it.
+//! What can be wrong with a folder as a model: one line each, naming the key or tensor. The file
+//! stands in [`gguf::Error`](crate::gguf::Error) before it.
 
 use crate::gguf::Shown;
 
@@ -15,7 +15,8 @@ pub enum FolderError {
     },
     /// A folder without a model that is known.
     #[error(
-        "is a directory, not a model file: name the .gguf file in it, or a folder with config.json, *.safetensors and tokenizer.json"
+        "is a directory, not a model file: name the .gguf file in it, or a folder with \
+         config.json, *.safetensors and tokenizer.json"
     )]
     NoModel,
     /// The operating system refused.
@@ -57,7 +58,10 @@ pub enum FolderError {
         why: String,
     },
     /// An architecture that does not run as a folder.
-    #[error("model_type is {}: {known} run as folders; a GGUF file of this model may run", Shown(found))]
+    #[error(
+        "model_type is {}: {known} run as folders; a GGUF file of this model may run",
+        Shown(found)
+    )]
     ModelType {
         /// The type in the file.
         found: String,
@@ -66,7 +70,8 @@ pub enum FolderError {
     },
     /// Quantised weights.
     #[error(
-        "quantization_config says {}: a folder's weights are BF16, F16 or F32; use the model's original folder or a GGUF file",
+        "quantization_config says {}: a folder's weights are BF16, F16 or F32; use the model's \
+         original folder or a GGUF file",
         Shown(method)
     )]
     Quantized {
@@ -80,7 +85,10 @@ pub enum FolderError {
         why: String,
     },
     /// A tensor's bytes are not all in the file.
-    #[error("ends at byte {len}, inside tensor {} (bytes {at} to {end}): truncated, fetch it again", Shown(tensor))]
+    #[error(
+        "ends at byte {len}, inside tensor {} (bytes {at} to {end}): truncated, fetch it again",
+        Shown(tensor)
+    )]
     Truncated {
         /// The tensor.
         tensor: String,
@@ -93,7 +101,8 @@ pub enum FolderError {
     },
     /// A tensor's place does not fit its type and shape.
     #[error(
-        "tensor {} has {found} bytes, where its type and shape take {want}: damaged, fetch it again",
+        "tensor {} has {found} bytes, where its type and shape take {want}: damaged, fetch \
+         it again",
         Shown(tensor)
     )]
     Bytes {
@@ -124,7 +133,8 @@ pub enum FolderError {
     },
     /// A tensor that the model needs.
     #[error(
-        "tensor {} is in none of the folder's files: an incomplete download, or another model than config.json says",
+        "tensor {} is in none of the folder's files: an incomplete download, or another model \
+         than config.json says",
         Shown(tensor)
     )]
     MissingTensor {
@@ -138,12 +148,16 @@ pub enum FolderError {
         tensor: String,
     },
     /// A tensor that the index promises.
-    #[error("tensor {} is not in it, though model.safetensors.index.json says so: fetch it again", Shown(tensor))]
+    #[error(
+        "tensor {} is not in it, though model.safetensors.index.json says so: fetch it again",
+        Shown(tensor)
+    )]
     NotInShard {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that nothing reads: a variant that kjit does not know is not computed as if it were another.
+    /// A tensor that nothing reads: a variant that kjit does not know is not computed as if it were
+    /// another.
     #[error("tensor {} is none that a {model_type} model has by its config.json", Shown(tensor))]
     UnknownTensor {
         /// The tensor.
@@ -152,10 +166,16 @@ pub enum FolderError {
         model_type: &'static str,
     },
     /// Several files and nothing that says which are the model.
-    #[error("has several .safetensors files and no model.safetensors.index.json that says which are the model's")]
+    #[error(
+        "has several .safetensors files and no model.safetensors.index.json that says which are \
+         the model's"
+    )]
     Unclear,
     /// A tokenizer that cannot be translated.
-    #[error("{what} is {}, which kjit does not know: a GGUF file of this model may run", Shown(found))]
+    #[error(
+        "{what} is {}, which kjit does not know: a GGUF file of this model may run",
+        Shown(found)
+    )]
     Tokenizer {
         /// The part of the tokenizer.
         what: &'static str,
@@ -164,7 +184,8 @@ pub enum FolderError {
     },
     /// Nothing says when an answer is at its end.
     #[error(
-        "says nowhere which token ends an answer: eos_token in tokenizer_config.json, or eos_token_id in config.json or generation_config.json"
+        "says nowhere which token ends an answer: eos_token in tokenizer_config.json, or \
+         eos_token_id in config.json or generation_config.json"
     )]
     NoEnd,
     /// Tokens that do not fit the model.

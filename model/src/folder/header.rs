@@ -1,4 +1,5 @@
-//! What a folder does not have as it is wanted, as a GGUF file in memory: metadata, and vectors in F32.
+//! What a folder does not have as it is wanted, as a GGUF file in memory: metadata, and vectors in
+//! F32.
 
 /// A GGUF file's start in the making.
 #[derive(Default)]

@@ -1,4 +1,5 @@
-//! JSON files of a folder: read with a bound, values asked for by key, every refusal with the file's name.
+//! JSON files of a folder: read with a bound, values asked for by key, every refusal with the
+//! file's name.
 
 use super::error::FolderError;
 use super::fail;
@@ -26,7 +27,11 @@ pub const MOST_INDEX: u64 = 16 << 20;
 pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     let refused = |doing| move |source| fail(path, FolderError::Io { doing, source });
     // A named pipe would wait for a writer.
-    let file = match fs::File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path) {
+    let file = match fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+    {
         Err(e) if e.kind() == NotFound => return Ok(None),
         file => file.map_err(refused("open"))?,
     };
@@ -45,8 +50,9 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// The bytes of a JSON file. What Python writes where a number is none (`NaN`, `Infinity`, `-Infinity`) is no JSON: it
-/// becomes a text that nothing else is, so that it is refused where it is read and nowhere else.
+/// The bytes of a JSON file. What Python writes where a number is none (`NaN`, `Infinity`,
+/// `-Infinity`) is no JSON: it becomes a text that nothing else is, so that it is refused where it
+/// is read and nowhere else.
 pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(bytes(path, most)?.map(|mut bytes| {
         mark_bare_words(&mut bytes);
@@ -70,7 +76,8 @@ fn mark_bare_words(bytes: &mut [u8]) {
             Some(b'\\') if in_text => at += 1,
             Some(b'"') => in_text = !in_text,
             Some(b'N' | b'I' | b'-') if !in_text => {
-                if let Some((word, text, _)) = BARE.iter().find(|(word, ..)| rest.starts_with(word)) {
+                if let Some((word, text, _)) = BARE.iter().find(|(word, ..)| rest.starts_with(word))
+                {
                     rest.iter_mut().zip(*text).for_each(|(byte, new)| *byte = *new);
                     at += word.len() - 1;
                 }
@@ -82,7 +89,8 @@ fn mark_bare_words(bytes: &mut [u8]) {
 
 /// Bytes as JSON of some form.
 pub fn parse<'a, T: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<T, Error> {
-    serde_json::from_slice(bytes).map_err(|e| fail(path, FolderError::Json { why: one_line(&e.to_string()) }))
+    serde_json::from_slice(bytes)
+        .map_err(|e| fail(path, FolderError::Json { why: one_line(&e.to_string()) }))
 }
 
 /// The keys of an object that are wanted, and their values; the others are read and not kept.
@@ -135,7 +143,8 @@ impl Object {
         let Some(bytes) = json_bytes(&path, most)? else { return Ok(None) };
         let mut from = serde_json::Deserializer::from_slice(&bytes);
         let map = Only(keys).deserialize(&mut from).and_then(|map| from.end().map(|()| map));
-        let map = map.map_err(|e| fail(&path, FolderError::Json { why: one_line(&e.to_string()) }))?;
+        let map =
+            map.map_err(|e| fail(&path, FolderError::Json { why: one_line(&e.to_string()) }))?;
         Ok(Some(Object { path, map }))
     }
 
@@ -143,7 +152,9 @@ impl Object {
     pub fn inner(&self, key: &str) -> Result<Option<Object>, Error> {
         match self.get(key) {
             None => Ok(None),
-            Some(Value::Object(map)) => Ok(Some(Object { path: self.path.clone(), map: map.clone() })),
+            Some(Value::Object(map)) => {
+                Ok(Some(Object { path: self.path.clone(), map: map.clone() }))
+            }
             Some(_) => Err(self.bad(key, "an object is wanted")),
         }
     }
@@ -167,8 +178,9 @@ impl Object {
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
         // Some files have integers as 4096.0.
-        let number =
-            value.as_u64().or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
+        let number = value
+            .as_u64()
+            .or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
         match number.and_then(|n| u32::try_from(n).ok()) {
             Some(n) => Ok(Some(n)),
             None => Err(self.bad(key, "an integer of 0 to 4294967295 is wanted")),
@@ -229,7 +241,9 @@ pub fn short(value: &Value) -> String {
         Value::Array(list) if list.len() > 8 => format!("a list of {}", list.len()),
         Value::Object(map) if map.len() > 8 => format!("an object of {}", map.len()),
         // Eight things may be megabytes long each.
-        Value::Array(_) | Value::Object(_) if !is_small(value, &mut 64) => "a long value".to_owned(),
+        Value::Array(_) | Value::Object(_) if !is_small(value, &mut 64) => {
+            "a long value".to_owned()
+        }
         other => other.to_string().chars().take(200).collect(),
     }
 }
@@ -240,7 +254,9 @@ fn is_small(value: &Value, left: &mut usize) -> bool {
     *left > 0
         && match value {
             Value::Array(list) => list.iter().all(|value| is_small(value, left)),
-            Value::Object(map) => map.iter().all(|(key, value)| key.len() < 200 && is_small(value, left)),
+            Value::Object(map) => {
+                map.iter().all(|(key, value)| key.len() < 200 && is_small(value, left))
+            }
             Value::String(text) => text.len() < 1000,
             _ => true,
         }
@@ -265,7 +281,10 @@ mod tests {
         assert_eq!(bytes.len(), len);
         let read: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(read["a"][0], 0.0);
-        assert_eq!([&read["a"][1], &read["a"][2], &read["b"]].map(short), ["Infinity", "-Infinity", "NaN"]);
+        assert_eq!(
+            [&read["a"][1], &read["a"][2], &read["b"]].map(short),
+            ["Infinity", "-Infinity", "NaN"]
+        );
         assert_eq!((&read["Infinity"], &read["c"]), (&"NaN, \" -Infinity".into(), &(-1).into()));
         // Parts of words are none, and what was no JSON is none still.
         for text in ["{\"a\": Nan}", "{\"a\": Infinit}", "Infinity5", "\"\\", "NaN NaN"] {

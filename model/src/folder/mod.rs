@@ -1,10 +1,10 @@
-//! A folder with `config.json`, `*.safetensors` and `tokenizer.json` as another source of a model file: what
-//! comes out is a [`Gguf`], so nothing behind it knows that there was no GGUF file.
+//! A folder with `config.json`, `*.safetensors` and `tokenizer.json` as another source of a model
+//! file: what comes out is a [`Gguf`], so nothing behind it knows that there was no GGUF file.
 //!
-//! Matrices are views of the mapped files, as they are. What a GGUF file has in another way is made in
-//! memory: metadata from the JSON files, and vectors (norms, biases) in F32. Rows of queries and keys are not
-//! reordered, as converters do for llama's kin: their halves turn instead of their neighbours
-//! (`rope.pairing`), which is the same sum in another order.
+//! Matrices are views of the mapped files, as they are. What a GGUF file has in another way is made
+//! in memory: metadata from the JSON files, and vectors (norms, biases) in F32. Rows of queries and
+//! keys are not reordered, as converters do for llama's kin: their halves turn instead of their
+//! neighbours (`rope.pairing`), which is the same sum in another order.
 
 mod config;
 mod error;
@@ -37,7 +37,9 @@ const ALIGNMENT: u64 = 8;
 /// One line that names the file, and the key or tensor.
 pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
     let path = folder.join("config.json");
-    let Some(config) = Config::read(path.clone())? else { return Err(fail(folder, FolderError::NoModel)) };
+    let Some(config) = Config::read(path.clone())? else {
+        return Err(fail(folder, FolderError::NoModel));
+    };
     let (mut header, mut remarks) = (Header::default(), vec![]);
     config.write(&name(folder), &mut header)?;
     remarks.extend(vocabulary::write(folder, &config, &mut header)?);
@@ -59,23 +61,30 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
                 Meaning::Beside(part) => *beside.entry(part).or_default() += 1,
                 Meaning::Unknown => {
                     let model_type = config.kind.name();
-                    return Err(refuse(FolderError::UnknownTensor { tensor: tensor(), model_type }));
+                    return Err(refuse(FolderError::UnknownTensor {
+                        tensor: tensor(),
+                        model_type,
+                    }));
                 }
                 Meaning::Of(wanted) => {
                     if !here.insert(wanted.ours.as_str()) {
                         return Err(refuse(FolderError::Twice { tensor: tensor() }));
                     }
-                    placed.extend(place(&shard, found, wanted, config.kind, &mut header).map_err(refuse)?);
+                    placed.extend(
+                        place(&shard, found, wanted, config.kind, &mut header).map_err(refuse)?,
+                    );
                 }
             }
         }
         parts.push((shard.path, shard.map, placed));
     }
-    if let Some(missing) = names.wanted().iter().find(|wanted| !here.contains(wanted.ours.as_str())) {
+    if let Some(missing) = names.wanted().iter().find(|wanted| !here.contains(wanted.ours.as_str()))
+    {
         return Err(fail(folder, FolderError::MissingTensor { tensor: missing.theirs.clone() }));
     }
     if !beside.is_empty() {
-        let parts: Vec<String> = beside.iter().map(|(part, n)| format!("{n} tensors of {part}")).collect();
+        let parts: Vec<String> =
+            beside.iter().map(|(part, n)| format!("{n} tensors of {part}")).collect();
         remarks.push(format!("{} are left out: the model reads text alone", parts.join(" and ")));
     }
     Gguf::of_folder(&path, &header.bytes(), parts, remarks)
@@ -97,7 +106,8 @@ fn place(
         let (found, want) = (found.shape.clone(), wanted.shape.clone());
         return Err(FolderError::Shape { tensor: tensor(), found, want });
     }
-    let want = wanted.shape.iter().try_fold(each, |bytes, d| bytes.checked_mul(*d)).unwrap_or(u64::MAX);
+    let want =
+        wanted.shape.iter().try_fold(each, |bytes, d| bytes.checked_mul(*d)).unwrap_or(u64::MAX);
     if found.bytes != want {
         return Err(FolderError::Bytes { tensor: tensor(), found: found.bytes, want });
     }
@@ -127,9 +137,15 @@ pub fn name(folder: &Path) -> String {
     let whole = folder.canonicalize();
     let path = whole.as_deref().unwrap_or(folder);
     let called = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let above = path.parent().filter(|above| above.ends_with("snapshots")).and_then(Path::parent).map(called);
+    let above = path
+        .parent()
+        .filter(|above| above.ends_with("snapshots"))
+        .and_then(Path::parent)
+        .map(called);
     match above.as_deref().and_then(|name| name.strip_prefix("models--")) {
-        Some(repository) => repository.split_once("--").map_or(repository, |(_, repository)| repository).to_owned(),
+        Some(repository) => {
+            repository.split_once("--").map_or(repository, |(_, repository)| repository).to_owned()
+        }
         None => called(path),
     }
 }

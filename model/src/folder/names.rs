@@ -1,6 +1,6 @@
-//! Names of tensors: a folder's, those of a GGUF file, and the shape that the sizes in `config.json` give
-//! each. What a model has is the whole list: what is missing, and what is there beside it, is refused by
-//! name.
+//! Names of tensors: a folder's, those of a GGUF file, and the shape that the sizes in
+//! `config.json` give each. What a model has is the whole list: what is missing, and what is there
+//! beside it, is refused by name.
 
 use super::config::{Config, Kind};
 use std::collections::HashMap;
@@ -79,7 +79,8 @@ const LAYER: &[Row] = &[
 const OUTPUT: &str = "lm_head.weight";
 
 /// What stands before a name: the model's place in what it was saved as.
-const PLACES: &[&str] = &["language_model.model.", "model.language_model.", "language_model.", "model."];
+const PLACES: &[&str] =
+    &["language_model.model.", "model.language_model.", "language_model.", "model."];
 
 /// What a multimodal model has beside the one that reads text.
 const BESIDE: &[&str] = &["vision_tower.", "multi_modal_projector."];
@@ -102,8 +103,8 @@ pub enum Meaning<'a> {
     Of(&'a Wanted),
     /// One of another part of a multimodal model: of this one.
     Beside(&'static str),
-    /// One that holds nothing of its own: frequencies that are computed, the output projection of a model
-    /// whose embedding is that.
+    /// One that holds nothing of its own: frequencies that are computed, the output projection of a
+    /// model whose embedding is that.
     Nothing,
     /// Nothing that is known.
     Unknown,
@@ -150,7 +151,9 @@ impl Names {
         let short = PLACES.iter().find_map(|place| name.strip_prefix(place)).unwrap_or(name);
         match self.by_name.get(short).and_then(|i| self.wanted.get(*i)) {
             Some(wanted) => Meaning::Of(wanted),
-            None if short.ends_with(".rotary_emb.inv_freq") || (self.tied && short == OUTPUT) => Meaning::Nothing,
+            None if short.ends_with(".rotary_emb.inv_freq") || (self.tied && short == OUTPUT) => {
+                Meaning::Nothing
+            }
             None => Meaning::Unknown,
         }
     }

@@ -1,5 +1,5 @@
-//! How a folder of sentence-transformers makes one vector of a text: `modules.json` says which steps there are,
-//! and the file of the pooling step how rows become one.
+//! How a folder of sentence-transformers makes one vector of a text: `modules.json` says which
+//! steps there are, and the file of the pooling step how rows become one.
 
 use super::error::FolderError;
 use super::fail;
@@ -9,9 +9,16 @@ use crate::gguf::Error;
 use serde::Deserialize;
 use std::path::{Component, Path, PathBuf};
 
-/// Ways to pool that run, as GGUF numbers them (`pooling_type`); a flag each in files of most versions.
-const MODES: &[(&str, u32)] =
-    &[("mean_tokens", 1), ("mean", 1), ("cls_token", 2), ("cls", 2), ("lasttoken", 3), ("last_token", 3)];
+/// Ways to pool that run, as GGUF numbers them (`pooling_type`); a flag each in files of most
+/// versions.
+const MODES: &[(&str, u32)] = &[
+    ("mean_tokens", 1),
+    ("mean", 1),
+    ("cls_token", 2),
+    ("cls", 2),
+    ("lasttoken", 3),
+    ("last_token", 3),
+];
 
 /// What flags of ways to pool begin with.
 const FLAG: &str = "pooling_mode_";
@@ -52,7 +59,12 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
                     return Err(file.bad(&key, "one way to pool is wanted, others are on, too"));
                 }
                 (Some(mode), None) => mode,
-                (None, _) => return Err(fail(&path, FolderError::MissingKey { key: format!("{FLAG}mean_tokens") })),
+                (None, _) => {
+                    return Err(fail(
+                        &path,
+                        FolderError::MissingKey { key: format!("{FLAG}mean_tokens") },
+                    ));
+                }
             }
         }
     };
@@ -63,7 +75,8 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
     Ok(())
 }
 
-/// The pooling step's file, and whether a list of steps names it: copies of a folder may be without one.
+/// The pooling step's file, and whether a list of steps names it: copies of a folder may be without
+/// one.
 fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
     let path = folder.join("modules.json");
     let Some(bytes) = json::json_bytes(&path, json::MOST)? else {
@@ -78,13 +91,20 @@ fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
             // Vectors of a server have the length 1, those of the command if that is asked for.
             "Transformer" | "Normalize" => {}
             "Pooling" => {
-                let inside = Path::new(&module.path).components().all(|part| matches!(part, Component::Normal(_)));
+                let inside = Path::new(&module.path)
+                    .components()
+                    .all(|part| matches!(part, Component::Normal(_)));
                 if !inside {
                     return Err(refuse(module.path, "the path of a folder in this one is wanted"));
                 }
                 found = Some(folder.join(&module.path).join("config.json"));
             }
-            _ => return Err(refuse(module.name, "Transformer, Pooling and Normalize are the steps that run")),
+            _ => {
+                return Err(refuse(
+                    module.name,
+                    "Transformer, Pooling and Normalize are the steps that run",
+                ));
+            }
         }
     }
     Ok(found.map(|path| (path, true)))

@@ -1,5 +1,5 @@
-//! Which of the known pre-tokenizers a `tokenizer.json` describes. Regular expressions are recognised by
-//! their text: whoever wrote another one is refused, never taken for the nearest.
+//! Which of the known pre-tokenizers a `tokenizer.json` describes. Regular expressions are
+//! recognised by their text: whoever wrote another one is refused, never taken for the nearest.
 
 use super::json::short;
 use serde_json::Value;
@@ -11,12 +11,12 @@ const DIGITS: &str = r"\p{N}";
 /// Llama 3's.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Qwen 2's and 3's.
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 /// Mistral NeMo's.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Expressions in their order, whether whole pieces go before merges, and the name in `tokenizer.ggml.pre`.
+/// Expressions in their order, whether whole pieces go before merges, and the name in
+/// `tokenizer.ggml.pre`.
 const KNOWN: &[(&[&str], bool, &str)] = &[
     (&[GPT2], false, "gpt-2"),
     (&[DIGITS, GPT2], false, "smollm"),
@@ -31,7 +31,9 @@ pub fn byte_level(pre: Option<&Value>, ignore_merges: bool) -> Result<&'static s
     let whole = || pre.map_or_else(|| "nothing".to_owned(), short);
     let mut expressions = vec![];
     let bytes = pre.map(|pre| read(pre, &mut expressions)).transpose()?.unwrap_or(false);
-    let known = KNOWN.iter().find(|(list, whole, _)| bytes && *list == expressions && *whole == ignore_merges);
+    let known = KNOWN
+        .iter()
+        .find(|(list, whole, _)| bytes && *list == expressions && *whole == ignore_merges);
     match (known, &expressions[..]) {
         (Some((_, _, name)), _) => Ok(name),
         // The expression is what tells, and a file has much around it.
@@ -45,7 +47,8 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
     let flag = |key: &str, default: bool| pre.get(key).map_or(Some(default), Value::as_bool);
     match pre.get("type").and_then(Value::as_str) {
         Some("Sequence") => {
-            let list = pre.get("pretokenizers").and_then(Value::as_array).ok_or_else(|| short(pre))?;
+            let list =
+                pre.get("pretokenizers").and_then(Value::as_array).ok_or_else(|| short(pre))?;
             let mut bytes = false;
             for one in list {
                 // Behind the letters no expression finds what it is written for.
@@ -68,9 +71,12 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
         }
         Some("Split") => {
             let how = (pre.get("behavior").and_then(Value::as_str), flag("invert", false));
-            // Matches stand alone: of what is between them nothing is dropped, as these match everything.
-            let alone = matches!(how, (Some("Isolated"), Some(false)) | (Some("Removed"), Some(true)));
-            let text = pre.get("pattern").and_then(|pattern| pattern.get("Regex")).and_then(Value::as_str);
+            // Matches stand alone: of what is between them nothing is dropped, as these match
+            // everything.
+            let alone =
+                matches!(how, (Some("Isolated"), Some(false)) | (Some("Removed"), Some(true)));
+            let text =
+                pre.get("pattern").and_then(|pattern| pattern.get("Regex")).and_then(Value::as_str);
             expressions.push(text.filter(|_| alone).ok_or_else(|| short(pre))?);
             Ok(false)
         }
@@ -78,9 +84,13 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
     }
 }
 
-/// How a vocabulary of SentencePiece's kind treats spaces: whether one is put in front of a text, or what
-/// there is that is not known. Spaces become U+2581 in the normalizer or in the pre-tokenizer.
-pub fn spaces(normalizer: Option<&Value>, pre: Option<&Value>) -> Result<bool, (&'static str, String)> {
+/// How a vocabulary of SentencePiece's kind treats spaces: whether one is put in front of a text,
+/// or what there is that is not known. Spaces become U+2581 in the normalizer or in the
+/// pre-tokenizer.
+pub fn spaces(
+    normalizer: Option<&Value>,
+    pre: Option<&Value>,
+) -> Result<bool, (&'static str, String)> {
     let mark = Some("\u{2581}");
     let text = |value: &Value, key: &str| value.get(key).and_then(Value::as_str).map(str::to_owned);
     let kind = |value: &Value| text(value, "type");
@@ -100,7 +110,9 @@ pub fn spaces(normalizer: Option<&Value>, pre: Option<&Value>) -> Result<bool, (
         let from = step.get("pattern").and_then(|p| text(p, "String"));
         match kind(step).as_deref() {
             Some("Prepend") if text(step, "prepend").as_deref() == mark => front = true,
-            Some("Replace") if from.as_deref() == Some(" ") && text(step, "content").as_deref() == mark => {
+            Some("Replace")
+                if from.as_deref() == Some(" ") && text(step, "content").as_deref() == mark =>
+            {
                 replaced = true;
             }
             _ => return Err(("the normalizer", short(step))),
@@ -125,8 +137,9 @@ pub fn spaces(normalizer: Option<&Value>, pre: Option<&Value>) -> Result<bool, (
                 replaced = true;
             }
             // Gemma's: it finds nothing, as there are no spaces any more.
-            Some("Split") if pre.get("pattern").and_then(|p| text(p, "String")).as_deref() == Some(" ") && replaced => {
-            }
+            Some("Split")
+                if pre.get("pattern").and_then(|p| text(p, "String")).as_deref() == Some(" ")
+                    && replaced => {}
             _ => return unknown(pre),
         },
     }

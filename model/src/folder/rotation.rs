@@ -1,5 +1,5 @@
-//! How heads turn: the base, and how it is stretched. Frequencies that are stretched one by one become a
-//! tensor, as converters make it.
+//! How heads turn: the base, and how it is stretched. Frequencies that are stretched one by one
+//! become a tensor, as converters make it.
 
 use super::config::{Config, Kind};
 use super::header::Header;
@@ -7,9 +7,14 @@ use super::json::Object;
 use crate::gguf::Error;
 use std::f64::consts::TAU;
 
-/// Writes what the keys say. Files of transformers 5 have `rope_parameters`, older ones `rope_theta` and
-/// `rope_scaling`.
-pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) -> Result<(), Error> {
+/// Writes what the keys say. Files of transformers 5 have `rope_parameters`, older ones
+/// `rope_theta` and `rope_scaling`.
+pub fn write(
+    text: &Object,
+    config: &Config,
+    context: u32,
+    header: &mut Header,
+) -> Result<(), Error> {
     let key = |name: &str| format!("{}.rope.{name}", config.kind.arch());
     let all = text.inner("rope_parameters")?;
     let of_layers = |name: &str| all.as_ref().map_or(Ok(None), |all| all.inner(name));
@@ -26,7 +31,9 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
     let old = text.inner("rope_scaling")?;
     for part in [&all, &full, &local, &old].into_iter().flatten() {
         if part.f64("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
-            return Err(part.bad("partial_rotary_factor", "all of a head turns in this type of model"));
+            return Err(
+                part.bad("partial_rotary_factor", "all of a head turns in this type of model")
+            );
         }
     }
     if let Some(local) = &local {
@@ -44,7 +51,8 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
     let base = theta.or(text.f64("rope_theta")?).unwrap_or(usual);
     header.f32(&key("freq_base"), base);
     if config.kind.arch() == "llama" {
-        // A GGUF file's rows are reordered, so that neighbours turn; a folder's are as they were trained.
+        // A GGUF file's rows are reordered, so that neighbours turn; a folder's are as they were
+        // trained.
         header.str(&key("pairing"), "halves");
     }
     if config.kind == Kind::Gemma3 {
@@ -82,7 +90,10 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
             if factor < 1.0 {
                 return Err(scaling.bad("factor", "YaRN stretches: 1 or more is wanted"));
             }
-            let original = scaling.u32("original_max_position_embeddings")?.filter(|n| *n > 0).unwrap_or(context);
+            let original = scaling
+                .u32("original_max_position_embeddings")?
+                .filter(|n| *n > 0)
+                .unwrap_or(context);
             header.str(&key("scaling.type"), "yarn");
             header.f32(&key("scaling.factor"), factor);
             header.u32(&key("scaling.original_context_length"), original);
@@ -100,7 +111,10 @@ pub fn write(text: &Object, config: &Config, context: u32, header: &mut Header) 
                 return Err(scaling.bad("high_freq_factor", "it must be above low_freq_factor"));
             }
             let original = number("original_max_position_embeddings")?;
-            header.vector("rope_freqs.weight", &llama3(config.head, base, factor()?, (low, high), original));
+            header.vector(
+                "rope_freqs.weight",
+                &llama3(config.head, base, factor()?, (low, high), original),
+            );
         }
         _ => return Err(scaling.bad(name, "default, linear, llama3 and yarn are known")),
     }
@@ -112,8 +126,8 @@ fn kind_of(scaling: &Object) -> &'static str {
     if scaling.get("rope_type").is_some() { "rope_type" } else { "type" }
 }
 
-/// Llama 3.1's divisors of frequencies: none for waves that are short beside the original context, the whole
-/// factor for long ones, between them a share of it.
+/// Llama 3.1's divisors of frequencies: none for waves that are short beside the original context,
+/// the whole factor for long ones, between them a share of it.
 fn llama3(head: u32, base: f64, factor: f64, (low, high): (f64, f64), original: f64) -> Vec<f32> {
     let divisor = |i: u32| {
         let wave = TAU * base.powf(f64::from(2 * i) / f64::from(head));
@@ -132,8 +146,12 @@ mod tests {
     fn llama_3_divides_slow_frequencies() {
         let divisors = llama3(128, 5e5, 8.0, (1.0, 4.0), 8192.0);
         assert_eq!(divisors.len(), 64);
-        assert!(divisors[..29].iter().all(|d| *d == 1.0) && divisors[35..].iter().all(|d| *d == 8.0));
-        for (divisor, want) in divisors[29..].iter().zip([1.20748, 1.55341, 2.02631, 2.69453, 3.68425, 5.25733]) {
+        assert!(
+            divisors[..29].iter().all(|d| *d == 1.0) && divisors[35..].iter().all(|d| *d == 8.0)
+        );
+        for (divisor, want) in
+            divisors[29..].iter().zip([1.20748, 1.55341, 2.02631, 2.69453, 3.68425, 5.25733])
+        {
             assert!((divisor - want).abs() < 1e-5, "{divisor}, not {want}");
         }
     }

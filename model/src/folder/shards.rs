@@ -1,5 +1,5 @@
-//! The `*.safetensors` files of a folder: which are the model's, mapped, and what lies where in each. The
-//! format: <https://huggingface.co/docs/safetensors>.
+//! The `*.safetensors` files of a folder: which are the model's, mapped, and what lies where in
+//! each. The format: <https://huggingface.co/docs/safetensors>.
 
 use super::error::FolderError;
 use super::fail;
@@ -73,7 +73,8 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// Bytes of the longest header that is read: of a file with 100,000 tensors it has 12 MB. The format allows 100 MB.
+/// Bytes of the longest header that is read: of a file with 100,000 tensors it has 12 MB. The
+/// format allows 100 MB.
 const MOST_HEADER: u64 = 16 << 20;
 
 /// The only file of a model that has one.
@@ -114,8 +115,8 @@ impl<'de> Visitor<'de> for Listed {
     }
 }
 
-/// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too, takes before
-/// the index; else those of the index; else the only one.
+/// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too,
+/// takes before the index; else those of the index; else the only one.
 pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
@@ -135,7 +136,9 @@ pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
             return Ok((files.collect(), None));
         }
         let n = files.len();
-        let line = format!("{WHOLE} is the model: {n} files of model.safetensors.index.json beside it are not read");
+        let line = format!(
+            "{WHOLE} is the model: {n} files of model.safetensors.index.json beside it are not read"
+        );
         return Ok((vec![(whole, vec![])], Some(line)));
     }
     if whole.exists() {
@@ -150,7 +153,10 @@ pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
         }
     }
     match found.len() {
-        0 => Err(fail(&whole, FolderError::NotThere { hint: ": the weights of a folder are *.safetensors" })),
+        0 => Err(fail(
+            &whole,
+            FolderError::NotThere { hint: ": the weights of a folder are *.safetensors" },
+        )),
         1 => Ok((found, None)),
         _ => Err(fail(folder, FolderError::Unclear)),
     }
@@ -176,13 +182,19 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
     };
     let header = u64::from_le_bytes(*head);
     if header > MOST_HEADER {
-        return Err(damaged(format!("its header has {header} bytes: more than {MOST_HEADER} are not read")));
+        return Err(damaged(format!(
+            "its header has {header} bytes: more than {MOST_HEADER} are not read"
+        )));
     }
     let Some(text) = usize::try_from(header).ok().and_then(|n| rest.get(..n)) else {
-        return Err(damaged(format!("its header has {header} bytes by the first eight, the file has {len}")));
+        return Err(damaged(format!(
+            "its header has {header} bytes by the first eight, the file has {len}"
+        )));
     };
-    // The crate says what a tensor's entry is; places are checked here, so that the tensor can be named.
-    let Head(mut entries) = serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
+    // The crate says what a tensor's entry is; places are checked here, so that the tensor can be
+    // named.
+    let Head(mut entries) =
+        serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     for pair in entries.windows(2) {
         if let [(a, _), (b, _)] = pair
@@ -195,9 +207,13 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
     let mut tensors = vec![];
     for (name, info) in entries {
         let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
-        let place = start.checked_add(from).zip(start.checked_add(to)).filter(|(at, end)| at <= end);
+        let place =
+            start.checked_add(from).zip(start.checked_add(to)).filter(|(at, end)| at <= end);
         let Some((at, end)) = place else {
-            return Err(damaged(format!("tensor {} is at bytes {from} to {to} of its data", Shown(&name))));
+            return Err(damaged(format!(
+                "tensor {} is at bytes {from} to {to} of its data",
+                Shown(&name)
+            )));
         };
         if end > len {
             return Err(FolderError::Truncated { tensor: name, at, end, len });
@@ -210,7 +226,11 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
         if let [a, b] = pair
             && a.at + a.bytes > b.at
         {
-            return Err(damaged(format!("tensors {} and {} overlap", Shown(&a.name), Shown(&b.name))));
+            return Err(damaged(format!(
+                "tensors {} and {} overlap",
+                Shown(&a.name),
+                Shown(&b.name)
+            )));
         }
     }
     Ok(tensors)

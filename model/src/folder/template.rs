@@ -21,8 +21,12 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
         header.str(KEY, &text);
         return Ok(());
     }
-    for (name, most) in [("chat_template.json", json::MOST), ("tokenizer_config.json", json::MOST_TOKENIZER_CONFIG)] {
-        let Some(file) = Object::read_keys(folder.join(name), most, &["chat_template"])? else { continue };
+    for (name, most) in
+        [("chat_template.json", json::MOST), ("tokenizer_config.json", json::MOST_TOKENIZER_CONFIG)]
+    {
+        let Some(file) = Object::read_keys(folder.join(name), most, &["chat_template"])? else {
+            continue;
+        };
         match file.get("chat_template") {
             None => continue,
             Some(Value::String(text)) => header.str(KEY, text),
@@ -32,7 +36,9 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
                 for one in list {
                     let text = |key: &str| one.get(key).and_then(Value::as_str);
                     let (Some(name), Some(template)) = (text("name"), text("template")) else {
-                        return Err(file.bad("chat_template", "templates with a name each are wanted"));
+                        return Err(
+                            file.bad("chat_template", "templates with a name each are wanted")
+                        );
                     };
                     if !seen.insert(name) {
                         return Err(file.bad("chat_template", "a name is there twice"));

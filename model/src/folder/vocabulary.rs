@@ -1,8 +1,9 @@
-//! `tokenizer.json` → the vocabulary of a GGUF file, so that ids are those of the same model as GGUF.
+//! `tokenizer.json` → the vocabulary of a GGUF file, so that ids are those of the same model as
+//! GGUF.
 //!
-//! Two forms of BPE: of bytes (`gpt2` there), with a pre-tokenizer that is recognised; and of characters with
-//! bytes for what is unknown (`llama` there), as SentencePiece's vocabularies are written. Merges of the
-//! second kind become scores: whatever is merged first has the best.
+//! Two forms of BPE: of bytes (`gpt2` there), with a pre-tokenizer that is recognised; and of
+//! characters with bytes for what is unknown (`llama` there), as SentencePiece's vocabularies are
+//! written. Merges of the second kind become scores: whatever is merged first has the best.
 
 use super::config::Config;
 use super::error::FolderError;
@@ -38,7 +39,8 @@ struct File<'a> {
 /// Bytes of the longest step that is read: one with a large table of characters has 400 kB.
 const MOST_STEP: usize = json::MOST as usize;
 
-/// The most tokens and merges that are read, each: four times what the largest vocabulary has, twice its merges.
+/// The most tokens and merges that are read, each: four times what the largest vocabulary has,
+/// twice its merges.
 const MOST_ENTRIES: usize = 1 << 20;
 
 /// A token that no merge makes.
@@ -108,7 +110,9 @@ impl<'de> Visitor<'de> for OneMerge {
 }
 
 /// A list or a table of [`MOST_ENTRIES`] at most.
-fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(from: D) -> Result<T, D::Error> {
+fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
     T::read(from)
 }
 
@@ -192,7 +196,8 @@ mod types {
     pub const BYTE: i32 = 6;
 }
 
-/// The worst score: of tokens that no merge makes. Nothing is joined to one (`tokenizer.ggml.never_score`).
+/// The worst score: of tokens that no merge makes. Nothing is joined to one
+/// (`tokenizer.ggml.never_score`).
 const NEVER: f32 = -1e9;
 
 /// Writes the vocabulary; what comes back is to be said.
@@ -203,14 +208,16 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         return Err(fail(&path, FolderError::NotThere { hint }));
     };
     let refuse = |what, found| fail(&path, FolderError::Tokenizer { what, found });
-    if let Some(name) = json::parse::<Which>(&path, &bytes)?.model.name.filter(|name| name != "BPE") {
+    if let Some(name) = json::parse::<Which>(&path, &bytes)?.model.name.filter(|name| name != "BPE")
+    {
         return Err(refuse("the tokenizer's model", name));
     }
     let file: File = json::parse(&path, &bytes)?;
     let step = |name: &str, raw: Option<&RawValue>| -> Result<Option<Value>, Error> {
         let Some(raw) = raw else { return Ok(None) };
         if raw.get().len() > MOST_STEP {
-            let why = format!("{name} has {} bytes: more than {MOST_STEP} are not read", raw.get().len());
+            let why =
+                format!("{name} has {} bytes: more than {MOST_STEP} are not read", raw.get().len());
             return Err(fail(&path, FolderError::Json { why }));
         }
         json::parse::<Option<Value>>(&path, raw.get().as_bytes())
@@ -230,7 +237,8 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     let pieces = file.model.byte_fallback.unwrap_or(false);
     let mut tokens = Tokens::new(&path, &file, config.vocab, pieces)?;
     if pieces {
-        let front = pretokenizer::spaces(normalizer, pre).map_err(|(what, found)| refuse(what, found))?;
+        let front =
+            pretokenizer::spaces(normalizer, pre).map_err(|(what, found)| refuse(what, found))?;
         header.str("tokenizer.ggml.model", "llama");
         header.str("tokenizer.ggml.pre", "default");
         header.bool("tokenizer.ggml.add_space_prefix", front);
@@ -257,17 +265,24 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     }
     let mut remarks: Vec<String> = tokens.remark().into_iter().collect();
     // With bytes for letters nothing is done to a text before, so it is the same.
-    let normalized: Vec<&Added> = file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
+    let normalized: Vec<&Added> =
+        file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
     if let [first, ..] = normalized[..] {
         let (n, first) = (normalized.len(), Shown(&first.content));
         remarks.push(format!(
-            "{n} added tokens, as {first}, are looked for in the text as it is, though \"normalized\" by tokenizer.json"
+            "{n} added tokens, as {first}, are looked for in the text as it is, though \
+             \"normalized\" by tokenizer.json"
         ));
     }
     #[allow(clippy::type_complexity, reason = "a flag's name and the flag")]
-    let flags: [(&str, fn(&Added) -> bool); 2] = [("lstrip", |added| added.lstrip), ("rstrip", |added| added.rstrip)];
+    let flags: [(&str, fn(&Added) -> bool); 2] =
+        [("lstrip", |added| added.lstrip), ("rstrip", |added| added.rstrip)];
     for (key, has) in flags {
-        let ids = file.added_tokens.iter().filter(|added| has(added)).filter_map(|added| i32::try_from(added.id).ok());
+        let ids = file
+            .added_tokens
+            .iter()
+            .filter(|added| has(added))
+            .filter_map(|added| i32::try_from(added.id).ok());
         let ids: Vec<i32> = ids.filter(|id| (*id as usize) < tokens.texts.len()).collect();
         if !ids.is_empty() {
             header.i32s(&format!("tokenizer.ggml.{key}_token_ids"), &ids);
@@ -312,8 +327,8 @@ impl Tokens {
         let refuse = |text: &str, id: u32, why: String| {
             fail(path, FolderError::Token { text: text.to_owned(), id: id.into(), why })
         };
-        // A row for each token and no more tokens than this file has room for: nothing is made for a number
-        // alone.
+        // A row for each token and no more tokens than this file has room for: nothing is made for
+        // a number alone.
         let n = rows as usize;
         let most = file.model.vocab.len() + file.added_tokens.len();
         if n > most.saturating_mul(4).max(1 << 20) {
@@ -321,11 +336,16 @@ impl Tokens {
             return Err(fail(path, FolderError::Json { why }));
         }
         let mut texts: Vec<Option<&str>> = vec![None; n];
-        let mut all = Tokens { texts: vec![], types: vec![types::NORMAL; n], ids: HashMap::new(), beyond: 0 };
+        let mut all =
+            Tokens { texts: vec![], types: vec![types::NORMAL; n], ids: HashMap::new(), beyond: 0 };
         for (text, &id) in &file.model.vocab {
             match texts.get_mut(id as usize) {
-                None => return Err(refuse(text, id, format!("the model has {rows} rows for tokens"))),
-                Some(Some(other)) => return Err(refuse(text, id, format!("so has {}", Shown(other)))),
+                None => {
+                    return Err(refuse(text, id, format!("the model has {rows} rows for tokens")));
+                }
+                Some(Some(other)) => {
+                    return Err(refuse(text, id, format!("so has {}", Shown(other))));
+                }
                 Some(room) => *room = Some(text),
             }
             if pieces && is_byte(text) {
@@ -384,7 +404,12 @@ impl Tokens {
 
     fn remark(&self) -> Option<String> {
         let n = self.beyond;
-        (n > 0).then(|| format!("{n} added tokens are left out: the model has {} rows for tokens", self.texts.len()))
+        (n > 0).then(|| {
+            format!(
+                "{n} added tokens are left out: the model has {} rows for tokens",
+                self.texts.len()
+            )
+        })
     }
 }
 
@@ -404,15 +429,16 @@ fn looks_special(text: &str) -> bool {
 fn is_nfc(normalizer: &Value) -> bool {
     match normalizer.get("type").and_then(Value::as_str) {
         Some("NFC") => true,
-        Some("Sequence") => {
-            normalizer.get("normalizers").and_then(Value::as_array).is_some_and(|list| list.iter().all(is_nfc))
-        }
+        Some("Sequence") => normalizer
+            .get("normalizers")
+            .and_then(Value::as_array)
+            .is_some_and(|list| list.iter().all(is_nfc)),
         _ => false,
     }
 }
 
-/// A score for each token: less by one for each merge before the first that makes it. So all merges of a token
-/// have one place, and are refused where those of other tokens lie between them.
+/// A score for each token: less by one for each merge before the first that makes it. So all merges
+/// of a token have one place, and are refused where those of other tokens lie between them.
 fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Error> {
     let mut scores: Vec<Option<f32>> = vec![None; tokens.texts.len()];
     let mut last = None;
@@ -420,13 +446,18 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
         let text = merge.joined();
         let Some(id) = tokens.id(&text) else { continue };
         let Some(score) = scores.get_mut(id as usize) else { continue };
-        // Added tokens are cut out of a text before. Runs of one character had one score for all lengths in some
-        // vocabularies, which merges tell by length.
+        // Added tokens are cut out of a text before. Runs of one character had one score for all
+        // lengths in some vocabularies, which merges tell by length.
         let mut letters = text.chars();
         let first = letters.next();
-        if tokens.types.get(id as usize) == Some(&types::NORMAL) && letters.any(|c| Some(c) != first) {
+        if tokens.types.get(id as usize) == Some(&types::NORMAL)
+            && letters.any(|c| Some(c) != first)
+        {
             if score.is_some() && last != Some(id) {
-                let why = format!("merge {rank} makes it after others that do not, and kjit has one rank for a token");
+                let why = format!(
+                    "merge {rank} makes it after others that do not, and kjit has one rank for \
+                     a token"
+                );
                 return Err(fail(path, FolderError::Token { text, id: id.into(), why }));
             }
             last = Some(id);
@@ -445,8 +476,10 @@ struct Ends {
 
 fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
     let Some(post) = post.filter(|post| !post.is_null()) else { return Ok(Ends::default()) };
-    let list = |key: &str| post.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-    let refuse = || fail(path, FolderError::Tokenizer { what: "the post_processor", found: short(post) });
+    let list =
+        |key: &str| post.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let refuse =
+        || fail(path, FolderError::Tokenizer { what: "the post_processor", found: short(post) });
     match post.get("type").and_then(Value::as_str) {
         Some("ByteLevel") => Ok(Ends::default()),
         Some("Sequence") => {
@@ -458,14 +491,17 @@ fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
             Ok(all)
         }
         Some("TemplateProcessing") => {
-            let special = |part: &Value| Some(part.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
+            let special =
+                |part: &Value| Some(part.get("SpecialToken")?.get("id")?.as_str()?.to_owned());
             let (first, rest) = match list("single") {
                 [first, rest @ ..] if special(first).is_some() => (special(first), rest),
                 all => (None, all),
             };
             let last = match rest {
                 [text] if text.get("Sequence").is_some() => None,
-                [text, last] if text.get("Sequence").is_some() && special(last).is_some() => special(last),
+                [text, last] if text.get("Sequence").is_some() && special(last).is_some() => {
+                    special(last)
+                }
                 _ => return Err(refuse()),
             };
             Ok(Ends { first, last })
@@ -485,7 +521,11 @@ fn roles(
 ) -> Result<Option<String>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let keys = ["bos_token", "eos_token", "add_bos_token", "add_eos_token"];
-    let of_tokenizer = Object::read_keys(folder.join("tokenizer_config.json"), json::MOST_TOKENIZER_CONFIG, &keys)?;
+    let of_tokenizer = Object::read_keys(
+        folder.join("tokenizer_config.json"),
+        json::MOST_TOKENIZER_CONFIG,
+        &keys,
+    )?;
     let of_generation = Object::read(folder.join("generation_config.json"))?;
     // As text, or as an object that has it.
     let named = |role: &str| -> Result<Option<u32>, Error> {
@@ -500,7 +540,10 @@ fn roles(
         for file in of_generation.iter().chain([&config.file]) {
             let ids = file.ids(role)?;
             if let Some(id) = ids.iter().find(|id| **id as usize >= tokens.texts.len()) {
-                return Err(file.bad(role, format!("id {id} is outside the vocabulary (0..{})", tokens.texts.len())));
+                return Err(file.bad(
+                    role,
+                    format!("id {id} is outside the vocabulary (0..{})", tokens.texts.len()),
+                ));
             }
             all.extend(ids);
         }
@@ -512,18 +555,24 @@ fn roles(
     // Where the flags say it, what tokenizer.json says does not count.
     let at_end = |text: Option<String>, flag: Option<bool>| match text.filter(|_| flag.is_none()) {
         None => Ok(None),
-        Some(text) => tokens.id(&text).map(Some).ok_or_else(|| refuse("a token of the post_processor", text)),
+        Some(text) => {
+            tokens.id(&text).map(Some).ok_or_else(|| refuse("a token of the post_processor", text))
+        }
     };
     let (first, last) = (at_end(ends.first, add_bos)?, at_end(ends.last, add_eos)?);
     let (starts, mut stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
     // `null` says that there is none, whatever other files name.
-    let no_bos = of_tokenizer.as_ref().is_some_and(|file| file.is_null("bos_token")) && first.is_none();
+    let no_bos =
+        of_tokenizer.as_ref().is_some_and(|file| file.is_null("bos_token")) && first.is_none();
     let bos = named("bos_token")?.or(starts.first().copied().filter(|_| !no_bos)).or(first);
     if let (Some(file), None, Some(true)) = (&of_tokenizer, bos, add_bos) {
         return Err(file.bad("add_bos_token", "nothing says which token that is (bos_token)"));
     }
     if let Some(first) = first.filter(|first| Some(*first) != bos) {
-        return Err(refuse("the post_processor's token in front, which is not bos_token,", tokens.text(first)));
+        return Err(refuse(
+            "the post_processor's token in front, which is not bos_token,",
+            tokens.text(first),
+        ));
     }
     let mut eos = named("eos_token")?.or(stops.first().copied());
     let mut remark = None;
@@ -533,7 +582,9 @@ fn roles(
     {
         let (end, also) = (tokens.text(last), tokens.text(old));
         let (end, also) = (Shown(&end), Shown(&also));
-        remark = Some(format!("{end} ends a text by tokenizer.json and is the eos token, {also} ends an answer, too"));
+        remark = Some(format!(
+            "{end} ends a text by tokenizer.json and is the eos token, {also} ends an answer, too"
+        ));
         stops.push(old);
     }
     if eos.is_none() {

@@ -1,5 +1,5 @@
-//! What can be wrong with a model file: one line each, naming the key or tensor, the byte, and what to do
-//! where that helps.
+//! What can be wrong with a model file: one line each, naming the key or tensor, the byte, and what
+//! to do where that helps.
 
 use crate::shortened::{LINE, shortened};
 use std::fmt;
@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use kjit_kernels::ggml;
 
-/// Why a GGUF file, or something wanted from it, cannot be used. One line: the file, then the [`ErrorKind`].
+/// Why a GGUF file, or something wanted from it, cannot be used. One line: the file, then the
+/// [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", shortened(&format!("{}: {kind}", Shown::path(path)), LINE))]
@@ -34,8 +35,8 @@ impl Error {
     }
 }
 
-/// What is wrong with a file, or with a request for something in it. Offsets are bytes from the start of the
-/// file.
+/// What is wrong with a file, or with a request for something in it. Offsets are bytes from the
+/// start of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -65,7 +66,10 @@ pub enum ErrorKind {
         looks: String,
     },
     /// The file was written for a big-endian machine.
-    #[error("is a big-endian GGUF file (byte 4): kjit reads little-endian ones; convert it again without --bigendian")]
+    #[error(
+        "is a big-endian GGUF file (byte 4): kjit reads little-endian ones; convert it again \
+         without --bigendian"
+    )]
     BigEndian,
     /// A version of GGUF that is not read.
     #[error("is GGUF version {version} (byte 4), kjit reads versions 2 and 3: {hint}")]
@@ -77,7 +81,8 @@ pub enum ErrorKind {
     },
     /// The file ends too early for what it says it holds.
     #[error(
-        "ends at byte {len}, inside {inside} (which wants {need} bytes at byte {at}): truncated or damaged, download it again"
+        "ends at byte {len}, inside {inside} (which wants {need} bytes at byte {at}): truncated \
+         or damaged, download it again"
     )]
     Truncated {
         /// What was being read.
@@ -91,7 +96,8 @@ pub enum ErrorKind {
     },
     /// A count that this many bytes cannot hold.
     #[error(
-        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: truncated or damaged, download it again"
+        "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: \
+         truncated or damaged, download it again"
     )]
     Count {
         /// What is counted.
@@ -127,7 +133,8 @@ pub enum ErrorKind {
     },
     /// A metadata type that GGUF does not have.
     #[error(
-        "metadata key {}: value type {id} at byte {at} is none that GGUF has (0 to 12): damaged, download it again",
+        "metadata key {}: value type {id} at byte {at} is none that GGUF has (0 to 12): damaged, \
+         download it again",
         Shown(key)
     )]
     ValueType {
@@ -150,7 +157,8 @@ pub enum ErrorKind {
     },
     /// A required key that is not there.
     #[error(
-        "metadata key {} is missing, and kjit does not guess it: convert the model again, or use another file",
+        "metadata key {} is missing, and kjit does not guess it: convert the model again, or use \
+         another file",
         Shown(key)
     )]
     MissingKey {
@@ -182,7 +190,10 @@ pub enum ErrorKind {
         why: String,
     },
     /// An array of another length than the one it must have.
-    #[error("metadata key {} (byte {at}) has {found} elements, where {want} are wanted", Shown(key))]
+    #[error(
+        "metadata key {} (byte {at}) has {found} elements, where {want} are wanted",
+        Shown(key)
+    )]
     ArrayLength {
         /// The key.
         key: String,
@@ -195,7 +206,8 @@ pub enum ErrorKind {
     },
     /// A tensor of no or too many dimensions.
     #[error(
-        "tensor {} (byte {at}) has {n} dimensions, where 1 to 4 are possible: damaged, download it again",
+        "tensor {} (byte {at}) has {n} dimensions, where 1 to 4 are possible: damaged, download \
+         it again",
         Shown(name)
     )]
     Dimensions {
@@ -220,7 +232,8 @@ pub enum ErrorKind {
     },
     /// A tensor's data does not start where data may start.
     #[error(
-        "tensor {} (byte {at}): its offset {offset} is not a multiple of the alignment {alignment}: damaged, or written by a broken converter",
+        "tensor {} (byte {at}): its offset {offset} is not a multiple of the alignment \
+         {alignment}: damaged, or written by a broken converter",
         Shown(name)
     )]
     Misaligned {
@@ -235,7 +248,8 @@ pub enum ErrorKind {
     },
     /// A tensor's data is not all in the file.
     #[error(
-        "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at byte {data_start}) end past the file's {len} bytes: a truncated download? fetch it again",
+        "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at \
+         byte {data_start}) end past the file's {len} bytes: a truncated download? fetch it again",
         Shown(name)
     )]
     OutOfFile {
@@ -278,7 +292,8 @@ pub enum ErrorKind {
     },
     /// A tensor that is not in the file.
     #[error(
-        "tensor {} is not in the file: an incomplete conversion, or another architecture than the file says",
+        "tensor {} is not in the file: an incomplete conversion, or another architecture than the \
+         file says",
         Shown(name)
     )]
     MissingTensor {
@@ -322,8 +337,8 @@ impl fmt::Display for TypeId {
     }
 }
 
-/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after about 96
-/// bytes.
+/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after
+/// about 96 bytes.
 pub(crate) struct Shown<'a>(pub(crate) &'a str);
 
 impl Shown<'_> {
@@ -337,7 +352,8 @@ impl Shown<'_> {
     }
 }
 
-/// As `char::escape_debug` has it, but with quotes and backslashes, which are harmless here, as they are.
+/// As `char::escape_debug` has it, but with quotes and backslashes, which are harmless here, as
+/// they are.
 fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
     match c {
         '\'' | '"' | '\\' => out.write_char(c),

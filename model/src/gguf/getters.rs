@@ -1,14 +1,14 @@
-//! Typed access to metadata: a key that is there must have the type that is wanted, and a required one must
-//! be there.
+//! Typed access to metadata: a key that is there must have the type that is wanted, and a required
+//! one must be there.
 
 use super::Gguf;
 use super::error::{Error, ErrorKind};
 use super::metadata::Entry;
 use super::value::{Array, Strings, Value};
 
-/// Typed getters. `require_*` and the plain array getters fail when the key is missing; `opt_*` return `None`
-/// then. All fail when the value has another type or does not fit. Integers may be stored in any of GGUF's
-/// integer types.
+/// Typed getters. `require_*` and the plain array getters fail when the key is missing; `opt_*`
+/// return `None` then. All fail when the value has another type or does not fit. Integers may be
+/// stored in any of GGUF's integer types.
 impl Gguf {
     /// The value as it is; `None` if there is no such key.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {
@@ -178,7 +178,12 @@ impl Gguf {
         };
         if array.len() != layers as u64 {
             let (at, found) = (entry.at, array.len());
-            return Err(self.fail(ErrorKind::ArrayLength { key: key.into(), at, found, want: layers as u64 }));
+            return Err(self.fail(ErrorKind::ArrayLength {
+                key: key.into(),
+                at,
+                found,
+                want: layers as u64,
+            }));
         }
         self.opt_u32s(key)
     }
@@ -207,8 +212,8 @@ impl Gguf {
         }
     }
 
-    /// All elements through `convert`, which says `None` to another type and an error to a value that cannot
-    /// be used.
+    /// All elements through `convert`, which says `None` to another type and an error to a value
+    /// that cannot be used.
     fn elements<'a, T>(
         &'a self,
         key: &str,
@@ -217,18 +222,31 @@ impl Gguf {
     ) -> Result<Option<Vec<T>>, Error> {
         let Some((entry, array)) = self.array(key, want)? else { return Ok(None) };
         let mut out = Vec::new();
-        // An array of bytes in a hostile file may be as large as the file, its elements here larger yet.
+        // An array of bytes in a hostile file may be as large as the file, its elements here larger
+        // yet.
         if usize::try_from(array.len()).map_or(true, |n| out.try_reserve_exact(n).is_err()) {
-            return Err(self.bad_value(entry, entry.describe(), "too large for this machine's memory"));
+            return Err(self.bad_value(
+                entry,
+                entry.describe(),
+                "too large for this machine's memory",
+            ));
         }
         for (i, value) in array.iter().enumerate() {
             let Some(value) = value else {
-                return Err(self.bad_value(entry, format!("neither 0 nor 1 in element {i}"), "a bool is 0 or 1"));
+                return Err(self.bad_value(
+                    entry,
+                    format!("neither 0 nor 1 in element {i}"),
+                    "a bool is 0 or 1",
+                ));
             };
             match convert(value) {
                 Some(Ok(v)) => out.push(v),
                 Some(Err(found)) => {
-                    return Err(self.bad_value(entry, format!("{found} in element {i}"), format!("{want} is wanted")));
+                    return Err(self.bad_value(
+                        entry,
+                        format!("{found} in element {i}"),
+                        format!("{want} is wanted"),
+                    ));
                 }
                 None => return Err(self.wrong_type(entry, want)),
             }
@@ -240,7 +258,11 @@ impl Gguf {
         let Some(entry) = self.first.layout.metadata.get(key) else { return Ok(None) };
         match entry.value(&self.first.map) {
             Some(value) => Ok(Some((entry, value))),
-            None => Err(self.bad_value(entry, "no longer readable".into(), "the file was changed while it was open")),
+            None => Err(self.bad_value(
+                entry,
+                "no longer readable".into(),
+                "the file was changed while it was open",
+            )),
         }
     }
 
@@ -249,11 +271,21 @@ impl Gguf {
     }
 
     fn wrong_type(&self, entry: &Entry, want: &'static str) -> Error {
-        self.fail(ErrorKind::WrongType { key: entry.key.to_string(), at: entry.at, found: entry.describe(), want })
+        self.fail(ErrorKind::WrongType {
+            key: entry.key.to_string(),
+            at: entry.at,
+            found: entry.describe(),
+            want,
+        })
     }
 
     fn bad_value(&self, entry: &Entry, value: String, why: impl Into<String>) -> Error {
-        self.fail(ErrorKind::BadValue { key: entry.key.to_string(), at: entry.at, value, why: why.into() })
+        self.fail(ErrorKind::BadValue {
+            key: entry.key.to_string(),
+            at: entry.at,
+            value,
+            why: why.into(),
+        })
     }
 
     pub(crate) fn fail(&self, kind: ErrorKind) -> Error {

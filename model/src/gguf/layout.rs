@@ -65,7 +65,10 @@ fn check_version(version: u32) -> Result<(), ErrorKind> {
         2 | 3 => Ok(()),
         // The same numbers with their bytes the other way round: real versions are small.
         v if v != 0 && v.trailing_zeros() >= 16 => Err(ErrorKind::BigEndian),
-        1 => Err(ErrorKind::Version { version, hint: "a form of August 2023, convert the model again" }),
+        1 => Err(ErrorKind::Version {
+            version,
+            hint: "a form of August 2023, convert the model again",
+        }),
         0 => Err(ErrorKind::Version { version, hint: "damaged, download it again" }),
         _ => Err(ErrorKind::Version { version, hint: "a newer form, or a damaged file" }),
     }
@@ -74,21 +77,32 @@ fn check_version(version: u32) -> Result<(), ErrorKind> {
 /// What a file that does not start with `GGUF` may be.
 fn looks_like(bytes: &[u8]) -> String {
     let head = bytes.get(..bytes.len().min(64)).unwrap_or(bytes);
-    let le_header = head.get(..8).and_then(|b| b.try_into().ok()).map_or(u64::MAX, u64::from_le_bytes);
+    let le_header =
+        head.get(..8).and_then(|b| b.try_into().ok()).map_or(u64::MAX, u64::from_le_bytes);
     if [&b"lmgg"[..], b"tjgg", b"fmgg", b"algg"].iter().any(|m| head.starts_with(m)) {
         "it is a GGML file, the form before GGUF: convert the model again".into()
     } else if head.starts_with(b"PK\x03\x04") {
-        "it is a zip archive (a PyTorch checkpoint, or a packed download): convert or unpack it".into()
-    } else if head.starts_with(b"\x1f\x8b") || head.starts_with(b"\x28\xb5\x2f\xfd") || head.starts_with(b"\xfd7zXZ") {
+        "it is a zip archive (a PyTorch checkpoint, or a packed download): convert or unpack it"
+            .into()
+    } else if head.starts_with(b"\x1f\x8b")
+        || head.starts_with(b"\x28\xb5\x2f\xfd")
+        || head.starts_with(b"\xfd7zXZ")
+    {
         "it is a compressed file: unpack it".into()
     } else if head.starts_with(b"version https://git-lfs") {
         "it is a Git LFS pointer, not the model: fetch the file itself (git lfs pull)".into()
     } else if head.get(8) == Some(&b'{') && le_header <= bytes.len() as u64 {
-        "it is a safetensors file: name its folder, with config.json and tokenizer.json in it".into()
+        "it is a safetensors file: name its folder, with config.json and tokenizer.json in it"
+            .into()
     } else if head.trim_ascii_start().starts_with(b"<") {
-        "it is a web page, perhaps an error page saved in place of the model: download it again".into()
+        "it is a web page, perhaps an error page saved in place of the model: download it again"
+            .into()
     } else if is_text(head) {
-        let first: String = String::from_utf8_lossy(head).chars().take_while(|c| !c.is_control()).take(24).collect();
+        let first: String = String::from_utf8_lossy(head)
+            .chars()
+            .take_while(|c| !c.is_control())
+            .take(24)
+            .collect();
         format!("it starts with the text {first:?}")
     } else {
         let first: Vec<String> = head.iter().take(4).map(|b| format!("{b:02x}")).collect();
@@ -100,20 +114,29 @@ fn is_text(head: &[u8]) -> bool {
     // The last character may be cut.
     let text = match std::str::from_utf8(head) {
         Ok(text) => Some(text),
-        Err(e) if e.error_len().is_none() => head.get(..e.valid_up_to()).and_then(|b| std::str::from_utf8(b).ok()),
+        Err(e) if e.error_len().is_none() => {
+            head.get(..e.valid_up_to()).and_then(|b| std::str::from_utf8(b).ok())
+        }
         Err(_) => None,
     };
-    text.is_some_and(|t| !t.is_empty() && t.chars().all(|c| !c.is_control() || c.is_ascii_whitespace()))
+    text.is_some_and(|t| {
+        !t.is_empty() && t.chars().all(|c| !c.is_control() || c.is_ascii_whitespace())
+    })
 }
 
-/// `general.alignment`, or the default. The format asks for a multiple of 8; ggml for a power of two; so
-/// both.
+/// `general.alignment`, or the default. The format asks for a multiple of 8; ggml for a power of
+/// two; so both.
 fn alignment(metadata: &Metadata, file: &[u8]) -> Result<u64, ErrorKind> {
     let key = "general.alignment";
     let Some(entry) = metadata.get(key) else { return Ok(DEFAULT_ALIGNMENT) };
     let Some(Value::Int(value)) = entry.value(file) else {
         let found = entry.describe();
-        return Err(ErrorKind::WrongType { key: key.into(), at: entry.at, found, want: "an integer" });
+        return Err(ErrorKind::WrongType {
+            key: key.into(),
+            at: entry.at,
+            found,
+            want: "an integer",
+        });
     };
     match u64::try_from(value) {
         Ok(a) if a.is_power_of_two() && (8..=1 << 30).contains(&a) => Ok(a),
@@ -121,7 +144,9 @@ fn alignment(metadata: &Metadata, file: &[u8]) -> Result<u64, ErrorKind> {
             key: key.into(),
             at: entry.at,
             value: value.to_string(),
-            why: "an alignment is a power of two, at least 8: damaged, or written by a broken converter".into(),
+            why: "an alignment is a power of two, at least 8: damaged, or written by a broken \
+                converter"
+                .into(),
         }),
     }
 }

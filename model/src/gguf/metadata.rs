@@ -1,4 +1,5 @@
-//! The metadata section: which keys there are and where their values lie, every length checked once.
+//! The metadata section: which keys there are and where their values lie, every length checked
+//! once.
 
 use std::ops::Range;
 
@@ -6,8 +7,8 @@ use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, Shown};
 use super::value::{Array, MAX_DEPTH, Value, ValueType};
 
-/// The longest name of a key or tensor that is read: the format's limit for keys (2^16 − 1). ggml's limit for
-/// tensors is lower.
+/// The longest name of a key or tensor that is read: the format's limit for keys (2^16 − 1). ggml's
+/// limit for tensors is lower.
 const MAX_NAME: u64 = 65535;
 
 /// A key, and where its value lies.
@@ -25,8 +26,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The value, from the bytes of the file that this entry was read from; `None` only if they have changed
-    /// since.
+    /// The value, from the bytes of the file that this entry was read from; `None` only if they
+    /// have changed since.
     pub(crate) fn value<'a>(&self, file: &'a [u8]) -> Option<Value<'a>> {
         let body = file.get(self.body.clone())?;
         match (self.ty, self.array) {
@@ -41,7 +42,12 @@ impl Entry {
         match self.array {
             Some((elem, len)) => format!("an array of {len} {elem}"),
             None => match self.ty {
-                ValueType::I8 | ValueType::I16 | ValueType::I32 | ValueType::I64 | ValueType::F32 | ValueType::F64 => {
+                ValueType::I8
+                | ValueType::I16
+                | ValueType::I32
+                | ValueType::I64
+                | ValueType::F32
+                | ValueType::F64 => {
                     format!("an {}", self.ty)
                 }
                 _ => format!("a {}", self.ty),
@@ -67,8 +73,8 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads `count` keys and their values' places. The caller has checked `count` against the bytes that are
-    /// left.
+    /// Reads `count` keys and their values' places. The caller has checked `count` against the
+    /// bytes that are left.
     pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ErrorKind> {
         let mut entries = Vec::new();
         for i in 0..count {
@@ -82,7 +88,12 @@ impl Metadata {
                 && a.key == b.key
             {
                 let name = a.key.to_string();
-                return Err(ErrorKind::Duplicate { what: "metadata key", name, first: a.key_at, second: b.key_at });
+                return Err(ErrorKind::Duplicate {
+                    what: "metadata key",
+                    name,
+                    first: a.key_at,
+                    second: b.key_at,
+                });
             }
         }
         Ok(Metadata { entries, by_key })
@@ -90,7 +101,8 @@ impl Metadata {
 
     pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
         let entry = |i: &u32| self.entries.get(*i as usize);
-        let found = self.by_key.binary_search_by(|i| entry(i).map(|e| &*e.key).cmp(&Some(key))).ok()?;
+        let found =
+            self.by_key.binary_search_by(|i| entry(i).map(|e| &*e.key).cmp(&Some(key))).ok()?;
         self.by_key.get(found).and_then(entry)
     }
 
@@ -101,14 +113,18 @@ impl Metadata {
 
 /// The numbers below `n` in the order `cmp` gives them, equal ones ascending.
 pub(crate) fn sorted_index(n: usize, cmp: impl Fn(&u32, &u32) -> std::cmp::Ordering) -> Vec<u32> {
-    // A count above 2^32 would take a header of over 60 GB; such a file is refused before (see `counts`).
+    // A count above 2^32 would take a header of over 60 GB; such a file is refused before (see
+    // `counts`).
     let mut index: Vec<u32> = (0..u32::try_from(n).unwrap_or(u32::MAX)).collect();
     index.sort_unstable_by(|a, b| cmp(a, b).then(a.cmp(b)));
     index
 }
 
 /// Reads a name: UTF-8, neither empty nor absurdly long. `what` says whose, before it has one.
-pub(crate) fn read_name(cursor: &mut Cursor<'_>, what: impl Fn() -> String) -> Result<Box<str>, ErrorKind> {
+pub(crate) fn read_name(
+    cursor: &mut Cursor<'_>,
+    what: impl Fn() -> String,
+) -> Result<Box<str>, ErrorKind> {
     let at = cursor.at();
     let bad = |why: String| ErrorKind::Name { what: what(), at, why };
     let inside = |s: Short| s.inside(|| format!("the name of {}", what()));
@@ -169,7 +185,9 @@ fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, ErrorKind> {
 
 fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ErrorKind> {
     let at = cursor.at();
-    let id = cursor.u32().map_err(|s| s.inside(|| format!("the type of metadata key {}", Shown(key))))?;
+    let id = cursor
+        .u32()
+        .map_err(|s| s.inside(|| format!("the type of metadata key {}", Shown(key))))?;
     ValueType::by_id(id).ok_or_else(|| ErrorKind::ValueType { key: key.into(), at, id })
 }
 
@@ -177,7 +195,9 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ErrorKind>
 fn read_array_header(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, u64), ErrorKind> {
     let elem = read_type(cursor, key)?;
     let at = cursor.at();
-    let len = cursor.u64().map_err(|s| s.inside(|| format!("the array of metadata key {}", Shown(key))))?;
+    let len = cursor
+        .u64()
+        .map_err(|s| s.inside(|| format!("the array of metadata key {}", Shown(key))))?;
     if len.checked_mul(elem.least_size()).is_none_or(|least| least > cursor.left()) {
         let what = format!("the element count of metadata key {}", Shown(key));
         return Err(ErrorKind::Count { what, at, count: len, left: cursor.left() });
@@ -202,7 +222,9 @@ fn check_elements(
     }
     for i in 0..len {
         if elem == ValueType::String {
-            cursor.string().map_err(|s| s.inside(|| format!("string {i} of metadata key {}", Shown(key))))?;
+            cursor
+                .string()
+                .map_err(|s| s.inside(|| format!("string {i} of metadata key {}", Shown(key))))?;
         } else if depth == MAX_DEPTH {
             return Err(ErrorKind::Nested { key: key.into(), at: cursor.at(), max: MAX_DEPTH });
         } else {

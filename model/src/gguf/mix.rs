@@ -3,7 +3,8 @@
 use super::Gguf;
 use std::cmp::Reverse;
 
-/// llama.cpp's numbers of mixes (`enum llama_ftype`) and the words that its quantiser takes for them.
+/// llama.cpp's numbers of mixes (`enum llama_ftype`) and the words that its quantiser takes for
+/// them.
 const MIXES: [(u32, &str); 35] = [
     (0, "F32"),
     (1, "F16"),
@@ -45,10 +46,12 @@ const MIXES: [(u32, &str); 35] = [
 const GUESSED: u32 = 1024;
 
 impl Gguf {
-    /// What the file's mix of types is called, as llama.cpp has it (`Q4_K_M`): what `general.file_type` says, and where the file does not
-    /// say it, or says what nobody knows, the type that most elements have. Empty for a file without tensors.
+    /// What the file's mix of types is called, as llama.cpp has it (`Q4_K_M`): what
+    /// `general.file_type` says, and where the file does not say it, or says what nobody knows, the
+    /// type that most elements have. Empty for a file without tensors.
     pub fn mix_name(&self) -> String {
-        let number = self.opt_u32("general.file_type").ok().flatten().map(|number| number & !GUESSED);
+        let number =
+            self.opt_u32("general.file_type").ok().flatten().map(|number| number & !GUESSED);
         if let Some((_, name)) = MIXES.iter().find(|(known, _)| Some(*known) == number) {
             return (*name).to_owned();
         }

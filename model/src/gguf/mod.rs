@@ -1,12 +1,14 @@
 //! The model file: header, metadata and tensor directory of a GGUF file, on a memory map.
 //!
-//! [`Gguf::open`] checks everything that is ever indexed later (counts, lengths, shapes, alignment, the place
-//! of every tensor), touching only the pages of the header: a 16 GB file opens in milliseconds. Nothing is
-//! copied but names; strings, arrays and tensor data are slices of the map. GGUF versions 2 and 3,
-//! little-endian, in one file or split (`NAME-00001-of-00003.gguf`: open the first).
+//! [`Gguf::open`] checks everything that is ever indexed later (counts, lengths, shapes, alignment,
+//! the place of every tensor), touching only the pages of the header: a 16 GB file opens in
+//! milliseconds. Nothing is copied but names; strings, arrays and tensor data are slices of the
+//! map. GGUF versions 2 and 3, little-endian, in one file or split (`NAME-00001-of-00003.gguf`:
+//! open the first).
 //!
-//! A tensor of a type without a known size does not keep a file from opening, so that its vocabulary can be
-//! used and [`Gguf::summary`] can show it; [`Gguf::tensor`] and [`Gguf::require_types`] refuse it by name.
+//! A tensor of a type without a known size does not keep a file from opening, so that its
+//! vocabulary can be used and [`Gguf::summary`] can show it; [`Gguf::tensor`] and
+//! [`Gguf::require_types`] refuse it by name.
 //!
 //! A folder of safetensors is opened as if it were such a file ([`crate::folder`]).
 //!
@@ -72,9 +74,9 @@ pub struct Tensor<'a> {
     pub dims: &'a [u64],
     /// Its type. That its size is known does not say that kjit can decode it.
     pub ty: &'static GgmlType,
-    /// The rows, one after the other: exactly `ty.row_bytes(dims[0])` times the product of the other
-    /// dimensions. Starts at a multiple of 8 bytes in memory, at least (of the file's alignment, mostly 32,
-    /// up to a page).
+    /// The rows, one after the other: exactly `ty.row_bytes(dims[0])` times the product of the
+    /// other dimensions. Starts at a multiple of 8 bytes in memory, at least (of the file's
+    /// alignment, mostly 32, up to a page).
     pub data: &'a [u8],
 }
 
@@ -115,16 +117,17 @@ pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
         return Err(Error::new(path, ErrorKind::Empty));
     }
     #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
-    // SAFETY: the map is read-only and private to this process, and all access goes through it as bytes that
-    // were checked to be inside it. What Rust cannot rule out is another process changing the file under us:
-    // then bytes differ from one read to the next (every later read is checked again and none is trusted to
-    // be UTF-8 or in range), or, if the file is cut short, the process gets SIGBUS, as any program does that
-    // maps a file. Documented at `Gguf::open`.
+    // SAFETY: the map is read-only and private to this process, and all access goes through it as
+    // bytes that were checked to be inside it. What Rust cannot rule out is another process
+    // changing the file under us: then bytes differ from one read to the next (every later read is
+    // checked again and none is trusted to be UTF-8 or in range), or, if the file is cut short, the
+    // process gets SIGBUS, as any program does that maps a file. Documented at `Gguf::open`.
     let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
     Ok(map)
 }
 
-/// A copy of bytes in a map of its own, so that the alignment promised for a tensor's data holds in it, too.
+/// A copy of bytes in a map of its own, so that the alignment promised for a tensor's data holds in
+/// it, too.
 fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
     let copy = || -> io::Result<Mmap> {
         let mut map = MmapMut::map_anon(bytes.len())?;
@@ -135,15 +138,17 @@ fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
 }
 
 impl Gguf {
-    /// Opens and checks a model file, and, if it is the first part of a split one, the others beside it; or a
-    /// folder with `config.json`, `*.safetensors` and `tokenizer.json`, which answers as a file would.
+    /// Opens and checks a model file, and, if it is the first part of a split one, the others
+    /// beside it; or a folder with `config.json`, `*.safetensors` and `tokenizer.json`, which
+    /// answers as a file would.
     ///
-    /// The files must not be changed while the result lives: what is read may then be anything, and reading
-    /// past the new end of a file that was cut short ends the process (SIGBUS; [`end_on_a_file_cut_short`]
-    /// makes a sentence of it).
+    /// The files must not be changed while the result lives: what is read may then be anything, and
+    /// reading past the new end of a file that was cut short ends the process (SIGBUS;
+    /// [`end_on_a_file_cut_short`] makes a sentence of it).
     ///
     /// # Errors
-    /// One line that names the file, the key or tensor, the byte, and what to do; see [`ErrorKind`].
+    /// One line that names the file, the key or tensor, the byte, and what to do; see
+    /// [`ErrorKind`].
     pub fn open(path: impl AsRef<Path>) -> Result<Gguf, Error> {
         let path = path.as_ref();
         if path.is_dir() {
@@ -154,8 +159,8 @@ impl Gguf {
         Gguf::assemble(first, others)
     }
 
-    /// The same from bytes in memory, which are copied; never the part of a split model. `name` stands for
-    /// the path in errors.
+    /// The same from bytes in memory, which are copied; never the part of a split model. `name`
+    /// stands for the path in errors.
     ///
     /// # Errors
     /// As [`Gguf::open`].
@@ -167,8 +172,8 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map_copy(path, bytes)?)?, Vec::new())
     }
 
-    /// A folder: a file that was made in memory (metadata, and tensors that are not used as they lie), and
-    /// others with the places of tensors in them.
+    /// A folder: a file that was made in memory (metadata, and tensors that are not used as they
+    /// lie), and others with the places of tensors in them.
     pub(crate) fn of_folder(
         config: &Path,
         made: &[u8],
@@ -176,13 +181,17 @@ impl Gguf {
         remarks: Vec<String>,
     ) -> Result<Gguf, Error> {
         let first = Part::read(config, map_copy(config, made)?)?;
-        let parts = files.into_iter().map(|(path, map, tensors)| Part { path, map, layout: Layout::of(tensors) });
+        let parts = files.into_iter().map(|(path, map, tensors)| Part {
+            path,
+            map,
+            layout: Layout::of(tensors),
+        });
         let gguf = Gguf::assemble(first, parts.collect())?;
         Ok(Gguf { folder: Some(remarks), ..gguf })
     }
 
-    /// The same from a header in memory, with so many bytes of data that are all zero and take no room: to
-    /// plan for a model, or to compile for it, without its file.
+    /// The same from a header in memory, with so many bytes of data that are all zero and take no
+    /// room: to plan for a model, or to compile for it, without its file.
     pub fn without_data(name: &str, header: &[u8], data: u64) -> Result<Gguf, Error> {
         let path = Path::new(name);
         let map = || -> io::Result<Mmap> {
@@ -192,7 +201,8 @@ impl Gguf {
             map.iter_mut().zip(header).for_each(|(to, from)| *to = *from);
             map.make_read_only()
         };
-        let map = map().map_err(|source| Error::new(path, ErrorKind::Io { doing: "map", source }))?;
+        let map =
+            map().map_err(|source| Error::new(path, ErrorKind::Io { doing: "map", source }))?;
         Gguf::assemble(Part::read(path, map)?, Vec::new())
     }
 
@@ -208,11 +218,17 @@ impl Gguf {
         let gguf = Gguf { first, others, tensors, by_name, folder: None };
         for pair in gguf.by_name.windows(2) {
             if let [a, b] = pair
-                && let (Some(a), Some(b)) = (gguf.tensors.get(*a as usize), gguf.tensors.get(*b as usize))
+                && let (Some(a), Some(b)) =
+                    (gguf.tensors.get(*a as usize), gguf.tensors.get(*b as usize))
                 && a.name == b.name
             {
                 let kind = if a.part == b.part {
-                    ErrorKind::Duplicate { what: "tensor", name: a.name.to_string(), first: a.at, second: b.at }
+                    ErrorKind::Duplicate {
+                        what: "tensor",
+                        name: a.name.to_string(),
+                        first: a.at,
+                        second: b.at,
+                    }
                 } else {
                     let (first, second) = (a.part + 1, b.part + 1);
                     ErrorKind::Split(format!(
@@ -220,7 +236,10 @@ impl Gguf {
                         error::Shown(&a.name)
                     ))
                 };
-                return Err(Error::new(gguf.part(b.part()).map_or(&gguf.first.path, |p| &p.path), kind));
+                return Err(Error::new(
+                    gguf.part(b.part()).map_or(&gguf.first.path, |p| &p.path),
+                    kind,
+                ));
             }
         }
         Ok(gguf)
@@ -244,7 +263,8 @@ impl Gguf {
         self.folder.as_deref().unwrap_or_default()
     }
 
-    /// The file, and the other parts of a split model; of a folder `config.json` and the files with tensors.
+    /// The file, and the other parts of a split model; of a folder `config.json` and the files with
+    /// tensors.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.parts().map(|p| p.path.as_path())
     }
@@ -264,8 +284,9 @@ impl Gguf {
         self.parts().skip(usize::from(self.is_folder())).map(|p| p.map.len() as u64).sum()
     }
 
-    /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a page's start
-    /// on. For copying tensors in place; a tensor's bytes are from [`TensorInfo::data_offset`] on.
+    /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a
+    /// page's start on. For copying tensors in place; a tensor's bytes are from
+    /// [`TensorInfo::data_offset`] on.
     pub fn part_bytes(&self, no: usize) -> Option<&[u8]> {
         self.part(no).map(|p| &p.map[..])
     }
@@ -283,7 +304,8 @@ impl Gguf {
     /// What the directory says of the tensor with this name.
     pub fn tensor_info(&self, name: &str) -> Option<&TensorInfo> {
         let info = |i: &u32| self.tensors.get(*i as usize);
-        let found = self.by_name.binary_search_by(|i| info(i).map(|t| &*t.name).cmp(&Some(name))).ok()?;
+        let found =
+            self.by_name.binary_search_by(|i| info(i).map(|t| &*t.name).cmp(&Some(name))).ok()?;
         self.by_name.get(found).and_then(info)
     }
 
@@ -308,7 +330,8 @@ impl Gguf {
         }
     }
 
-    /// Checks that every tensor's type is one that `usable` says yes to (kjit's block formats, say).
+    /// Checks that every tensor's type is one that `usable` says yes to (kjit's block formats,
+    /// say).
     ///
     /// # Errors
     /// Names the first tensor of another type, and the type.

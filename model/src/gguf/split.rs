@@ -1,4 +1,5 @@
-//! Split models: `NAME-00001-of-00003.gguf` and so on, each a GGUF file with a share of the tensors.
+//! Split models: `NAME-00001-of-00003.gguf` and so on, each a GGUF file with a share of the
+//! tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +24,8 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
         return Err(fail(
             first,
             format!(
-                "is part {} of {count} by its metadata, and so must be named NAME-{:05}-of-{count:05}.gguf, the other parts beside it",
+                "is part {} of {count} by its metadata, and so must be named \
+                 NAME-{:05}-of-{count:05}.gguf, the other parts beside it",
                 no + 1,
                 no + 1
             ),
@@ -31,7 +33,10 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
     };
     if no != 0 {
         let name = part_path(&first.path, &prefix, 0, count);
-        return Err(fail(first, format!("is part {} of {count}: open the first one, {}", no + 1, name.display())));
+        return Err(fail(
+            first,
+            format!("is part {} of {count}: open the first one, {}", no + 1, name.display()),
+        ));
     }
     let mut parts = Vec::new();
     for i in 1..count {
@@ -39,7 +44,11 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
         if !path.exists() {
             return Err(fail(
                 first,
-                format!("is part 1 of {count}, and part {}, {}, is not beside it", i + 1, path.display()),
+                format!(
+                    "is part 1 of {count}, and part {}, {}, is not beside it",
+                    i + 1,
+                    path.display()
+                ),
             ));
         }
         let part = Part::open(&path)?;
@@ -48,7 +57,12 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
             Some(s) => {
                 return Err(fail(
                     &part,
-                    format!("is part {} of {} by its metadata, not {} of {count}", s.no + 1, s.count, i + 1),
+                    format!(
+                        "is part {} of {} by its metadata, not {} of {count}",
+                        s.no + 1,
+                        s.count,
+                        i + 1
+                    ),
                 ));
             }
             None => {
@@ -60,11 +74,14 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
         }
     }
     if let Some(want) = number(first, "split.tensors.count")? {
-        let have: u64 = std::iter::once(first).chain(&parts).map(|p| p.layout.tensors.len() as u64).sum();
+        let have: u64 =
+            std::iter::once(first).chain(&parts).map(|p| p.layout.tensors.len() as u64).sum();
         if have != want {
             return Err(fail(
                 first,
-                format!("says split.tensors.count {want}, and its {count} parts hold {have} tensors"),
+                format!(
+                    "says split.tensors.count {want}, and its {count} parts hold {have} tensors"
+                ),
             ));
         }
     }
@@ -102,7 +119,12 @@ fn number(part: &Part, key: &str) -> Result<Option<u64>, Error> {
                 why: "a count is not negative".into(),
             }),
         },
-        _ => fail(ErrorKind::WrongType { key: key.into(), at: entry.at, found: entry.describe(), want: "an integer" }),
+        _ => fail(ErrorKind::WrongType {
+            key: key.into(),
+            at: entry.at,
+            found: entry.describe(),
+            want: "an integer",
+        }),
     }
 }
 

@@ -12,7 +12,8 @@ const SHOWN_ELEMENTS: usize = 6;
 /// How many characters of a string are shown.
 const SHOWN_CHARS: usize = 80;
 
-/// What a file holds, ready to print: metadata (long values cut), tensors, quantisation mix, totals.
+/// What a file holds, ready to print: metadata (long values cut), tensors, quantisation mix,
+/// totals.
 #[derive(Debug, Clone)]
 pub struct Summary {
     /// The file, and the other parts of a split model.
@@ -175,7 +176,11 @@ impl fmt::Display for Summary {
         let bytes = show_bytes(self.file_bytes);
         if self.folder {
             // `config.json` is one of the files.
-            writeln!(f, "folder of safetensors, {bytes} in {}", files(self.files.len().saturating_sub(1)))?;
+            writeln!(
+                f,
+                "folder of safetensors, {bytes} in {}",
+                files(self.files.len().saturating_sub(1))
+            )?;
         } else {
             writeln!(
                 f,
@@ -187,23 +192,35 @@ impl fmt::Display for Summary {
             )?;
         }
         writeln!(f, "\nmetadata ({} keys)", self.metadata.len())?;
-        let key_width = self.metadata.iter().map(|k| k.key.chars().count().min(48)).max().unwrap_or(0);
+        let key_width =
+            self.metadata.iter().map(|k| k.key.chars().count().min(48)).max().unwrap_or(0);
         let ty_width = self.metadata.iter().map(|k| k.ty.len()).max().unwrap_or(0);
         for k in &self.metadata {
             writeln!(f, "  {:key_width$}  {:ty_width$}  {}", printable(&k.key), k.ty, k.value)?;
         }
         writeln!(f, "\ntensors ({})", self.tensors.len())?;
-        let name_width = self.tensors.iter().map(|t| t.name().chars().count().min(64)).max().unwrap_or(0);
+        let name_width =
+            self.tensors.iter().map(|t| t.name().chars().count().min(64)).max().unwrap_or(0);
         for t in &self.tensors {
             let dims: Vec<String> = t.dims().iter().map(u64::to_string).collect();
             let bytes = t.bytes().map_or("size unknown".into(), show_bytes);
-            writeln!(f, "  {:name_width$}  {:8}  {:>20}  {bytes:>10}", printable(t.name()), t.ty(), dims.join(" x "))?;
+            writeln!(
+                f,
+                "  {:name_width$}  {:8}  {:>20}  {bytes:>10}",
+                printable(t.name()),
+                t.ty(),
+                dims.join(" x ")
+            )?;
         }
         writeln!(f, "\nquantisation mix")?;
         for m in &self.mix {
             let share = 100.0 * m.bytes as f64 / (self.tensor_bytes.max(1)) as f64;
             let (n, bytes) = (show_count(m.elements), show_bytes(m.bytes));
-            writeln!(f, "  {:8}  {:>6} tensors  {n:>9} weights  {bytes:>10}  {share:5.1} %", m.ty, m.tensors)?;
+            writeln!(
+                f,
+                "  {:8}  {:>6} tensors  {n:>9} weights  {bytes:>10}  {share:5.1} %",
+                m.ty, m.tensors
+            )?;
         }
         let bits = 8.0 * self.tensor_bytes as f64 / (self.elements.max(1)) as f64;
         write!(

@@ -1,5 +1,5 @@
-//! The tensor directory: names, shapes, types, and where the data lie, checked so that every later slice is
-//! in the file.
+//! The tensor directory: names, shapes, types, and where the data lie, checked so that every later
+//! slice is in the file.
 
 use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, Shown, TypeId};
@@ -24,14 +24,24 @@ pub struct TensorInfo {
 }
 
 impl TensorInfo {
-    /// A tensor whose place was found by other means than a directory: in a file of its own form. There are
-    /// one to four dimensions, and `bytes` at `at` are in the file.
+    /// A tensor whose place was found by other means than a directory: in a file of its own form.
+    /// There are one to four dimensions, and `bytes` at `at` are in the file.
     pub(crate) fn placed(name: &str, dims: &[u64], ty: u32, bytes: u64, at: u64) -> TensorInfo {
         let mut all = [1; 4];
         all.iter_mut().zip(dims).for_each(|(to, from)| *to = *from);
         let n_dims = dims.len().min(4) as u8;
         let (ty, bytes) = (TypeId(ty), Some(bytes));
-        TensorInfo { name: name.into(), at: 0, dims: all, n_dims, ty, offset: at, bytes, data_at: at, part: 0 }
+        TensorInfo {
+            name: name.into(),
+            at: 0,
+            dims: all,
+            n_dims,
+            ty,
+            offset: at,
+            bytes,
+            data_at: at,
+            part: 0,
+        }
     }
 
     /// Its name.
@@ -39,8 +49,8 @@ impl TensorInfo {
         &self.name
     }
 
-    /// Its dimensions as ggml has them: 1 to 4, the row length (the neighbours in memory) first, none of them
-    /// zero.
+    /// Its dimensions as ggml has them: 1 to 4, the row length (the neighbours in memory) first,
+    /// none of them zero.
     pub fn dims(&self) -> &[u64] {
         self.dims.get(..usize::from(self.n_dims)).unwrap_or(&self.dims)
     }
@@ -71,8 +81,8 @@ impl TensorInfo {
     }
 }
 
-/// The least bytes an entry takes: name length, a name of one byte, dimension count, one dimension, type,
-/// offset.
+/// The least bytes an entry takes: name length, a name of one byte, dimension count, one dimension,
+/// type, offset.
 pub(crate) const LEAST_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
 /// Reads the directory. The caller has checked `count` against the bytes that are left.
@@ -125,12 +135,22 @@ fn read_one(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, ErrorKind
     Ok(TensorInfo { name, at, dims, n_dims: n as u8, ty, offset, bytes, data_at: 0, part: 0 })
 }
 
-/// Finds each tensor's place in the file of `len` bytes whose data start at `data_start`, and checks that it
-/// lies there alone. A tensor of unknown size is held to its first byte.
-pub(crate) fn place(tensors: &mut [TensorInfo], data_start: u64, alignment: u64, len: u64) -> Result<(), ErrorKind> {
+/// Finds each tensor's place in the file of `len` bytes whose data start at `data_start`, and
+/// checks that it lies there alone. A tensor of unknown size is held to its first byte.
+pub(crate) fn place(
+    tensors: &mut [TensorInfo],
+    data_start: u64,
+    alignment: u64,
+    len: u64,
+) -> Result<(), ErrorKind> {
     for t in tensors.iter_mut() {
         if !t.offset.is_multiple_of(alignment) {
-            return Err(ErrorKind::Misaligned { name: t.name.to_string(), at: t.at, offset: t.offset, alignment });
+            return Err(ErrorKind::Misaligned {
+                name: t.name.to_string(),
+                at: t.at,
+                offset: t.offset,
+                alignment,
+            });
         }
         let bytes = t.bytes.unwrap_or(1);
         let end = data_start.checked_add(t.offset).and_then(|s| s.checked_add(bytes));

@@ -1,4 +1,5 @@
-//! A metadata value, seen through the map: scalars by value, strings and arrays as ranges of the file.
+//! A metadata value, seen through the map: scalars by value, strings and arrays as ranges of the
+//! file.
 
 use std::fmt;
 
@@ -26,7 +27,9 @@ pub enum ValueType {
 impl ValueType {
     pub(crate) fn by_id(id: u32) -> Option<ValueType> {
         use ValueType::*;
-        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64].get(usize::try_from(id).ok()?).copied()
+        [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
+            .get(usize::try_from(id).ok()?)
+            .copied()
     }
 
     /// Bytes of one value; `None` for strings and arrays, which say their length themselves.
@@ -93,8 +96,8 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// Decodes a scalar from exactly its bytes; `None` for another number of bytes, a bool that is neither 0
-    /// nor 1, a string or an array.
+    /// Decodes a scalar from exactly its bytes; `None` for another number of bytes, a bool that is
+    /// neither 0 nor 1, a string or an array.
     pub(crate) fn scalar(ty: ValueType, bytes: &[u8]) -> Option<Value<'a>> {
         use ValueType::*;
         Some(match ty {
@@ -187,8 +190,14 @@ impl<'a> Iterator for Elements<'a> {
 /// How deep arrays may lie in arrays. GGUF allows any depth; no key in use has even two.
 pub(crate) const MAX_DEPTH: usize = 4;
 
-/// Steps over the elements of an array that was checked when the file was opened, and returns their bytes.
-fn skip_elements<'a>(cursor: &mut Cursor<'a>, elem: ValueType, len: u64, depth: usize) -> Option<&'a [u8]> {
+/// Steps over the elements of an array that was checked when the file was opened, and returns their
+/// bytes.
+fn skip_elements<'a>(
+    cursor: &mut Cursor<'a>,
+    elem: ValueType,
+    len: u64,
+    depth: usize,
+) -> Option<&'a [u8]> {
     if depth > MAX_DEPTH {
         return None;
     }
@@ -209,8 +218,8 @@ fn skip_elements<'a>(cursor: &mut Cursor<'a>, elem: ValueType, len: u64, depth: 
     from.get(..usize::try_from(cursor.at() - start).ok()?)
 }
 
-/// The strings of an array, in order, as bytes in the map. Ends early only if the file was changed after it
-/// was opened.
+/// The strings of an array, in order, as bytes in the map. Ends early only if the file was changed
+/// after it was opened.
 pub struct Strings<'a> {
     left: u64,
     cursor: Cursor<'a>,
@@ -219,7 +228,8 @@ pub struct Strings<'a> {
 impl<'a> Strings<'a> {
     /// `None` if the elements are no strings.
     pub(crate) fn of(array: Array<'a>) -> Option<Self> {
-        (array.elem == ValueType::String).then(|| Strings { left: array.len, cursor: Cursor::new(array.body) })
+        (array.elem == ValueType::String)
+            .then(|| Strings { left: array.len, cursor: Cursor::new(array.body) })
     }
 
     /// No strings.

@@ -2,9 +2,10 @@
 //!
 //! The device waits meanwhile, and the host waits for the device before: two waits for each layer.
 //!
-//! For a prompt the device can do it all, where it has a ring that experts are copied through (`ring.rs`): a copy
-//! takes as long for one token as for thousands, and the CPU as long for each. From how many tokens on that is
-//! sooner follows from both rates, which are measured when the model is opened.
+//! For a prompt the device can do it all, where it has a ring that experts are copied through
+//! (`ring.rs`): a copy takes as long for one token as for thousands, and the CPU as long for each.
+//! From how many tokens on that is sooner follows from both rates, which are measured when the
+//! model is opened.
 
 use super::hot::{Hot, Mine};
 use super::plan::{AtPause, BufferId, Pause, Plan, Program, Streaming};
@@ -18,8 +19,8 @@ use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the CPU's rates are measured in, about: rows are doubled until they take as long as copies, and no more are begun
-/// then. Of 70b's parts a row took 16 cores 6 ms, eight 24.
+/// What the CPU's rates are measured in, about: rows are doubled until they take as long as copies,
+/// and no more are begun then. Of 70b's parts a row took 16 cores 6 ms, eight 24.
 const BOUND: Duration = Duration::from_millis(200);
 /// Rows that they are measured with at most: as many have all experts of most mixtures.
 const ROWS: usize = 64;
@@ -33,21 +34,30 @@ pub struct Copied {
     pub bytes: u64,
     /// Bytes a second of these copies.
     pub rate: f64,
-    /// Seconds that the CPU takes for one token, and for the most that it was measured with; none where nobody asked.
+    /// Seconds that the CPU takes for one token, and for the most that it was measured with; none
+    /// where nobody asked.
     pub computed: Option<[(usize, f64); 2]>,
 }
 
 impl Copied {
     /// By measured rates, or as it was asked for; none where no piece of a prompt is long enough.
-    pub(super) fn of(aside: &Aside, plan: &Plan, ring: &Ring, asked: HostPrompts) -> Result<Option<Copied>> {
+    pub(super) fn of(
+        aside: &Aside,
+        plan: &Plan,
+        ring: &Ring,
+        asked: HostPrompts,
+    ) -> Result<Option<Copied>> {
         let bytes = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let rate = ring.streamed.rate;
         Ok(match asked {
             HostPrompts::Compute => None,
             // Where pieces are of one token, there is no program that copies.
-            HostPrompts::Copy => plan.copying().map(|_| Copied { from: 2, bytes, rate, computed: None }),
+            HostPrompts::Copy => {
+                plan.copying().map(|_| Copied { from: 2, bytes, rate, computed: None })
+            }
             HostPrompts::Measured => {
-                // Of experts that the device has the CPU computes none; which are chosen is not known yet.
+                // Of experts that the device has the CPU computes none; which are chosen is not
+                // known yet.
                 let missed = aside.hot.as_ref().map_or(1.0, Hot::absent);
                 let (parts, copy) = (plan.computed_aside() as f64 * missed, bytes as f64 / rate);
                 let mut rows = aside.seconds_of_rows(plan, copy / parts)?;
@@ -62,8 +72,9 @@ impl Copied {
     }
 }
 
-/// Tokens from which copying takes no longer than computing so many rows was measured to; never one. Rows that are few
-/// share a pass over the weights: of 70b's parts eight take four times as long as one.
+/// Tokens from which copying takes no longer than computing so many rows was measured to; never
+/// one. Rows that are few share a pass over the weights: of 70b's parts eight take four times as
+/// long as one.
 fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
     let mut before = (0, 0.0);
     let mut tokens = f64::INFINITY;
@@ -85,7 +96,11 @@ impl std::fmt::Display for Copied {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Copied { from, bytes, rate, computed } = *self;
         let (gb, rate) = (bytes as f64 / 1e9, rate / 1e9);
-        write!(f, "prompts of {from} tokens and more have them copied to the card, {gb:.1} GB at {rate:.1} GB/s")?;
+        write!(
+            f,
+            "prompts of {from} tokens and more have them copied to the card, {gb:.1} GB at \
+             {rate:.1} GB/s"
+        )?;
         let Some([(_, one), (n, many)]) = computed else { return Ok(()) };
         write!(f, " (the CPU takes {:.1} ms for a token, {:.1} ms for {n})", one * 1e3, many * 1e3)
     }
@@ -111,14 +126,20 @@ impl Aside {
         options: &OpenOptions,
         hot: Option<Hot>,
     ) -> std::result::Result<Option<Aside>, SessionError> {
-        let ops: Vec<Op> = graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_))).cloned().collect();
+        let ops: Vec<Op> =
+            graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_))).cloned().collect();
         let widths = ops.iter().flat_map(|op| [op.reads(), op.writes()]).flatten();
         let Some(width) = widths.map(|v| graph.value(v).width).max() else { return Ok(None) };
         let tokens = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1);
-        let states = graph.states.iter().map(|s| State { kind: StateKind::Elsewhere, ..s.clone() }).collect();
+        let states = graph
+            .states
+            .iter()
+            .map(|s| State { kind: StateKind::Elsewhere, ..s.clone() })
+            .collect();
         // The CPU has all experts, also where a weight stands for those of the device's places.
         let all = |w: &Weight| {
-            let same = |o: &&Weight| o.experts > w.experts && (&o.tensor, o.at) == (&w.tensor, w.at);
+            let same =
+                |o: &&Weight| o.experts > w.experts && (&o.tensor, o.at) == (&w.tensor, w.at);
             graph.weights.iter().find(same).unwrap_or(w).clone()
         };
         let weights = graph.weights.iter().map(all).collect();
@@ -127,15 +148,15 @@ impl Aside {
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let mut host = HostRunner::new(Arc::clone(gguf), part, &options, Isa::best())?;
         host.add(SLOT)?;
-        // A layer of the device's takes some tens of µs, about as long as threads look before they sleep; to wake them takes
-        // longer.
+        // A layer of the device's takes some tens of µs, about as long as threads look before they
+        // sleep; to wake them takes longer.
         host.be_patient();
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
         Ok(Some(Aside { host: Mutex::new(host), rows, chunk, hot }))
     }
 
-    /// Seconds that 1, 2, 4 and more rows take in the first layer of this plan that is the CPU's: up to as many as take
-    /// `enough`, as far as that can be told in [`BOUND`].
+    /// Seconds that 1, 2, 4 and more rows take in the first layer of this plan that is the CPU's:
+    /// up to as many as take `enough`, as far as that can be told in [`BOUND`].
     fn seconds_of_rows(&self, plan: &Plan, enough: f64) -> Result<Vec<(usize, f64)>> {
         let Some(pause) = plan.decode.pauses.first() else { return Ok(vec![]) };
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,27 +166,38 @@ impl Aside {
         // Rows that differ, so that their experts do.
         let mut seed = 1u64;
         let x = std::iter::repeat_with(|| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 40) as f32 / (1 << 23) as f32 - 1.0
         });
         let x: Vec<f32> = x.take(most * width).collect();
         // Where it is told which experts: others for each row, all of them its own.
         let with = match host.graph().ops.get(pause.op) {
             Some(Op::Elsewhere(elsewhere)) if !elsewhere.with.is_empty() => elsewhere.clone(),
-            _ => Elsewhere { x: host.graph().logits, with: vec![], ops: vec![], out: host.graph().logits },
+            _ => Elsewhere {
+                x: host.graph().logits,
+                with: vec![],
+                ops: vec![],
+                out: host.graph().logits,
+            },
         };
         let top = with.with.first().map_or(0, |v| host.graph().value(*v).width);
         let all = with.ops.iter().find_map(|op| match op {
             Op::ExpertMatMul(product) => Some(host.graph().weight(product.weight).experts),
             _ => None,
         });
-        let experts: Vec<f32> = (0..most * top).map(|i| (i % all.unwrap_or(1).max(1)) as f32).collect();
+        let experts: Vec<f32> =
+            (0..most * top).map(|i| (i % all.unwrap_or(1).max(1)) as f32).collect();
         let shares = vec![1.0 / top.max(1) as f32; most * top];
         let start = Instant::now();
         let mut seen = vec![];
-        for rows in std::iter::successors(Some(1), |rows| Some(2 * rows)).take_while(|rows| *rows <= most) {
+        for rows in
+            std::iter::successors(Some(1), |rows| Some(2 * rows)).take_while(|rows| *rows <= most)
+        {
             let part = x.get(..rows * width).unwrap_or_default();
-            let [experts, shares] = [&experts, &shares].map(|of| of.get(..rows * top).unwrap_or_default());
+            let [experts, shares] =
+                [&experts, &shares].map(|of| of.get(..rows * top).unwrap_or_default());
             let inputs = [part, experts, shares];
             let inputs = inputs.get(..1 + with.with.len()).unwrap_or_default();
             let ids = vec![0; rows];
@@ -193,7 +225,9 @@ impl Aside {
         rows: usize,
         part: &dyn Fn(BufferId) -> Result<DeviceBuffer<f32>>,
     ) -> Result<()> {
-        let hot = || self.hot.as_ref().ok_or_else(|| Error::Buffer("no expert is on the device".to_owned()));
+        let hot = || {
+            self.hot.as_ref().ok_or_else(|| Error::Buffer("no expert is on the device".to_owned()))
+        };
         match pause.what {
             AtPause::All { from } => {
                 let from = part(from)?;
@@ -204,9 +238,15 @@ impl Aside {
                 self.run(stream, (pause.op, rows), &[&x]).map(|_| ())
             }
             AtPause::Divide { from: [x, experts, shares], to: [places, own] } => {
-                let (x, chosen, to) = (part(x)?, [part(experts)?, part(shares)?], [part(places)?, part(own)?]);
+                let (x, chosen, to) =
+                    (part(x)?, [part(experts)?, part(shares)?], [part(places)?, part(own)?]);
                 let here = self.rows.slice(..x.len())?;
-                hot()?.divide((stream, pause.op, rows), (&x, &here), chosen.each_ref(), to.each_ref())
+                hot()?.divide(
+                    (stream, pause.op, rows),
+                    (&x, &here),
+                    chosen.each_ref(),
+                    to.each_ref(),
+                )
             }
             AtPause::Rest { to } => {
                 let (Mine { x, experts, shares, any }, to) = (hot()?.mine()?, part(to)?);
@@ -227,8 +267,14 @@ impl Aside {
     }
 
     /// Runs one of the host's operations over so many rows; where what it makes lies then.
-    fn run(&self, stream: &Stream, (op, rows): (usize, usize), inputs: &[&[f32]]) -> Result<PinnedBuffer<f32>> {
-        let _span = stream.device().trace().map(|t| t.span("cpu", format!("part {op} of {rows} rows")));
+    fn run(
+        &self,
+        stream: &Stream,
+        (op, rows): (usize, usize),
+        inputs: &[&[f32]],
+    ) -> Result<PinnedBuffer<f32>> {
+        let _span =
+            stream.device().trace().map(|t| t.span("cpu", format!("part {op} of {rows} rows")));
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let ids = vec![0; self.chunk.min(rows)];
         let mut made = vec![];
@@ -253,7 +299,11 @@ impl Aside {
 const SLOT: usize = 0;
 
 /// Elements of a buffer's rows of singles, of which a program has so many.
-pub(super) fn rows_of(program: &Program, buffer: &DeviceBuffer<f32>, rows: usize) -> Result<DeviceBuffer<f32>> {
+pub(super) fn rows_of(
+    program: &Program,
+    buffer: &DeviceBuffer<f32>,
+    rows: usize,
+) -> Result<DeviceBuffer<f32>> {
     buffer.slice(..buffer.len() / (program.tokens as usize).max(1) * rows)
 }
 

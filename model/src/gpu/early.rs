@@ -1,29 +1,30 @@
 //! Starting before every kernel is there.
 //!
-//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16 for
-//! llama-3.1-8b Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. With the first a prompt can go token by token.
-//! So, where the latter are missing, a model opens as soon as the former are there; the others are compiled
-//! behind the work, and take over between two tokens of a prompt, or at the next prompt. What decodes is
-//! final from the first token on: no captured graph is ever made anew.
+//! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16
+//! for llama-3.1-8b Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. With the first a prompt can go
+//! token by token. So, where the latter are missing, a model opens as soon as the former are there;
+//! the others are compiled behind the work, and take over between two tokens of a prompt, or at the
+//! next prompt. What decodes is final from the first token on: no captured graph is ever made anew.
 //!
-//! But where a token is to be one launch (`--persistent on`) and its kernel is missing, which is the longest
-//! compile of all: then tokens are launches until it is there, and it takes over between two of them. What was
-//! captured of a token is captured once more (`runner/takeover.rs`).
+//! But where a token is to be one launch (`--persistent on`) and its kernel is missing, which is
+//! the longest compile of all: then tokens are launches until it is there, and it takes over
+//! between two of them. What was captured of a token is captured once more (`runner/takeover.rs`).
 //!
-//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19, on two of its
-//! cores after 1.59 instead of 3.77 (docs/compile-service.md).
+//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19, on
+//! two of its cores after 1.59 instead of 3.77 (docs/compile-service.md).
 //!
-//! Numbers differ in their last bits between the two ways, and when the change comes depends on the clock. So
-//! who was promised the same tokens twice must wait for all kernels: without
+//! Numbers differ in their last bits between the two ways, and when the change comes depends on the
+//! clock. So who was promised the same tokens twice must wait for all kernels: without
 //! [`OpenOptions::early`](crate::session::OpenOptions::early) opening does.
 //!
-//! Rejected, by what they cost (nvrtc 13.5, that model, seconds of one core for all 31 kernels: 7.0):
-//! - *the same sources compiled fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` refuses matvec
-//!   ("unsupported operation"), as do its higher levels. clang's `-O1` on gfx1100 takes 90 % of `-O3`'s time:
-//!   starting it and linking is most of it.
-//! - *kernels with run-time shapes*, compiled once for all models: a second set of every kernel to write,
-//!   tune and hold against the oracle on every card, for the second that the first ever start with a new
-//!   shape takes.
+//! Rejected, by what they cost (nvrtc 13.5, that model, seconds of one core for all 31 kernels:
+//! 7.0):
+//! - *the same sources compiled fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` refuses
+//!   matvec ("unsupported operation"), as do its higher levels. clang's `-O1` on gfx1100 takes 90 %
+//!   of `-O3`'s time: starting it and linking is most of it.
+//! - *kernels with run-time shapes*, compiled once for all models: a second set of every kernel to
+//!   write, tune and hold against the oracle on every card, for the second that the first ever
+//!   start with a new shape takes.
 
 use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
 use super::trust::Proofs;
@@ -76,8 +77,8 @@ enum Stage {
 }
 
 impl Early {
-    /// Begins to compile what a plan has for prompts alone, and the kernels of a whole token if there are to be any,
-    /// as far as they are not in the cache; none if nothing is missing.
+    /// Begins to compile what a plan has for prompts alone, and the kernels of a whole token if
+    /// there are to be any, as far as they are not in the cache; none if nothing is missing.
     /// `asked`: somebody asked for those kernels.
     pub(super) fn begin(
         engine: &Engine,
@@ -85,7 +86,8 @@ impl Early {
         ones: &[OneLaunch],
         asked: bool,
     ) -> Result<Option<Early>, SessionError> {
-        // What cannot be compiled here at all is no matter of time: it is left to those who wait, and fail.
+        // What cannot be compiled here at all is no matter of time: it is left to those who wait,
+        // and fail.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
         let jobs: Vec<_> = for_prompts_alone(plan)
             .into_iter()
@@ -109,7 +111,8 @@ impl Early {
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
         let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
         let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
-        let state = State { engine: engine.clone(), jobs, prompts, one_launch, whole, asked, status };
+        let state =
+            State { engine: engine.clone(), jobs, prompts, one_launch, whole, asked, status };
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
     }
 
@@ -127,8 +130,8 @@ impl Early {
         })
     }
 
-    /// At the end of the work: begins no further compile, waits so long at most for those that have begun, so
-    /// that the next start finds them. The model must not be fed any more.
+    /// At the end of the work: begins no further compile, waits so long at most for those that have
+    /// begun, so that the next start finds them. The model must not be fed any more.
     ///
     /// # Errors
     /// A kernel that does not compile.
@@ -144,7 +147,12 @@ impl Early {
             let why = match stage {
                 Stage::Compiling(behind) => {
                     let left = end.saturating_duration_since(Instant::now());
-                    behind.finish(left).into_iter().flatten().find_map(Result::err).map(|e| e.to_string())
+                    behind
+                        .finish(left)
+                        .into_iter()
+                        .flatten()
+                        .find_map(Result::err)
+                        .map(|e| e.to_string())
                 }
                 Stage::Failed(why) => Some(why),
                 Stage::Done => None,
@@ -165,7 +173,11 @@ impl Early {
     }
 
     /// The late kernels for prompts, loaded, once all are there; none before.
-    pub(super) fn arrived(&self, device: &Device, at: usize) -> Result<Option<Vec<(JobId, Kernel)>>, SessionError> {
+    pub(super) fn arrived(
+        &self,
+        device: &Device,
+        at: usize,
+    ) -> Result<Option<Vec<(JobId, Kernel)>>, SessionError> {
         let mut state = self.lock();
         let Some(codes) = state.prompts.codes()? else { return Ok(None) };
         match state.load(device, codes) {
@@ -185,10 +197,12 @@ impl Early {
     pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Vec<Kernel>>, SessionError> {
         let mut state = self.lock();
         let Some(codes) = state.whole.codes()? else { return Ok(None) };
-        let load = |((job, entry), code): (&(kjit_engine::Job, &str), kjit_engine::Result<CodeObject>)| {
-            state.engine.load_code(device, job, &code?)?.kernel(entry)
-        };
-        let loaded: kjit_engine::Result<Vec<Kernel>> = state.one_launch.iter().zip(codes).map(load).collect();
+        let load =
+            |((job, entry), code): (&(kjit_engine::Job, &str), kjit_engine::Result<CodeObject>)| {
+                state.engine.load_code(device, job, &code?)?.kernel(entry)
+            };
+        let loaded: kjit_engine::Result<Vec<Kernel>> =
+            state.one_launch.iter().zip(codes).map(load).collect();
         state.whole = match &loaded {
             Err(error) if state.asked => Stage::Failed(error.to_string()),
             Ok(_) | Err(_) => Stage::Done,

@@ -1,12 +1,13 @@
 //! Which experts of a mixture lie in the device's memory, where the CPU has all of them.
 //!
-//! The device routes, the host looks up where the chosen experts lie, and both compute at once: the device those
-//! that it has, the CPU the others. What is chosen is counted; an expert that is chosen more often than one that
-//! lies there takes its place. A thread of its own brings it, through page-locked memory and a stream beside the
-//! launches' one, while tokens are made. From the moment it sets out until it is there the CPU computes both.
+//! The device routes, the host looks up where the chosen experts lie, and both compute at once: the
+//! device those that it has, the CPU the others. What is chosen is counted; an expert that is
+//! chosen more often than one that lies there takes its place. A thread of its own brings it,
+//! through page-locked memory and a stream beside the launches' one, while tokens are made. From
+//! the moment it sets out until it is there the CPU computes both.
 //!
-//! A slot whose expert is the CPU's is given a place all the same, with a share of 0: what lies there is a
-//! number, since it is never one that is being written.
+//! A slot whose expert is the CPU's is given a place all the same, with a share of 0: what lies
+//! there is a number, since it is never one that is being written.
 
 use super::plan::{JobId, Plan};
 use super::ring::Repacker;
@@ -21,8 +22,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Experts on their way at most. One of 30B-A3B has 2.7 MB: with as many a token there is always a next one, and the CPU
-/// computes few more meanwhile.
+/// Experts on their way at most. One of 30B-A3B has 2.7 MB: with as many a token there is always a
+/// next one, and the CPU computes few more meanwhile.
 const UNDER_WAY: usize = 16;
 /// An expert takes another's place when it was chosen so many times more, and a quarter more often.
 const MARGIN: u32 = 2;
@@ -59,7 +60,8 @@ impl std::fmt::Display for HotCounts {
         let (hit, whole) = (part(self.hit, self.chosen), part(self.whole, self.times));
         write!(
             f,
-            "experts: {places} of {experts} in each of {layers} layers are on the card; {hit:.1} % of those chosen were \
+            "experts: {places} of {experts} in each of {layers} layers are on the card; {hit:.1} \
+             % of those chosen were \
              there (all of a layer's {whole:.1} % of the times), {brought} were brought"
         )?;
         self.stopped.as_ref().map_or(Ok(()), |why| write!(f, ", and no more are: {why}"))
@@ -85,15 +87,18 @@ impl Table {
         Table { place, expert, counts: vec![0; experts] }
     }
 
-    /// The expert that should come and the place that it should have, if there is one: its place is nobody's then.
+    /// The expert that should come and the place that it should have, if there is one: its place is
+    /// nobody's then.
     fn replace(&mut self) -> Option<(u32, u32)> {
         // One at a time: another place is always there.
         if self.expert.iter().any(Option::is_none) {
             return None;
         }
         let count = |e: u32| self.counts.get(e as usize).copied().unwrap_or(0);
-        let (place, coldest) =
-            (0..).zip(&self.expert).filter_map(|(p, e)| Some((p, (*e)?))).min_by_key(|(_, e)| count(*e))?;
+        let (place, coldest) = (0..)
+            .zip(&self.expert)
+            .filter_map(|(p, e)| Some((p, (*e)?)))
+            .min_by_key(|(_, e)| count(*e))?;
         let absent = (0..).zip(&self.place).filter(|(_, place)| place.is_none()).map(|(e, _)| e);
         let hottest = absent.max_by_key(|e| count(*e))?;
         let (little, much) = (count(coldest), count(hottest));
@@ -106,7 +111,9 @@ impl Table {
     }
 
     fn arrived(&mut self, expert: u32, place: u32) {
-        if let (Some(at), Some(of)) = (self.place.get_mut(expert as usize), self.expert.get_mut(place as usize)) {
+        if let (Some(at), Some(of)) =
+            (self.place.get_mut(expert as usize), self.expert.get_mut(place as usize))
+        {
             (*at, *of) = (Some(place), Some(expert));
         }
     }
@@ -152,31 +159,40 @@ impl Hot {
         repackers: HashMap<JobId, Repacker>,
     ) -> Result<Option<Hot>> {
         let layers = layers(graph);
-        let Some(whole) = experts_here(graph).filter(|_| !layers.is_empty()) else { return Ok(None) };
+        let Some(whole) = experts_here(graph).filter(|_| !layers.is_empty()) else {
+            return Ok(None);
+        };
         let lost = || Error::Buffer("an expert's matrix is not there".to_owned());
         let (mut tables, mut of_layers, mut top) = (vec![], vec![], 0);
         for (placed, products) in &layers {
             let first = products.first().map(|p| graph.weight(p.weight)).ok_or_else(lost)?;
             // As many as the file has, not as there are places for.
             let all = whole.ops.iter().find_map(|op| match op {
-                Op::ExpertMatMul(p) if p.experts == placed.experts => Some(graph.weight(p.weight).experts),
+                Op::ExpertMatMul(p) if p.experts == placed.experts => {
+                    Some(graph.weight(p.weight).experts)
+                }
                 _ => None,
             });
             tables.push(Table::new(all.ok_or_else(lost)?, first.experts));
             top = top.max(graph.value(placed.experts).width);
             let stacks = products.iter().map(|p| {
-                let (w, to) = (graph.weight(p.weight), matrices.get(&p.weight).ok_or_else(lost)?.clone());
+                let (w, to) =
+                    (graph.weight(p.weight), matrices.get(&p.weight).ok_or_else(lost)?.clone());
                 let info = gguf.tensor_info(&w.tensor).ok_or_else(lost)?;
-                let start = usize::try_from(info.data_offset()).map_err(|_| lost())? + w.bytes_of(w.at);
-                let job = plan.matrices.iter().find(|(id, _)| *id == p.weight).and_then(|(_, job)| *job);
-                let repack = job.map(|job| repackers.get(&job).cloned().ok_or_else(lost)).transpose()?;
+                let start =
+                    usize::try_from(info.data_offset()).map_err(|_| lost())? + w.bytes_of(w.at);
+                let job =
+                    plan.matrices.iter().find(|(id, _)| *id == p.weight).and_then(|(_, job)| *job);
+                let repack =
+                    job.map(|job| repackers.get(&job).cloned().ok_or_else(lost)).transpose()?;
                 let (bytes, step) = (w.bytes() / w.experts.max(1), w.bytes_of(w.whole));
                 let each = to.len() / w.experts.max(1);
                 Ok(Stack { part: info.part(), start, step, bytes, rows: w.rows, to, each, repack })
             });
             of_layers.push(stacks.collect::<Result<Vec<_>>>()?);
         }
-        let (experts, places) = tables.iter().map(|t| (t.place.len(), t.expert.len())).max().unwrap_or_default();
+        let (experts, places) =
+            tables.iter().map(|t| (t.place.len(), t.expert.len())).max().unwrap_or_default();
         let counts = HotCounts { layers: tables.len(), places, experts, ..HotCounts::default() };
         let state = State { tables, counts, since: 0, next: 0, under_way: 0, mine: None };
         let words = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1) * top;
@@ -225,13 +241,25 @@ impl Hot {
             self.porter.turn(&mut state, stream, rows as u64)?;
         }
         let State { tables, counts, mine, .. } = &mut *state;
-        let table = tables.get_mut(layer).ok_or_else(|| Error::Buffer("a layer has no places".to_owned()))?;
+        let table = tables
+            .get_mut(layer)
+            .ok_or_else(|| Error::Buffer("a layer has no places".to_owned()))?;
         // Where nothing of a token's is there: a place that is not being written.
-        let some = (0..).zip(&table.expert).find(|(_, e)| e.is_some()).map_or(0, |(place, _)| place);
-        let (mut places, mut own) = (vec![some; experts.len()], vec![0f32.to_bits(); experts.len()]);
-        let mut rest = Mine { x, experts: vec![-1.0; experts.len()], shares: vec![0.0; experts.len()], any: false };
-        let (theirs, ours) = (places.iter_mut().zip(&mut own), rest.experts.iter_mut().zip(&mut rest.shares));
-        for (((&expert, &share), (place, own)), (mine, part)) in experts.iter().zip(&shares).zip(theirs).zip(ours) {
+        let some =
+            (0..).zip(&table.expert).find(|(_, e)| e.is_some()).map_or(0, |(place, _)| place);
+        let (mut places, mut own) =
+            (vec![some; experts.len()], vec![0f32.to_bits(); experts.len()]);
+        let mut rest = Mine {
+            x,
+            experts: vec![-1.0; experts.len()],
+            shares: vec![0.0; experts.len()],
+            any: false,
+        };
+        let (theirs, ours) =
+            (places.iter_mut().zip(&mut own), rest.experts.iter_mut().zip(&mut rest.shares));
+        for (((&expert, &share), (place, own)), (mine, part)) in
+            experts.iter().zip(&shares).zip(theirs).zip(ours)
+        {
             let Some(count) = table.counts.get_mut(expert as usize) else { continue };
             *count = count.saturating_add(1);
             counts.chosen += 1;
@@ -279,10 +307,12 @@ fn layers(graph: &Graph) -> Vec<(&Placed, Vec<&ExpertMatMul>)> {
     all
 }
 
-/// Bytes of the device beside the weights, where experts are brought to it: room for a matrix as the file has it.
+/// Bytes of the device beside the weights, where experts are brought to it: room for a matrix as
+/// the file has it.
 pub(super) fn room(graph: &Graph) -> u64 {
     let products = layers(graph).into_iter().flat_map(|(_, products)| products);
-    let bytes = products.map(|p| graph.weight(p.weight)).map(|w| (w.bytes() / w.experts.max(1)) as u64);
+    let bytes =
+        products.map(|p| graph.weight(p.weight)).map(|w| (w.bytes() / w.experts.max(1)) as u64);
     bytes.max().unwrap_or(0)
 }
 
@@ -354,7 +384,12 @@ impl Porter {
         };
         let thread = std::thread::Builder::new().name("kjit-experts".to_owned()).spawn(carry);
         let thread = thread.map_err(|e| Error::Buffer(format!("no thread for experts: {e}")))?;
-        Ok(Porter { parcels: Some(parcels), arrived: Mutex::new(arrived), thread: Some(thread), ended })
+        Ok(Porter {
+            parcels: Some(parcels),
+            arrived: Mutex::new(arrived),
+            thread: Some(thread),
+            ended,
+        })
     }
 
     /// Between two tokens: what has come is there from now on, and others set out.
@@ -365,7 +400,10 @@ impl Porter {
                 Ok(one) => one,
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    state.counts.stopped.get_or_insert_with(|| "the thread that brings them has ended".to_owned());
+                    state
+                        .counts
+                        .stopped
+                        .get_or_insert_with(|| "the thread that brings them has ended".to_owned());
                     break;
                 }
             };
@@ -375,8 +413,11 @@ impl Porter {
                     state.counts.brought += 1;
                     table.arrived(expert, place);
                 }
-                (Err(lost @ (Error::Driver { .. } | Error::DeviceLost { .. })), _) => return Err(lost),
-                // What lies in the place is nothing: it stays nobody's, and the CPU computes the expert as before.
+                (Err(lost @ (Error::Driver { .. } | Error::DeviceLost { .. })), _) => {
+                    return Err(lost);
+                }
+                // What lies in the place is nothing: it stays nobody's, and the CPU computes the
+                // expert as before.
                 (Err(other), _) => state.counts.stopped = Some(other.to_string()),
                 (Ok(()), None) => {}
             }
@@ -392,7 +433,9 @@ impl Porter {
                 break;
             }
             let layer = (state.next + i) % layers.max(1);
-            let Some((expert, place)) = state.tables.get_mut(layer).and_then(Table::replace) else { continue };
+            let Some((expert, place)) = state.tables.get_mut(layer).and_then(Table::replace) else {
+                continue;
+            };
             state.next = layer + 1;
             let after = match &after {
                 Some(after) => Event::clone(after),
@@ -425,7 +468,8 @@ fn bring(
     for s in stacks {
         let at = s.start + parcel.expert as usize * s.step;
         let bytes = gguf.part_bytes(s.part).and_then(|b| b.get(at..at + s.bytes));
-        let bytes = bytes.ok_or_else(|| Error::Buffer("an expert is not in the file".to_owned()))?;
+        let bytes =
+            bytes.ok_or_else(|| Error::Buffer("an expert is not in the file".to_owned()))?;
         // Waits until the copy before has been read from it.
         let here = staging.slice(..bytes.len())?;
         here.write(|to| to.copy_from_slice(bytes))?;

@@ -5,16 +5,18 @@ use kjit_engine::{Device, DeviceBuffer, Error};
 /// Bytes that are copied at a time: beyond any cache, and a small part of any card.
 const BYTES: usize = 1 << 30;
 
-/// Bytes a second that a copy on the device reads and writes together; the best of five. A kernel that only
-/// reads is some percent faster (an H200: 4297 GB/s here, 4637 read alone).
+/// Bytes a second that a copy on the device reads and writes together; the best of five. A kernel
+/// that only reads is some percent faster (an H200: 4297 GB/s here, 4637 read alone).
 ///
 /// # Errors
-/// Memory that cannot be had (two buffers of 1 GiB, or an eighth of what is free), a device that failed.
+/// Memory that cannot be had (two buffers of 1 GiB, or an eighth of what is free), a device that
+/// failed.
 pub fn copy_bandwidth(device: &Device) -> Result<f64, Error> {
     let (free, _) = device.memory()?;
     let bytes = BYTES.min(usize::try_from(free / 8).unwrap_or(BYTES)).max(1);
     let stream = device.stream()?;
-    let (from, to): (DeviceBuffer<u8>, DeviceBuffer<u8>) = (device.buffer(bytes)?, device.buffer(bytes)?);
+    let (from, to): (DeviceBuffer<u8>, DeviceBuffer<u8>) =
+        (device.buffer(bytes)?, device.buffer(bytes)?);
     stream.fill(&from, 0x5a)?;
     let mut best = 0.0f64;
     for _ in 0..5 {

@@ -1,8 +1,9 @@
 //! Where devices that compute one model together meet: the memory of `kjit_kernels::reduce`.
 //!
-//! Devices that reach each other have an inbox each in their own memory. Others have one inbox for all in
-//! page-locked memory of the host: a device has a place of its own in each inbox, so there is nothing to keep
-//! apart, and what it reads from the host's memory is what all have written there.
+//! Devices that reach each other have an inbox each in their own memory. Others have one inbox for
+//! all in page-locked memory of the host: a device has a place of its own in each inbox, so there
+//! is nothing to keep apart, and what it reads from the host's memory is what all have written
+//! there.
 
 use super::plan::{Meeting, Room};
 use crate::gpu::plan::WORDS;
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a device waits for the others. A meeting takes µs; what comes between two of a device's own may be
-/// a kernel's first launch, or another process that has the device.
+/// How long a device waits for the others. A meeting takes µs; what comes between two of a device's
+/// own may be a kernel's first launch, or another process that has the device.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Whose memory devices meet in.
@@ -40,17 +41,20 @@ pub struct MeetingPlace {
     rank: usize,
     room: Room,
     way: Way,
-    /// What others have made, one behind the other, and who brings it, where they are other processes'.
+    /// What others have made, one behind the other, and who brings it, where they are other
+    /// processes'.
     far: Option<(DeviceBuffer<f32>, Arc<Far>)>,
     /// Of all of them: one has failed, and the others wait for nothing any more.
     over: Arc<AtomicBool>,
 }
 
 impl MeetingPlace {
-    /// Those of all devices, in their order, with so much room for each, and in memory that all of them reach.
+    /// Those of all devices, in their order, with so much room for each, and in memory that all of
+    /// them reach.
     pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<MeetingPlace>, SessionError> {
         let words = room.words(devices.len());
-        let (packets, values) = words.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        let (packets, values) =
+            words.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
         // A model without a program for prompts has no rows.
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
@@ -59,7 +63,8 @@ impl MeetingPlace {
             Way::Devices => {
                 for device in devices {
                     let stream = device.stream()?;
-                    let (inbox, of_rows) = (device.shared_buffer(packets)?, device.shared_buffer(values)?);
+                    let (inbox, of_rows) =
+                        (device.shared_buffer(packets)?, device.shared_buffer(values)?);
                     stream.fill(&inbox, 0)?;
                     stream.fill(&of_rows, 0)?;
                     stream.synchronize()?;
@@ -81,7 +86,8 @@ impl MeetingPlace {
         };
         let over = Arc::new(AtomicBool::new(false));
         let place = |(rank, device): (usize, &Device)| {
-            let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
+            let (words, late, stream) =
+                (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
             stream.fill(&words, 0)?;
             stream.synchronize()?;
             late.write(|to| to.fill(0))?;
@@ -91,8 +97,8 @@ impl MeetingPlace {
         devices.iter().enumerate().map(place).collect()
     }
 
-    /// That of a device among `ranks` processes' with so much room; `far` makes who brings the others' parts, of the word
-    /// in which the device counts its sums.
+    /// That of a device among `ranks` processes' with so much room; `far` makes who brings the
+    /// others' parts, of the word in which the device counts its sums.
     pub fn of_rank(
         device: &Device,
         (rank, ranks): (usize, usize),
@@ -100,14 +106,25 @@ impl MeetingPlace {
         far: impl FnOnce(PinnedBuffer<u32>) -> Result<Far, SessionError>,
     ) -> Result<MeetingPlace, SessionError> {
         let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
-        let values = values.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        let values =
+            values.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
         let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
         stream.fill(&words, 0)?;
         stream.synchronize()?;
         late.write(|to| to.fill(0))?;
         let far = Some((device.buffer(values.max(1))?, Arc::new(far(late.clone())?)));
         let over = Arc::new(AtomicBool::new(false));
-        Ok(MeetingPlace { words, late, inboxes: vec![], rows: vec![], rank, room, way: Way::Own, far, over })
+        Ok(MeetingPlace {
+            words,
+            late,
+            inboxes: vec![],
+            rows: vec![],
+            rank,
+            room,
+            way: Way::Own,
+            far,
+            over,
+        })
     }
 
     /// Who brings the others' parts, where these are other processes'.
@@ -174,8 +191,8 @@ impl MeetingPlace {
         self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
     }
 
-    /// Why the other processes' devices are waited for no more, if so, in the place of what a call said: the library was
-    /// told to give up for that reason, so that is all the call has to say.
+    /// Why the other processes' devices are waited for no more, if so, in the place of what a call
+    /// said: the library was told to give up for that reason, so that is all the call has to say.
     pub fn instead(&self, device: &Device, said: SessionError) -> SessionError {
         self.far().and_then(|far| far.check(device).err()).unwrap_or(said)
     }
@@ -192,7 +209,8 @@ impl MeetingPlace {
             ))),
             0 => Ok(()),
             _ => Err(SessionError::Lost(format!(
-                "{} waited longer than {} s for the devices that compute the model with it: one of them is lost or hangs",
+                "{} waited longer than {} s for the devices that compute the model with it: one \
+                 of them is lost or hangs",
                 device.label(),
                 LIMIT.as_secs()
             ))),

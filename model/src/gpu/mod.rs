@@ -1,9 +1,10 @@
 //! Lowers a graph to launches of GPU kernels, and runs them.
 //!
-//! Decide, hold and launch stay apart: `fuse` says which operations belong together, [`plan`](mod@plan)
-//! chooses kernels and lays memory out (no device is asked: `kjit warm` does as much on a laptop), `open`
-//! uploads and compiles, [`GpuRunner`] launches what a [`Session`](crate::session::Session) asks for. No
-//! vendor is named here: what depends on one is in the engine and, as a target, in the kernels' specs.
+//! Decide, hold and launch stay apart: `fuse` says which operations belong together,
+//! [`plan`](mod@plan) chooses kernels and lays memory out (no device is asked: `kjit warm` does as
+//! much on a laptop), `open` uploads and compiles, [`GpuRunner`] launches what a
+//! [`Session`](crate::session::Session) asks for. No vendor is named here: what depends on one is
+//! in the engine and, as a target, in the kernels' specs.
 
 // What is hidden is for this project's command, tests and benches: no promise is made of it.
 mod aside;
@@ -60,8 +61,11 @@ impl From<Error> for SessionError {
                 bytes: asked,
                 hint: format!("{free} of {total} bytes are free"),
             },
-            // A call that the driver refuses leaves a context of which nobody knows what still works.
-            lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => SessionError::Lost(lost.to_string()),
+            // A call that the driver refuses leaves a context of which nobody knows what still
+            // works.
+            lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => {
+                SessionError::Lost(lost.to_string())
+            }
             other => SessionError::Device(other.to_string()),
         }
     }

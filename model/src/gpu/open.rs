@@ -72,10 +72,15 @@ impl Streamed {
 impl std::fmt::Display for Streamed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Streamed { layers, of, apart, rate, .. } = self;
-        let theirs = if *apart > 0 { format!(", of {apart} the CPU computes a part") } else { String::new() };
+        let theirs = if *apart > 0 {
+            format!(", of {apart} the CPU computes a part")
+        } else {
+            String::new()
+        };
         write!(
             f,
-            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} tok/s by the measured copy rate of {:.1} GB/s",
+            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} \
+             tok/s by the measured copy rate of {:.1} GB/s",
             of - layers - apart,
             self.most(),
             rate / 1e9
@@ -83,8 +88,8 @@ impl std::fmt::Display for Streamed {
     }
 }
 
-/// The compile jobs that opening this graph on such a target asks for, with an engine of this cache: `kjit
-/// warm`.
+/// The compile jobs that opening this graph on such a target asks for, with an engine of this
+/// cache: `kjit warm`.
 ///
 /// # Errors
 /// What the kernels do not cover, by name; more sequences than are covered.
@@ -99,19 +104,24 @@ pub fn jobs_for(
     Ok(jobs)
 }
 
-/// The plan that a session of this graph on such a target follows, with an engine of this cache: [`jobs_for`]
-/// and what is launched of them.
+/// The plan that a session of this graph on such a target follows, with an engine of this cache:
+/// [`jobs_for`] and what is launched of them.
 ///
 /// # Errors
 /// As [`jobs_for`].
-pub fn plan_for(engine: &Engine, graph: &Graph, target: &Target, options: &OpenOptions) -> Result<Plan, SessionError> {
+pub fn plan_for(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &OpenOptions,
+) -> Result<Plan, SessionError> {
     let target = &settled(engine, target);
     Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
 }
 
 impl GpuRunner {
-    /// Everything on the device, and what comes to it later. Kernels are compiled (or found) while the
-    /// weights travel.
+    /// Everything on the device, and what comes to it later. Kernels are compiled (or found) while
+    /// the weights travel.
     pub(crate) fn open(
         engine: &Engine,
         device: &Device,
@@ -134,27 +144,30 @@ impl GpuRunner {
         let (mut remarks, ladder) = (vec![], trust::ladder(&settled(engine, device.target())));
         for (i, target) in ladder.iter().enumerate() {
             let known = (meeting.as_ref(), planned.take().filter(|plan| plan.target == *target));
-            let wrong = match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, known) {
-                Ok(mut runner) => {
-                    runner.remark(remarks);
-                    return Ok(runner);
-                }
-                Err(SessionError::Wrong(lines)) => lines,
-                Err(other) if remarks.is_empty() => return Err(other),
-                // Why it was tried at all comes first.
-                Err(other) => {
-                    remarks.push(other.to_string());
-                    return Err(SessionError::Wrong(remarks));
-                }
-            };
-            let next = ladder.get(i + 1).map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
+            let wrong =
+                match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, known) {
+                    Ok(mut runner) => {
+                        runner.remark(remarks);
+                        return Ok(runner);
+                    }
+                    Err(SessionError::Wrong(lines)) => lines,
+                    Err(other) if remarks.is_empty() => return Err(other),
+                    // Why it was tried at all comes first.
+                    Err(other) => {
+                        remarks.push(other.to_string());
+                        return Err(SessionError::Wrong(remarks));
+                    }
+                };
+            let next = ladder
+                .get(i + 1)
+                .map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
             remarks.extend(wrong.iter().map(|line| format!("{line}; {next}")));
         }
         Err(SessionError::Wrong(remarks))
     }
 
-    /// The same for one of the targets that the device can be taken for; kernels that compute wrongly are
-    /// [`SessionError::Wrong`].
+    /// The same for one of the targets that the device can be taken for; kernels that compute
+    /// wrongly are [`SessionError::Wrong`].
     fn open_as(
         engine: &Engine,
         (device, target): (&Device, &Target),
@@ -172,12 +185,15 @@ impl GpuRunner {
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
         let mut request = request;
         let mut left_out = None;
-        if let Some(ring) = asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_ffn_apart(graph))
+        if let Some(ring) =
+            asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_ffn_apart(graph))
             && asked.memory.total() > budget(device, options)?
         {
             let mib = ring.ring() >> 20;
-            left_out =
-                Some(format!("the CPU computes experts for prompts, too: copies of them want {mib} MiB of the card"));
+            left_out = Some(format!(
+                "the CPU computes experts for prompts, too: copies of them want {mib} MiB of \
+                 the card"
+            ));
             request.options = &computing;
             asked = plan(&request)?;
         }
@@ -185,7 +201,8 @@ impl GpuRunner {
         let (options, request) = (&options, Request { options: &options, ..request });
         fit_memory(device, &request, &mut plan)?;
         let memory = plan.memory;
-        let opened = GpuRunner::open_plan(engine, device, gguf, &request, (plan, meeting), (start, before));
+        let opened =
+            GpuRunner::open_plan(engine, device, gguf, &request, (plan, meeting), (start, before));
         let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
         runner.remark(left_out.into_iter().collect());
         Ok(runner)
@@ -202,7 +219,8 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let (graph, options) = (request.graph, request.options);
         let context = options.context_of(graph);
-        // What a proof may take while the weights travel: the keys' and the launches' memory comes after it.
+        // What a proof may take while the weights travel: the keys' and the launches' memory comes
+        // after it.
         let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
         let target = plan.target.clone();
         let proofs = Proofs::of(engine, device, &target, room);
@@ -218,19 +236,23 @@ impl GpuRunner {
             // Token by token a prompt would have all layers copied for each.
             // What sees later tokens does not go token by token at all.
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
-            // What nobody asked for is left out where it is neither in the cache nor can be compiled.
+            // What nobody asked for is left out where it is neither in the cache nor can be
+            // compiled.
             let asked = options.persistent == Persistence::On;
             let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
             let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
             let ones = if can { ones } else { &[] };
             let early = if early { Early::begin(engine, &plan, ones, asked) } else { Ok(None) };
-            let late = early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
-            let kernels = early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
+            let late =
+                early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
+            let kernels =
+                early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
             let ones = if late { &[] } else { ones };
             let persistent = load_ones(engine, device, ones);
             let persistent = if asked { persistent } else { Ok(persistent.unwrap_or_default()) };
             let took = start.elapsed().as_secs_f64();
-            let ended = || SessionError::Device("a thread that opens the model ended early".to_owned());
+            let ended =
+                || SessionError::Device("a thread that opens the model ended early".to_owned());
             let tables = tables.join().unwrap_or_else(|_| Err(ended()));
             let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
             ((kernels, persistent, took), uploaded, tables)
@@ -239,7 +261,8 @@ impl GpuRunner {
         let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
         let proven = proofs.end();
         let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
-        let mut resident = assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
+        let mut resident =
+            assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
         let hot = Hot::new(device, gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
         resident.aside = Aside::new(device, gguf, graph, &resident.plan, options, hot)?;
@@ -251,7 +274,9 @@ impl GpuRunner {
         };
         let wanted = resident.plan.room().unwrap_or_default();
         if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
-            return Err(SessionError::Device("the devices' rows have no room where they meet".to_owned()));
+            return Err(SessionError::Device(
+                "the devices' rows have no room where they meet".to_owned(),
+            ));
         }
         resident.persistent = Persistent::all(&resident, persistent?)?;
         let after = engine.counts();
@@ -281,9 +306,13 @@ impl GpuRunner {
 }
 
 /// The values that must be there after each run.
-pub(super) fn kept_values(graph: &Graph, options: &OpenOptions) -> Result<Vec<ValueId>, SessionError> {
-    let find =
-        |name: &String| graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")));
+pub(super) fn kept_values(
+    graph: &Graph,
+    options: &OpenOptions,
+) -> Result<Vec<ValueId>, SessionError> {
+    let find = |name: &String| {
+        graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))
+    };
     options.keep.iter().map(find).collect()
 }
 
@@ -294,9 +323,9 @@ fn system_memory() -> u64 {
     line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
-/// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's own GPU is
-/// often the part that the firmware set aside. What it gets of the rest is found by trying; all of it is the
-/// bound.
+/// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's
+/// own GPU is often the part that the firmware set aside. What it gets of the rest is found by
+/// trying; all of it is the bound.
 pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
     let system = if device.info().integrated { system_memory() } else { 0 };
@@ -309,24 +338,30 @@ pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, Sess
     Ok(options.memory.unwrap_or(free).min(free))
 }
 
-/// The same where layers are streamed, less what allocations are rounded up by: what is counted on, and a number that is
-/// named, must fit.
+/// The same where layers are streamed, less what allocations are rounded up by: what is counted on,
+/// and a number that is named, must fit.
 pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
     let free = free_memory(device)?.0;
     let room = free.saturating_sub((free / 256).max(1 << 20));
     Ok(options.memory.unwrap_or(room).min(room))
 }
 
-/// The options with as many sequences as there is memory for beside all of the model's weights, where fewer will do, and
-/// their plan.
-fn as_many_as_fit(device: &Device, request: &Request, asked: Plan) -> Result<(OpenOptions, Plan), SessionError> {
+/// The options with as many sequences as there is memory for beside all of the model's weights,
+/// where fewer will do, and their plan.
+fn as_many_as_fit(
+    device: &Device,
+    request: &Request,
+    asked: Plan,
+) -> Result<(OpenOptions, Plan), SessionError> {
     let mut options = request.options.clone();
     if !options.fewer || options.stream {
         return Ok((options, asked));
     }
     let budget = budget(device, &options)?;
     let mut fewer = None;
-    while fewer.as_ref().unwrap_or(&asked).memory.total() > budget && options.sequences > OpenOptions::FEW {
+    while fewer.as_ref().unwrap_or(&asked).memory.total() > budget
+        && options.sequences > OpenOptions::FEW
+    {
         options.sequences = (options.sequences / 2).max(OpenOptions::FEW);
         fewer = Some(plan(&Request { options: &options, ..*request })?);
     }
@@ -337,8 +372,8 @@ fn as_many_as_fit(device: &Device, request: &Request, asked: Plan) -> Result<(Op
     })
 }
 
-/// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of it: with
-/// layers streamed where it must be. What cannot fit is refused, with what would.
+/// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of
+/// it: with layers streamed where it must be. What cannot fit is refused, with what would.
 fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
     let (free, total) = free_memory(device)?;
     let OpenOptions { memory, stream, .. } = *request.options;
@@ -350,7 +385,10 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
             true => "--host-experts is for layers that stay there: leave --stream out".to_owned(),
-            false => format!("{room} MiB may be taken; {} takes less", less_aside(request.graph, request.options)),
+            false => format!(
+                "{room} MiB may be taken; {} takes less",
+                less_aside(request.graph, request.options)
+            ),
         };
         return Err(SessionError::Memory {
             what: format!("all but the CPU's experts on {}", device.label()),
@@ -371,7 +409,9 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     let more = format!("--memory {}MiB would do, with all layers streamed", mib(need) + 1);
     let hint = match (less, limited.filter(|_| need <= room)) {
         (None, Some(_)) => format!("{there}; {more}"),
-        (None, None) => format!("{there}; a smaller model, or a smaller quantisation of it, is needed"),
+        (None, None) => {
+            format!("{there}; a smaller model, or a smaller quantisation of it, is needed")
+        }
         (Some(less), Some(_)) => format!("{there}; {more}, and so would {less}"),
         (Some(less), None) => format!("{there}; {less} would fit"),
     };
@@ -388,8 +428,14 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     Err(SessionError::Memory { what, bytes: need, hint })
 }
 
-/// The flags with which a plan that needs so much at least would fit a budget; none where no number of tokens does.
-fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Result<Option<String>, SessionError> {
+/// The flags with which a plan that needs so much at least would fit a budget; none where no number
+/// of tokens does.
+fn what_would_fit(
+    request: &Request,
+    plan: &Plan,
+    need: u64,
+    budget: u64,
+) -> Result<Option<String>, SessionError> {
     let (options, context) = (request.options, request.context().max(2) as u64);
     let least = |options: &OpenOptions| -> Result<u64, SessionError> {
         let mut plan = super::plan::plan(&Request { options, ..*request })?;
@@ -403,7 +449,11 @@ fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Res
     };
     let (mut need, pages) = (need, plan.pages.map(|pages| pages as u64));
     if let Some(pages) = pages.filter(|_| token > 0) {
-        let in_pages = plan.caches.iter().zip(&plan.parts).filter(|(_, parts)| matches!(parts, Parts::Pages(_)));
+        let in_pages = plan
+            .caches
+            .iter()
+            .zip(&plan.parts)
+            .filter(|(_, parts)| matches!(parts, Parts::Pages(_)));
         let each = in_pages.flat_map(|(bytes, _)| bytes).sum::<u64>().max(1);
         let fit = budget.saturating_sub(need.saturating_sub(each.saturating_mul(pages))) / each;
         let (flag, tokens) = named(fit.saturating_mul(PAGE as u64));
@@ -413,12 +463,14 @@ fn what_would_fit(request: &Request, plan: &Plan, need: u64, budget: u64) -> Res
         // Not even one context: then it is what must be smaller.
         need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
     }
-    // What a token takes: keys, values, its row of each rotation table. The plan of half the context tells it
-    // from what is fixed.
+    // What a token takes: keys, values, its row of each rotation table. The plan of half the
+    // context tells it from what is fixed.
     let half = (context / 2) as usize;
-    let fewer = least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
+    let fewer =
+        least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
     let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
-    let fits = budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    let fits =
+        budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
     Ok(match (fits, pages) {
         (0, _) => None,
         (n, None) => Some(format!("-c {n}")),
@@ -440,30 +492,40 @@ fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
 }
 
-/// Memory that should have been there, and was refused all the same: with the flag that asks for less of it.
+/// Memory that should have been there, and was refused all the same: with the flag that asks for
+/// less of it.
 fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
     let SessionError::Memory { what, bytes, hint } = error else { return error };
     let mib = |n: u64| n >> 20;
     let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
     let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
-        true if options.paged.is_some() => format!("a smaller --kv-memory{kept} would take less of them"),
+        true if options.paged.is_some() => {
+            format!("a smaller --kv-memory{kept} would take less of them")
+        }
         true => format!("a smaller -c{kept} would take less of them"),
         false if options.hot_experts.is_some() => {
-            "a larger --host-experts, or a smaller --hot-experts, leaves more of them to the CPU".to_owned()
+            "a larger --host-experts, or a smaller --hot-experts, leaves more of them to the CPU"
+                .to_owned()
         }
-        false if options.host_experts > 0 => "a larger --host-experts leaves more of them to the CPU".to_owned(),
-        false => format!("--memory with less than {} MiB streams layers and takes less of them", mib(need.total())),
+        false if options.host_experts > 0 => {
+            "a larger --host-experts leaves more of them to the CPU".to_owned()
+        }
+        false => format!(
+            "--memory with less than {} MiB streams layers and takes less of them",
+            mib(need.total())
+        ),
     };
     let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
     let hint = format!(
-        "{hint}; all in all it takes {all} MiB ({weights} of weights, {kv} of keys and values): {help}, and so would \
+        "{hint}; all in all it takes {all} MiB ({weights} of weights, {kv} of keys and values): \
+         {help}, and so would \
          whatever else has the device giving some back"
     );
     SessionError::Memory { what, bytes, hint }
 }
 
-/// The kernels by job; none where one comes later, and for those that the upload alone has use for, which
-/// loads them itself.
+/// The kernels by job; none where one comes later, and for those that the upload alone has use for,
+/// which loads them itself.
 fn load(
     engine: &Engine,
     plan: &Plan,
@@ -472,7 +534,8 @@ fn load(
 ) -> Result<(Vec<Option<Kernel>>, Vec<String>), SessionError> {
     let mut others = early.map(Early::jobs).unwrap_or_default();
     others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
-    let wanted = || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
+    let wanted =
+        || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
     let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
     let picked: Vec<_> = wanted().map(|(_, j)| j).collect();
     let (loaded, mut remarks) = proofs.load(&picked, engine.compile_all(&jobs))?;
@@ -485,14 +548,26 @@ fn load(
     }
     let more = remarks.len().saturating_sub(1);
     remarks.truncate(1);
-    remarks.iter_mut().filter(|_| more > 0).for_each(|line| line.push_str(&format!(", and {more} more")));
+    remarks
+        .iter_mut()
+        .filter(|_| more > 0)
+        .for_each(|line| line.push_str(&format!(", and {more} more")));
     Ok((kernels, remarks))
 }
 
 /// The kernels of whole tokens.
-fn load_ones(engine: &Engine, device: &Device, ones: &[OneLaunch]) -> kjit_engine::Result<Vec<Kernel>> {
+fn load_ones(
+    engine: &Engine,
+    device: &Device,
+    ones: &[OneLaunch],
+) -> kjit_engine::Result<Vec<Kernel>> {
     let jobs: Vec<_> = ones.iter().map(|one| one.job.clone()).collect();
-    engine.load_all(device, &jobs).into_iter().zip(ones).map(|(module, one)| module?.kernel(one.entry)).collect()
+    engine
+        .load_all(device, &jobs)
+        .into_iter()
+        .zip(ones)
+        .map(|(module, one)| module?.kernel(one.entry))
+        .collect()
 }
 
 struct Uploaded {
@@ -517,7 +592,9 @@ fn upload(
     let arena = device.arena(plan.memory.weights)?;
     // In the order of the file, so that it is read from front to back.
     let mut order = plan.matrices.clone();
-    let place = |id: &WeightId| gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()));
+    let place = |id: &WeightId| {
+        gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()))
+    };
     order.sort_by_key(|(id, _)| place(id));
     let repackers = repackers(engine, (plan, proofs), &order)?;
     let mut vectors = HashMap::new();
@@ -533,12 +610,14 @@ fn upload(
         Some(_) => usize::try_from(plan.memory.kv + plan.memory.rest).unwrap_or(SLOT),
     };
     let mut uploader = Uploader::new(stream, Arc::clone(gguf), piece)?;
-    let streamed = |id: &WeightId| plan.streaming.as_ref().is_some_and(|s| s.layer_of.contains_key(id));
+    let streamed =
+        |id: &WeightId| plan.streaming.as_ref().is_some_and(|s| s.layer_of.contains_key(id));
     let (mut matrices, pause) = (HashMap::new(), || proofs.give_way());
     for (id, job) in order.into_iter().filter(|(id, _)| !streamed(id)) {
         let (w, layout) = (graph.weight(id), layout_of(graph, id)?);
-        let bytes =
-            layout.bytes(w.rows, w.experts).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+        let bytes = layout
+            .bytes(w.rows, w.experts)
+            .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let to = arena.buffer::<u8>(bytes)?;
         let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
         // A part of each expert's matrix lies in as many pieces.
@@ -549,11 +628,22 @@ fn upload(
             let room = to.len() / pieces;
             let to = to.slice(piece * room..(piece + 1) * room)?;
             let stride = w.bytes_of(w.stride);
-            let matrix = Matrix { name: &w.tensor, skip, bytes: each, raw_row, stride, row: layout.row_bytes, to };
+            let matrix = Matrix {
+                name: &w.tensor,
+                skip,
+                bytes: each,
+                raw_row,
+                stride,
+                row: layout.row_bytes,
+                to,
+            };
             match job.and_then(|j| repackers.get(&j)) {
                 None => uploader.matrix(&matrix, None, &pause)?,
                 Some(repacker) => {
-                    let mut launch = |stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize| {
+                    let mut launch = |stream: &Stream,
+                                      raw: &DeviceBuffer<u8>,
+                                      to: &DeviceBuffer<u8>,
+                                      rows: usize| {
                         repacker.launch(stream, raw, to, rows)
                     };
                     uploader.matrix(&matrix, Some(&mut launch), &pause)?;
@@ -568,7 +658,8 @@ fn upload(
     let (mut ring, mut remark, later) = (None, None, repackers.clone());
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
-        // A second copy of all experts would be the host's, to save time of prompts: then the CPU computes those.
+        // A second copy of all experts would be the host's, to save time of prompts: then the CPU
+        // computes those.
         let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
             true => Stock::locked(device, gguf, graph, streaming),
             false => Stock::new(device, gguf, graph, streaming).map(Ok),
@@ -576,7 +667,9 @@ fn upload(
         match stock? {
             Ok(mut stock) => {
                 remark = stock.remark.take();
-                if let Some((made, places)) = Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)? {
+                if let Some((made, places)) =
+                    Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)?
+                {
                     matrices.extend(places);
                     ring = Some(made);
                 }
@@ -584,7 +677,8 @@ fn upload(
             Err(why) => {
                 let label = device.label();
                 remark = Some(format!(
-                    "the CPU has its part of prompts, too: the file's pages cannot be locked for {label} ({why})"
+                    "the CPU has its part of prompts, too: the file's pages cannot be locked for \
+                     {label} ({why})"
                 ));
             }
         }
@@ -605,7 +699,9 @@ fn repackers(
     let jobs: Vec<_> = picked.iter().map(|j| j.job.clone()).collect();
     let (kernels, _) = proofs.load(&picked, engine.compile_all(&jobs))?;
     let repacker = |((id, job), kernel): ((JobId, &super::plan::Job), Kernel)| match &job.spec {
-        Spec::Repack(spec) => Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() })),
+        Spec::Repack(spec) => {
+            Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() }))
+        }
         other => Err(SessionError::Device(format!("'{other}' lays no rows out"))),
     };
     ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
@@ -630,7 +726,10 @@ fn assemble(
     n_vocab: usize,
 ) -> Result<Resident, SessionError> {
     let device = stream.device().clone();
-    let bytes = |n: u64| usize::try_from(n).map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")));
+    let bytes = |n: u64| {
+        usize::try_from(n)
+            .map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")))
+    };
     let mut caches = vec![];
     let slots = plan.slots;
     let all = |cache: usize, n: u64| bytes(n.saturating_mul(plan.parts_of(cache).count() as u64));

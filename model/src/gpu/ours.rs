@@ -7,11 +7,17 @@ use kjit_engine::{Arg, Geometry, HostArg, Kernel, Result, Stream};
 ///
 /// # Errors
 /// As of [`Stream::launch`].
-pub(super) fn launch(stream: &Stream, kernel: &Kernel, shape: &Geometry, args: &[Arg<'_>]) -> Result<()> {
-    // SAFETY: kernel, geometry, arguments and the sizes of the buffers come of the same spec, whose cases were run under
-    // checks of every access. A plan's buffers are as large as its specs say for the most tokens that a program takes,
-    // positions and slots are below the sizes of what they index, and the order of streams keeps others away. A bundle's
-    // are what `export` wrote of such specs; whoever has it run vouches for its file.
+pub(super) fn launch(
+    stream: &Stream,
+    kernel: &Kernel,
+    shape: &Geometry,
+    args: &[Arg<'_>],
+) -> Result<()> {
+    // SAFETY: kernel, geometry, arguments and the sizes of the buffers come of the same spec, whose
+    // cases were run under checks of every access. A plan's buffers are as large as its specs say
+    // for the most tokens that a program takes, positions and slots are below the sizes of what
+    // they index, and the order of streams keeps others away. A bundle's are what `export` wrote of
+    // such specs; whoever has it run vouches for its file.
     unsafe { stream.launch(kernel, shape, args) }
 }
 
@@ -19,7 +25,12 @@ pub(super) fn launch(stream: &Stream, kernel: &Kernel, shape: &Geometry, args: &
 ///
 /// # Errors
 /// As of [`Stream::call`].
-pub(super) fn call(stream: &Stream, kernel: &Kernel, shape: &Geometry, args: &[HostArg<'_>]) -> Result<Vec<Vec<u8>>> {
+pub(super) fn call(
+    stream: &Stream,
+    kernel: &Kernel,
+    shape: &Geometry,
+    args: &[HostArg<'_>],
+) -> Result<Vec<Vec<u8>>> {
     // SAFETY: likewise.
     unsafe { stream.call(kernel, shape, args) }
 }

@@ -1,5 +1,5 @@
-//! A child that works on a device, as its parent sees it: asked, waited for, ended. It may fault, hang or be
-//! killed.
+//! A child that works on a device, as its parent sees it: asked, waited for, ended. It may fault,
+//! hang or be killed.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -24,7 +24,9 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
     /// Starts one.
     pub fn start(mut command: Command) -> Result<Process<Answer>, String> {
         let name = format!("{command:?}");
-        let fail = |why: String| format!("the process that uses the device cannot be started ({name}): {why}");
+        let fail = |why: String| {
+            format!("the process that uses the device cannot be started ({name}): {why}")
+        };
         let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = piped.spawn().map_err(|e| fail(e.to_string()))?;
         let (Some(questions), Some(output), Some(mut errors)) =
@@ -36,7 +38,8 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let line = line.map_err(|e| e.to_string());
-                // A line that is no answer (a library that greets, a test's harness) is none of ours.
+                // A line that is no answer (a library that greets, a test's harness) is none of
+                // ours.
                 let answer = line.map(|l| serde_json::from_str::<Answer>(&l));
                 let known = match answer {
                     Ok(Ok(answer)) => Ok(answer),
@@ -67,7 +70,11 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
         let line = serde_json::to_string(ask).map_err(|e| e.to_string())? + "\n";
         // A child that is gone shows at the answer, which says how.
         let sent = self.questions.write_all(line.as_bytes()).and_then(|()| self.questions.flush());
-        match self.answers.recv_timeout(if sent.is_ok() { patience } else { Duration::from_secs(5) }) {
+        match self.answers.recv_timeout(if sent.is_ok() {
+            patience
+        } else {
+            Duration::from_secs(5)
+        }) {
             Ok(answer) => answer,
             Err(RecvTimeoutError::Timeout) => {
                 Err(format!("it said nothing for {} s and was ended", patience.as_secs_f64()))

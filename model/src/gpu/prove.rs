@@ -20,8 +20,8 @@ pub struct Verdict {
     pub failure: Option<String>,
 }
 
-/// The cases of a device's target whose names contain a filter, at every wave width: the same list in every
-/// process.
+/// The cases of a device's target whose names contain a filter, at every wave width: the same list
+/// in every process.
 struct Cases {
     all: Vec<(u32, Case)>,
 }
@@ -31,9 +31,15 @@ impl Cases {
         let mut all = vec![];
         for &wave in target.waves() {
             let made = cases::all(target, wave, seed).map_err(|e| e.to_string())?;
-            all.extend(made.into_iter().filter(|case| case.name.contains(filter)).map(|case| (wave, case)));
+            all.extend(
+                made.into_iter().filter(|case| case.name.contains(filter)).map(|case| (wave, case)),
+            );
         }
-        if all.is_empty() { Err(format!("no case's name contains '{filter}'")) } else { Ok(Cases { all }) }
+        if all.is_empty() {
+            Err(format!("no case's name contains '{filter}'"))
+        } else {
+            Ok(Cases { all })
+        }
     }
 
     fn jobs(&self, target: &Target) -> Vec<Job> {
@@ -65,14 +71,15 @@ const START: Duration = Duration::from_secs(180);
 /// How long a case may take, its kernel's compile by a child that has no cache included.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs every case whose name contains `filter` at every wave width of the device, compiling what is not in
-/// the cache first. The cases run in children that `spawn` starts and that call [`serve`] on their standard
-/// input and output: a kernel that faults, hangs or takes its process down is one wrong case, and the next
-/// child goes on behind it. `progress` gets the number of cases done and in all.
+/// Runs every case whose name contains `filter` at every wave width of the device, compiling what
+/// is not in the cache first. The cases run in children that `spawn` starts and that call [`serve`]
+/// on their standard input and output: a kernel that faults, hangs or takes its process down is one
+/// wrong case, and the next child goes on behind it. `progress` gets the number of cases done and
+/// in all.
 ///
 /// # Errors
-/// Cases that cannot be made for this device's target, none with that name, or children that do not come up,
-/// as a sentence; what a case does wrong is in its verdict.
+/// Cases that cannot be made for this device's target, none with that name, or children that do not
+/// come up, as a sentence; what a case does wrong is in its verdict.
 pub fn run_all(
     engine: &Engine,
     target: &Target,
@@ -96,7 +103,9 @@ pub fn run_all(
                         child = Some(process);
                         if let Answer::Wrong(why) = answer { Some(why) } else { None }
                     }
-                    Err(why) => Some(format!("the process that ran it fell: {}", process.end(&why))),
+                    Err(why) => {
+                        Some(format!("the process that ran it fell: {}", process.end(&why)))
+                    }
                 }
             }
         };
@@ -111,12 +120,15 @@ fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
     let mut process = Process::start(spawn())?;
     match process.exchange(&Ask::Begin, START) {
         Ok(_) => Ok(process),
-        Err(why) => Err(format!("the process that runs the cases ends before it has run any: {}", process.end(&why))),
+        Err(why) => Err(format!(
+            "the process that runs the cases ends before it has run any: {}",
+            process.end(&why)
+        )),
     }
 }
 
-/// Runs the cases that [`run_all`] in another process asks for, with the same seed and filter, until it asks
-/// no more or the device is lost.
+/// Runs the cases that [`run_all`] in another process asks for, with the same seed and filter,
+/// until it asks no more or the device is lost.
 ///
 /// # Errors
 /// Pipes that break, cases that cannot be made.
@@ -151,21 +163,23 @@ fn answer(engine: &Engine, device: &Device, case: &Case) -> Answer {
     let module = engine.load(device, &case.kernel.job(device.target()));
     match module.map_err(|e| e.to_string()).and_then(|module| run(device, &module, case)) {
         Ok(()) => Answer::Right,
-        Err(why) if matches!(device.memory(), Err(kjit_engine::Error::DeviceLost { .. })) => Answer::Lost(why),
+        Err(why) if matches!(device.memory(), Err(kjit_engine::Error::DeviceLost { .. })) => {
+            Answer::Lost(why)
+        }
         Err(why) => Answer::Wrong(why),
     }
 }
 
 /// One case: the launch, and every buffer held against what must be there afterwards.
 fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
-    let called = device
-        .stream()
-        .and_then(|stream| ours::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args()));
+    let called = device.stream().and_then(|stream| {
+        ours::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args())
+    });
     case.check(&called.map_err(|e| e.to_string())?)
 }
 
-/// One product by the vendor's matrix library, where the device has one (AMD: rocBLAS): the library and the
-/// sizes, or what was wrong. None where there is no library: nothing depends on it.
+/// One product by the vendor's matrix library, where the device has one (AMD: rocBLAS): the library
+/// and the sizes, or what was wrong. None where there is no library: nothing depends on it.
 #[must_use]
 pub fn library(device: &Device) -> Option<Result<String, String>> {
     let blas = match device.blas() {
@@ -176,7 +190,8 @@ pub fn library(device: &Device) -> Option<Result<String, String>> {
     const SIZES: [u32; 3] = [65, 33, 127];
     let [m, n, k] = SIZES.map(|n| n as usize);
     let mut random = Random::new(1);
-    let mut halves = |n: usize| -> Vec<f16> { random.normals(n, 1.0).into_iter().map(f16::from_f32).collect() };
+    let mut halves =
+        |n: usize| -> Vec<f16> { random.normals(n, 1.0).into_iter().map(f16::from_f32).collect() };
     let (w, x) = (halves(m * k), halves(n * k));
     let bits = |values: &[f16]| values.iter().map(|v| v.to_bits()).collect::<Vec<u16>>();
     let product = || {
@@ -190,7 +205,9 @@ pub fn library(device: &Device) -> Option<Result<String, String>> {
         Ok(got) => got,
         Err(e) => return Some(Err(e.to_string())),
     };
-    let dot = |(w, x): (&[f16], &[f16])| w.iter().zip(x).map(|(w, x)| w.to_f64() * x.to_f64()).sum::<f64>();
+    let dot = |(w, x): (&[f16], &[f16])| {
+        w.iter().zip(x).map(|(w, x)| w.to_f64() * x.to_f64()).sum::<f64>()
+    };
     let want = x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot((w, x)))).collect();
     let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
     // Some of its kernels round sums to halves in between.

@@ -4,13 +4,15 @@ use super::aside::{Aside, rows_of};
 use super::meeting::MeetingPlace;
 use super::ours;
 use super::plan::{
-    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts, Pause, Plan,
-    Program,
+    Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts,
+    Pause, Plan, Program,
 };
 use super::ring::Ring;
 use crate::graph::{StateId, ValueId, WeightId};
 use crate::session::{Probe, SessionError};
-use kjit_engine::{Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream};
+use kjit_engine::{
+    Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream,
+};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -26,14 +28,15 @@ pub(super) struct Resident {
     pub kernels: Vec<Option<Kernel>>,
     /// A token of each of so many sequences as one launch: those of the plan, or none.
     pub persistent: Vec<Persistent>,
-    /// Whether launches whose blocks meet are made: the device keeps blocks together, and its runtime has not
-    /// refused it.
+    /// Whether launches whose blocks meet are made: the device keeps blocks together, and its
+    /// runtime has not refused it.
     pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     /// By [`crate::graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// By [`crate::graph::StateId`]: keys, values; one slot's behind the other's, or one page behind the other.
+    /// By [`crate::graph::StateId`]: keys, values; one slot's behind the other's, or one page
+    /// behind the other.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// What launches pass on to each other; the programs use it in turn.
     pub arena: DeviceBuffer<u8>,
@@ -53,12 +56,13 @@ pub struct Timeline {
     pub names: Vec<String>,
     /// Blocks, each of which goes through all steps.
     pub blocks: usize,
-    /// By block, then by step, in ns since the first began: it begins; has what it reads; has computed; goes on.
+    /// By block, then by step, in ns since the first began: it begins; has what it reads; has
+    /// computed; goes on.
     pub ns: Vec<[u32; Probe::STAMPS]>,
 }
 
-/// How long a block of a persistent kernel waits for the others. A step takes µs; another process may have
-/// the device meanwhile.
+/// How long a block of a persistent kernel waits for the others. A step takes µs; another process
+/// may have the device meanwhile.
 const LIMIT: Duration = Duration::from_secs(10);
 /// How much longer where other devices are waited for as well.
 const LATER: Duration = Duration::from_secs(2);
@@ -90,8 +94,16 @@ pub(super) struct Persistent {
 
 impl Persistent {
     /// All that a plan has, with their kernels, on its device.
-    pub fn all(r: &Resident, kernels: Vec<Kernel>) -> std::result::Result<Vec<Persistent>, SessionError> {
-        r.plan.persistent.iter().zip(kernels).map(|(one, kernel)| Persistent::new(r, one, kernel)).collect()
+    pub fn all(
+        r: &Resident,
+        kernels: Vec<Kernel>,
+    ) -> std::result::Result<Vec<Persistent>, SessionError> {
+        r.plan
+            .persistent
+            .iter()
+            .zip(kernels)
+            .map(|(one, kernel)| Persistent::new(r, one, kernel))
+            .collect()
     }
 
     /// The same anew, for what a device meets others by now.
@@ -101,10 +113,20 @@ impl Persistent {
         Ok(())
     }
 
-    fn new(r: &Resident, one: &OneLaunch, kernel: Kernel) -> std::result::Result<Persistent, SessionError> {
-        let now = Now { units: r.units(), tokens: one.rows as u32, choice: Choice::Greedy, products: vec![] };
+    fn new(
+        r: &Resident,
+        one: &OneLaunch,
+        kernel: Kernel,
+    ) -> std::result::Result<Persistent, SessionError> {
+        let now = Now {
+            units: r.units(),
+            tokens: one.rows as u32,
+            choice: Choice::Greedy,
+            products: vec![],
+        };
         let blocks = OneLaunch::grid().at(&now);
-        let (program, whose) = (r.plan.program_of(one), if one.own.is_some() { Whose::All } else { Whose::Slot(0) });
+        let (program, whose) =
+            (r.plan.program_of(one), if one.own.is_some() { Whose::All } else { Whose::Slot(0) });
         let packets = r.stream.device().buffer::<u8>(one.packets.max(1) as usize)?;
         r.stream.fill(&packets, 0)?;
         let words = one.words(&now, blocks, packets.address(), |name, bind| {
@@ -116,7 +138,8 @@ impl Persistent {
         })?;
         let each = if one.probe == Probe::Stamps { 8 * Probe::STAMPS } else { 0 };
         let stamps = blocks as usize * one.instructions.len() * each;
-        let meeting = r.stream.device().buffer(kjit_kernels::persistent::Persistent::MEETING + stamps)?;
+        let meeting =
+            r.stream.device().buffer(kjit_kernels::persistent::Persistent::MEETING + stamps)?;
         r.stream.fill(&meeting, 0)?;
         let late = r.stream.device().pinned(1)?;
         late.write(|to| to.fill(0))?;
@@ -126,17 +149,33 @@ impl Persistent {
         // Who waits for another device says so before those who wait for it here do.
         let more = if sums.is_some() { LATER } else { Duration::ZERO };
         let limit = limit(one.probe) + more;
-        Ok(Persistent { kernel, program, count, meeting, _packets: packets, sums, late, limit, shape })
+        Ok(Persistent {
+            kernel,
+            program,
+            count,
+            meeting,
+            _packets: packets,
+            sums,
+            late,
+            limit,
+            shape,
+        })
     }
 
-    /// Where it meets other devices, as [`SUMS`](kjit_kernels::persistent::Persistent::SUMS) has it.
+    /// Where it meets other devices, as [`SUMS`](kjit_kernels::persistent::Persistent::SUMS) has
+    /// it.
     fn sums(r: &Resident, one: &OneLaunch) -> Result<DeviceBuffer<u64>> {
         let missing = || lost("meeting place", one.entry);
         let place = r.meeting.as_ref().ok_or_else(missing)?;
         let at = |what| place.memory(what).map(|b| b.address()).ok_or_else(missing);
         let mut words = vec![at(Meeting::Words)?, at(Meeting::Late)?, at(Meeting::Inbox)?];
         let (ranks, rank) = one.among;
-        words.extend([place.number(Meeting::Room), place.number(Meeting::Limit), rank as u64, u64::from(one.sums)]);
+        words.extend([
+            place.number(Meeting::Room),
+            place.number(Meeting::Limit),
+            rank as u64,
+            u64::from(one.sums),
+        ]);
         for i in 1..ranks {
             words.push(at(Meeting::To(i as u32 - 1))?);
         }
@@ -181,9 +220,11 @@ impl Persistent {
         match self.late.peek(0)? {
             0 => Ok(()),
             n => {
-                let at = one.instructions.get(n as usize - 1).map_or("the end", |i| i.name.as_str());
+                let at =
+                    one.instructions.get(n as usize - 1).map_or("the end", |i| i.name.as_str());
                 Err(SessionError::Lost(format!(
-                    "the persistent kernel's blocks waited longer than {} s for each other at '{at}': what it computed is not to be \
+                    "the persistent kernel's blocks waited longer than {} s for each other at \
+                     '{at}': what it computed is not to be \
                      trusted; open the model again, with --persistent off if this repeats",
                     self.limit.as_secs()
                 )))
@@ -203,8 +244,8 @@ pub(super) enum Whose {
 
 /// The words that drive sequences: each slot's behind the other's.
 pub(super) struct Words {
-    /// Ids of all tokens by position, one more than fit the context: the host and the device both write and
-    /// read them in place.
+    /// Ids of all tokens by position, one more than fit the context: the host and the device both
+    /// write and read them in place.
     pub tokens: PinnedBuffer<u32>,
     /// Position of the first token at hand.
     pub position: DeviceBuffer<u32>,
@@ -214,7 +255,8 @@ pub(super) struct Words {
     pub seeds: DeviceBuffer<u64>,
     /// Top-k, 1 / temperature, top-p, min-p, as bits.
     pub options: DeviceBuffer<[u32; 4]>,
-    /// What is done to logits before a token is chosen: `kjit_kernels::changes::stride` words a slot.
+    /// What is done to logits before a token is chosen: `kjit_kernels::changes::stride` words a
+    /// slot.
     pub adjustments: DeviceBuffer<u32>,
     /// The slots of the sequences that are decoded.
     pub slots: DeviceBuffer<u32>,
@@ -266,11 +308,14 @@ impl Resident {
         if let Some(meeting) = &self.meeting {
             meeting.check(self.stream.device())?;
         }
-        self.persistent.iter().zip(&self.plan.persistent).try_for_each(|(ready, one)| ready.check(one))
+        self.persistent
+            .iter()
+            .zip(&self.plan.persistent)
+            .try_for_each(|(ready, one)| ready.check(one))
     }
 
-    /// Puts a program's launches from this one on into the stream, beside them the copies of streamed layers, and
-    /// waits where the CPU computes in between.
+    /// Puts a program's launches from this one on into the stream, beside them the copies of
+    /// streamed layers, and waits where the CPU computes in between.
     pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: Whose) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
@@ -283,7 +328,8 @@ impl Resident {
             }
             Ok(paused)
         };
-        let launch = |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);
+        let launch =
+            |l: &Launch, behind_all| self.launch_behind(program, l, now, whose, behind_all);
         if let (Some(ring), Some(streaming)) = (&self.ring, &self.plan.streaming) {
             let stretches = streaming.stretches(launches);
             if !stretches.is_empty() {
@@ -312,7 +358,13 @@ impl Resident {
         }
     }
 
-    pub fn launch(&self, program: &Program, launch: &Launch, now: &Now, whose: Whose) -> Result<()> {
+    pub fn launch(
+        &self,
+        program: &Program,
+        launch: &Launch,
+        now: &Now,
+        whose: Whose,
+    ) -> Result<()> {
         self.launch_behind(program, launch, now, whose, false)
     }
 
@@ -333,11 +385,19 @@ impl Resident {
         let now = alone.as_ref().unwrap_or(now);
         let gathers = launch.gathers();
         if let Some((part, all, each)) = gathers {
-            self.gather(program, launch, (part, all, each.saturating_mul(u64::from(now.tokens))), whose)?;
+            self.gather(
+                program,
+                launch,
+                (part, all, each.saturating_mul(u64::from(now.tokens))),
+                whose,
+            )?;
         }
         // Views live as long as the arguments that point into them.
-        let views =
-            launch.args.iter().map(|bind| self.view(program, &launch.name, bind, whose)).collect::<Result<Vec<_>>>()?;
+        let views = launch
+            .args
+            .iter()
+            .map(|bind| self.view(program, &launch.name, bind, whose))
+            .collect::<Result<Vec<_>>>()?;
         let args: Vec<Arg<'_>> = launch
             .args
             .iter()
@@ -348,8 +408,12 @@ impl Resident {
                 (Bind::U32(n), None) => Arg::from(*n),
                 (Bind::U64(n), None) => Arg::from(*n),
                 (Bind::F32(x), None) => Arg::from(*x),
-                (Bind::Elements(each), None) => Arg::from(each.saturating_mul(u64::from(now.tokens))),
-                (Bind::Meeting(what), None) => Arg::from(self.meeting.as_ref().map_or(0, |m| m.number(*what))),
+                (Bind::Elements(each), None) => {
+                    Arg::from(each.saturating_mul(u64::from(now.tokens)))
+                }
+                (Bind::Meeting(what), None) => {
+                    Arg::from(self.meeting.as_ref().map_or(0, |m| m.number(*what)))
+                }
                 (Bind::Chosen(what), None) => match what.of(now.choice) {
                     Number::U32(n) => Arg::from(n),
                     Number::F32(x) => Arg::from(x),
@@ -365,17 +429,37 @@ impl Resident {
     }
 
     /// Has a library put this device's part and those of other processes' devices in one place.
-    fn gather(&self, program: &Program, launch: &Launch, of: (&Bind, &Bind, u64), whose: Whose) -> Result<()> {
+    fn gather(
+        &self,
+        program: &Program,
+        launch: &Launch,
+        of: (&Bind, &Bind, u64),
+        whose: Whose,
+    ) -> Result<()> {
         let (part, all, count) = of;
         let lost = |what| lost(what, &launch.name);
-        let far = self.meeting.as_ref().and_then(MeetingPlace::far).ok_or_else(|| lost("meeting place"))?;
+        let far = self
+            .meeting
+            .as_ref()
+            .and_then(MeetingPlace::far)
+            .ok_or_else(|| lost("meeting place"))?;
         let count = usize::try_from(count).map_err(|_| lost("address"))?;
-        let view = |bind| self.view(program, &launch.name, bind, whose)?.ok_or_else(|| lost("part"))?.cast::<f32>();
+        let view = |bind| {
+            self.view(program, &launch.name, bind, whose)?
+                .ok_or_else(|| lost("part"))?
+                .cast::<f32>()
+        };
         far.gather(&self.stream, &view(part)?.slice(..count)?, &view(all)?)
     }
 
     /// The memory an argument is, if it is any.
-    fn view(&self, program: &Program, launch: &str, bind: &Bind, whose: Whose) -> Result<Option<DeviceBuffer<u8>>> {
+    fn view(
+        &self,
+        program: &Program,
+        launch: &str,
+        bind: &Bind,
+        whose: Whose,
+    ) -> Result<Option<DeviceBuffer<u8>>> {
         let lost = |what| lost(what, launch);
         // What every slot has as much of.
         let part = |all: DeviceBuffer<u8>| match whose {
@@ -386,7 +470,10 @@ impl Resident {
             }
         };
         // Pages are all slots'.
-        let kept = |id: StateId, all: &DeviceBuffer<u8>| match (self.plan.parts_of(id.0 as usize), whose) {
+        let kept = |id: StateId, all: &DeviceBuffer<u8>| match (
+            self.plan.parts_of(id.0 as usize),
+            whose,
+        ) {
             (parts @ Parts::Slots { .. }, Whose::Slot(slot)) => {
                 let each = all.len() / parts.count().max(1);
                 all.slice(slot * each..(slot + 1) * each)
@@ -397,9 +484,15 @@ impl Resident {
             Bind::Buffer(id) => self.buffer(program, id)?,
             Bind::Matrix(w) => self.matrices.get(&w).ok_or_else(|| lost("matrix"))?.clone(),
             Bind::Vector(w) => self.vectors.get(&w).ok_or_else(|| lost("vector"))?.cast()?,
-            Bind::Rope(r) => self.ropes.get(r.0 as usize).ok_or_else(|| lost("rotation"))?.cast()?,
-            Bind::Keys(c) => kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0)?,
-            Bind::Values(c) => kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1)?,
+            Bind::Rope(r) => {
+                self.ropes.get(r.0 as usize).ok_or_else(|| lost("rotation"))?.cast()?
+            }
+            Bind::Keys(c) => {
+                kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.0)?
+            }
+            Bind::Values(c) => {
+                kept(c, &self.caches.get(c.0 as usize).ok_or_else(|| lost("cache"))?.1)?
+            }
             Bind::Control(Control::Tokens) => part(self.control.tokens.on_device().cast()?)?,
             Bind::Control(Control::Numbers) => self.control.numbers.on_device().cast()?,
             Bind::Control(Control::Seed) => part(self.control.seeds.cast()?)?,
@@ -420,11 +513,15 @@ impl Resident {
                     _ => words.picks.on_device().cast()?,
                 }
             }
-            Bind::Aside => self.aside.as_ref().ok_or_else(|| lost("part of the CPU's"))?.rows().cast()?,
-            Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
-            Bind::Meeting(what) => {
-                self.meeting.as_ref().and_then(|m| m.memory(what)).ok_or_else(|| lost("meeting place"))?
+            Bind::Aside => {
+                self.aside.as_ref().ok_or_else(|| lost("part of the CPU's"))?.rows().cast()?
             }
+            Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
+            Bind::Meeting(what) => self
+                .meeting
+                .as_ref()
+                .and_then(|m| m.memory(what))
+                .ok_or_else(|| lost("meeting place"))?,
             Bind::Null
             | Bind::Dim(_)
             | Bind::U32(_)
@@ -441,7 +538,11 @@ impl Resident {
     }
 
     /// The same of other words that the device writes ids to.
-    pub fn wait_in(&self, words: &PinnedBuffer<u32>, index: usize) -> std::result::Result<u32, SessionError> {
+    pub fn wait_in(
+        &self,
+        words: &PinnedBuffer<u32>,
+        index: usize,
+    ) -> std::result::Result<u32, SessionError> {
         let start = Instant::now();
         let _waiting = self.meeting.as_ref().and_then(MeetingPlace::waiting);
         let mut spins = 0u32;
@@ -461,7 +562,10 @@ impl Resident {
                         meeting.check(self.stream.device())?;
                     }
                     // A device that stopped will never write; what it says is the error.
-                    if spins.is_multiple_of(1024) && self.stream.is_idle()? && words.peek(index)? == NONE {
+                    if spins.is_multiple_of(1024)
+                        && self.stream.is_idle()?
+                        && words.peek(index)? == NONE
+                    {
                         return Err(SessionError::Device(format!("no token came at {index}")));
                     }
                     if start.elapsed() > Duration::from_millis(5) {
@@ -491,7 +595,8 @@ impl Resident {
     /// Where a value is that was kept.
     pub fn kept(&self, program: &Program, value: ValueId) -> Result<DeviceBuffer<u8>> {
         let found = program.kept.iter().find(|k| k.value == value);
-        let kept = found.ok_or_else(|| Error::Buffer(format!("value {} was not kept by the plan", value.0)))?;
+        let kept = found
+            .ok_or_else(|| Error::Buffer(format!("value {} was not kept by the plan", value.0)))?;
         self.buffer(program, kept.buffer)
     }
 

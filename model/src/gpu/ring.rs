@@ -1,12 +1,14 @@
-//! Streamed layers on a device: a copy stream that fills the ring while the compute stream reads it.
+//! Streamed layers on a device: a copy stream that fills the ring while the compute stream reads
+//! it.
 //!
-//! Two events a slot order the streams: *there* after a layer's copies, for which the launches that read it
-//! wait, and *free* after the last of those, for which the next copy into the slot waits. Everything else is
-//! fixed: a matrix has one place for good, launches are those of a model that stays on the device. So a step
-//! is captured with its copies as nodes, and replayed by one call.
+//! Two events a slot order the streams: *there* after a layer's copies, for which the launches that
+//! read it wait, and *free* after the last of those, for which the next copy into the slot waits.
+//! Everything else is fixed: a matrix has one place for good, launches are those of a model that
+//! stays on the device. So a step is captured with its copies as nodes, and replayed by one call.
 //!
-//! Launches that may start before the one before them has ended (`dependent`) fetch weights before they wait:
-//! the first one that reads a layer is never such a one, and those behind it start after it has.
+//! Launches that may start before the one before them has ended (`dependent`) fetch weights before
+//! they wait: the first one that reads a layer is never such a one, and those behind it start after
+//! it has.
 
 use super::open::Streamed;
 use super::ours;
@@ -14,7 +16,9 @@ use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
 use super::stock::{Piece, Stock};
 use crate::graph::{Graph, WeightId};
 use crate::session::SessionError;
-use kjit_engine::{Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target};
+use kjit_engine::{
+    Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target,
+};
 use kjit_kernels::family::Arguments;
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::{RepackArgs, RepackSpec};
@@ -34,7 +38,13 @@ pub(super) struct Repacker {
 
 impl Repacker {
     /// Lays so many rows out, from the file's to the device's, in the order of the stream.
-    pub fn launch(&self, stream: &Stream, raw: &DeviceBuffer<u8>, to: &DeviceBuffer<u8>, rows: usize) -> Result<()> {
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        raw: &DeviceBuffer<u8>,
+        to: &DeviceBuffer<u8>,
+        rows: usize,
+    ) -> Result<()> {
         let units = stream.device().info().units;
         let launch = self.spec.launch_rows(&self.target, rows as u64, units);
         let shape = launch.map_err(|e| Error::Buffer(e.to_string()))?.geometry.dependent(false);
@@ -99,7 +109,8 @@ struct Seen {
 }
 
 impl Ring {
-    /// The ring of this plan, in an arena that has room for it; and where each streamed matrix is read.
+    /// The ring of this plan, in an arena that has room for it; and where each streamed matrix is
+    /// read.
     pub fn new(
         (plan, graph): (&Plan, &Graph),
         arena: &Arena,
@@ -109,7 +120,9 @@ impl Ring {
     ) -> std::result::Result<Option<(Ring, Places)>, SessionError> {
         let Some(plan) = &plan.streaming else { return Ok(None) };
         let device = copies.device().clone();
-        let size = |n: u64| usize::try_from(n).map_err(|_| Error::Buffer(format!("{n} bytes cannot be addressed")));
+        let size = |n: u64| {
+            usize::try_from(n).map_err(|_| Error::Buffer(format!("{n} bytes cannot be addressed")))
+        };
         let slot = || {
             let all = arena.buffer(size(plan.slot)?)?;
             Ok(Slot { all, there: device.event()?, free: device.event()? })
@@ -120,8 +133,13 @@ impl Ring {
         for l in &plan.layers {
             let none = || Error::Buffer(format!("layer {} has no slot", l.number));
             let slot = &slots.get(l.slot).ok_or_else(none)?.all;
-            let mut layer =
-                Layer { number: l.number, slot: l.slot, pieces: vec![], laid: vec![], held: l.is_read_in_slot() };
+            let mut layer = Layer {
+                number: l.number,
+                slot: l.slot,
+                pieces: vec![],
+                laid: vec![],
+                held: l.is_read_in_slot(),
+            };
             for m in &l.matrices {
                 let lands = slot.slice(size(m.lands.start)?..size(m.lands.end)?)?;
                 let place = match m.job {
@@ -129,7 +147,12 @@ impl Ring {
                     Some(job) => {
                         let w = graph.weight(m.weight);
                         let to = laid.slice(size(m.laid.start)?..size(m.laid.end)?)?;
-                        layer.laid.push(Laid { job, rows: w.rows * w.experts, from: lands, to: to.clone() });
+                        layer.laid.push(Laid {
+                            job,
+                            rows: w.rows * w.experts,
+                            from: lands,
+                            to: to.clone(),
+                        });
                         to
                     }
                 };
@@ -143,7 +166,8 @@ impl Ring {
         let apart = plan.layers.len() - step().count();
         let streamed = Streamed { layers: step().count(), of: plan.of, apart, bytes, rate: 0.0 };
         let (begun, poison) = (device.event()?, Cell::new(false));
-        let mut ring = Ring { copies, begun, slots, laid, layers, repackers, stock, poison, streamed };
+        let mut ring =
+            Ring { copies, begun, slots, laid, layers, repackers, stock, poison, streamed };
         ring.streamed.rate = ring.rate()?;
         Ok(Some((ring, matrices)))
     }
@@ -163,8 +187,8 @@ impl Ring {
         self.poison.set(on);
     }
 
-    /// Bytes a second that layers come at, once all are locked and the slots were written: the best of two
-    /// rounds over as many as it takes.
+    /// Bytes a second that layers come at, once all are locked and the slots were written: the best
+    /// of two rounds over as many as it takes.
     fn rate(&self) -> Result<f64> {
         let device = self.copies.device();
         let mut best = 0.0f64;
@@ -193,9 +217,10 @@ impl Ring {
         layer.pieces.iter().try_for_each(|(from, to)| from.copy(&self.copies, to))
     }
 
-    /// Puts launches into `compute`, and beside them the copies of the layers that they read. `launch` puts
-    /// one; the second argument says whether it must wait for all before it. `pause` comes before the launch of an index,
-    /// and says whether the host waited there: copies go on meanwhile, as far as there are slots.
+    /// Puts launches into `compute`, and beside them the copies of the layers that they read.
+    /// `launch` puts one; the second argument says whether it must wait for all before it. `pause`
+    /// comes before the launch of an index, and says whether the host waited there: copies go on
+    /// meanwhile, as far as there are slots.
     pub fn issue(
         &self,
         stretches: &[Stretch],
@@ -207,10 +232,19 @@ impl Ring {
         let capturing = compute.is_capturing();
         let trace = compute.device().trace().filter(|_| !capturing);
         let mut seen = match trace {
-            Some(trace) => Some(Seen { clock: trace.device_clock(compute)?, copies: vec![], steps: vec![] }),
+            Some(trace) => {
+                Some(Seen { clock: trace.device_clock(compute)?, copies: vec![], steps: vec![] })
+            }
             None => None,
         };
-        let mut pass = Pass { ring: self, stretches, compute, next: 0, busy: [None; SLOTS], used: [false; SLOTS] };
+        let mut pass = Pass {
+            ring: self,
+            stretches,
+            compute,
+            next: 0,
+            busy: [None; SLOTS],
+            used: [false; SLOTS],
+        };
         // Copies come after all that was in the stream: the slots may be read there.
         compute.record(&self.begun)?;
         self.copies.wait(&self.begun)?;
@@ -264,9 +298,14 @@ fn recorded(stream: &Stream) -> Result<Event> {
 }
 
 /// Where a layer's bytes come from, and where each piece goes.
-fn pieces(stock: &Stock, layer: &StreamedLayer, slot: &DeviceBuffer<u8>) -> Result<Vec<(Piece, DeviceBuffer<u8>)>> {
+fn pieces(
+    stock: &Stock,
+    layer: &StreamedLayer,
+    slot: &DeviceBuffer<u8>,
+) -> Result<Vec<(Piece, DeviceBuffer<u8>)>> {
     let place = |(at, piece): (u64, Piece)| {
-        let at = usize::try_from(at).map_err(|_| Error::Buffer("a slot cannot be addressed".to_owned()))?;
+        let at = usize::try_from(at)
+            .map_err(|_| Error::Buffer("a slot cannot be addressed".to_owned()))?;
         Ok((piece.clone(), slot.slice(at..at + piece.len())?))
     };
     stock.pieces(layer)?.into_iter().map(place).collect()
@@ -317,7 +356,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The launches of a stretch come next: they wait for its layer, which is laid out where it must be.
+    /// The launches of a stretch come next: they wait for its layer, which is laid out where it
+    /// must be.
     fn arrive(&mut self, stretch: usize, seen: &mut Option<Seen>) -> Result<()> {
         let ring = self.ring;
         let Some(layer) = self.layer(stretch) else { return Ok(()) };
@@ -330,7 +370,8 @@ impl Pass<'_> {
         }
         for one in &layer.laid {
             let repacker = ring.repackers.get(&one.job);
-            let repacker = repacker.ok_or_else(|| Error::Buffer("a layer's kernel is not there".to_owned()))?;
+            let repacker = repacker
+                .ok_or_else(|| Error::Buffer("a layer's kernel is not there".to_owned()))?;
             repacker.launch(self.compute, &one.from, &one.to, one.rows)?;
         }
         if held { Ok(()) } else { self.free(slot, seen) }

@@ -1,5 +1,5 @@
-//! How much of a model that a device does not hold the CPU computes, while the rest is copied: by rates that are
-//! measured before it is opened, of both at once, since they read the same memory.
+//! How much of a model that a device does not hold the CPU computes, while the rest is copied: by
+//! rates that are measured before it is opened, of both at once, since they read the same memory.
 
 use super::open::{budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
@@ -21,13 +21,16 @@ const PIECE: usize = 32 << 20;
 const OF_FREE: u64 = 16;
 /// Copies that are timed at first: 2.3 ms of 55 GB/s.
 const COPIES: usize = 4;
-/// How often both are timed at once; the best counts. One alone gave 57 to 67 GB/s of the same machine.
+/// How often both are timed at once; the best counts. One alone gave 57 to 67 GB/s of the same
+/// machine.
 const ROUNDS: usize = 2;
-/// Bytes of parts that the CPU is timed with, at least, if there are so many: more than any third cache holds.
+/// Bytes of parts that the CPU is timed with, at least, if there are so many: more than any third
+/// cache holds.
 const ENOUGH: u64 = 1 << 30;
-/// What a token must become shorter by, at least, so that the CPU takes part: it rounds rows to eight bits, so the tokens
-/// are no longer those of the device alone to the last bit. And bytes alone are counted: of 70b's 5.1 tokens a second by
-/// rates 4.34 came, 85 %, where copies alone reach 99 % of theirs.
+/// What a token must become shorter by, at least, so that the CPU takes part: it rounds rows to
+/// eight bits, so the tokens are no longer those of the device alone to the last bit. And bytes
+/// alone are counted: of 70b's 5.1 tokens a second by rates 4.34 came, 85 %, where copies alone
+/// reach 99 % of theirs.
 const WORTH: f64 = 0.75;
 
 /// Bytes a second.
@@ -45,7 +48,11 @@ impl std::fmt::Display for Rates {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let [host, copy] = self.both.map(|rate| rate / 1e9);
         let alone = [self.host, self.copy].map(|rate| rate / 1e9);
-        write!(f, "it reads {host:.1} GB/s beside copies of {copy:.1} GB/s (alone {:.1} and {:.1})", alone[0], alone[1])
+        write!(
+            f,
+            "it reads {host:.1} GB/s beside copies of {copy:.1} GB/s (alone {:.1} and {:.1})",
+            alone[0], alone[1]
+        )
     }
 }
 
@@ -60,7 +67,12 @@ impl Rates {
     }
 
     /// Measures them with some of these parts.
-    fn measure(device: &Device, gguf: &Arc<Gguf>, apart: &Graph, options: &OpenOptions) -> Result<Rates, SessionError> {
+    fn measure(
+        device: &Device,
+        gguf: &Arc<Gguf>,
+        apart: &Graph,
+        options: &OpenOptions,
+    ) -> Result<Rates, SessionError> {
         let mut taken = 0;
         let few = apart.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_)));
         let few = few.take_while(|op| {
@@ -69,24 +81,37 @@ impl Rates {
             before < ENOUGH
         });
         let ops: Vec<Op> = few.cloned().collect();
-        let states = apart.states.iter().map(|s| State { kind: StateKind::Elsewhere, ..s.clone() }).collect();
-        let elems = |op: &Op| op.reads().first().map_or(0, |v| apart.value(*v).slots * apart.value(*v).width);
-        let (rows, bytes): (Vec<usize>, Vec<u64>) = ops.iter().map(|op| (elems(op), op.bytes(apart))).unzip();
+        let states = apart
+            .states
+            .iter()
+            .map(|s| State { kind: StateKind::Elsewhere, ..s.clone() })
+            .collect();
+        let elems = |op: &Op| {
+            op.reads().first().map_or(0, |v| apart.value(*v).slots * apart.value(*v).width)
+        };
+        let (rows, bytes): (Vec<usize>, Vec<u64>) =
+            ops.iter().map(|op| (elems(op), op.bytes(apart))).unzip();
         let part = Graph { ops, states, ropes: vec![], hands_on: true, ..apart.clone() };
-        let mut host =
-            HostRunner::new(Arc::clone(gguf), part, &OpenOptions { context: Some(1), ..options.clone() }, Isa::best())?;
+        let mut host = HostRunner::new(
+            Arc::clone(gguf),
+            part,
+            &OpenOptions { context: Some(1), ..options.clone() },
+            Isa::best(),
+        )?;
         host.add(0)?;
         host.be_patient();
         // Seconds that all of them take.
         let mut all = || -> Result<f64, SessionError> {
             let start = Instant::now();
             for (op, width) in rows.iter().enumerate() {
-                let row: Vec<f32> = (0..*width).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
+                let row: Vec<f32> =
+                    (0..*width).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
                 host.run_op(0, op, 0, &[0], &[&row])?;
             }
             Ok(start.elapsed().as_secs_f64())
         };
-        let piece = usize::try_from(budget(device, options)? / OF_FREE).map_or(PIECE, |n| n.clamp(1 << 10, PIECE));
+        let piece = usize::try_from(budget(device, options)? / OF_FREE)
+            .map_or(PIECE, |n| n.clamp(1 << 10, PIECE));
         let (stream, from) = (device.stream()?, device.pinned_for_writing::<u8>(piece)?);
         from.write(|to| to.fill(1))?;
         let to = device.buffer::<u8>(piece)?;
@@ -125,8 +150,8 @@ impl Rates {
 
 /// What one device is to have of a model, by rates where it does not hold all.
 pub(crate) struct Shared {
-    /// With the feed-forward parts that the CPU should compute, and the rates that say so; none where all fits, where
-    /// copies alone are about as fast, or where the CPU can have none.
+    /// With the feed-forward parts that the CPU should compute, and the rates that say so; none
+    /// where all fits, where copies alone are about as fast, or where the CPU can have none.
     pub apart: Option<(FfnApart, Rates)>,
     /// Why rates were not asked, where they could have decided.
     pub remark: Option<String>,
@@ -134,8 +159,15 @@ pub(crate) struct Shared {
     pub plan: Plan,
 }
 
-/// How many of these parts the CPU should compute: none where copies alone are about as fast, or nothing fits.
-fn worth(whole: &Plan, graph: &Graph, room: u64, parts: &[Vec<WeightId>], rates: &Rates) -> Option<usize> {
+/// How many of these parts the CPU should compute: none where copies alone are about as fast, or
+/// nothing fits.
+fn worth(
+    whole: &Plan,
+    graph: &Graph,
+    room: u64,
+    parts: &[Vec<WeightId>],
+    rates: &Rates,
+) -> Option<usize> {
     let seconds = |host: u64, copied: u64| rates.seconds(host, copied);
     let (n, takes) = whole.share(graph, room, parts, &seconds)?;
     // With none of the CPU's: what copies alone take, where that fits at all.
@@ -145,11 +177,14 @@ fn worth(whole: &Plan, graph: &Graph, room: u64, parts: &[Vec<WeightId>], rates:
 
 /// Matrices of each part that is the CPU's.
 fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
-    let of = |op: &Op| if let Op::Elsewhere(apart) = op { Some(Elsewhere::matrices(apart)) } else { None };
+    let of = |op: &Op| {
+        if let Op::Elsewhere(apart) = op { Some(Elsewhere::matrices(apart)) } else { None }
+    };
     apart.ops.iter().filter_map(of).collect()
 }
 
-/// Why a kernel of a plan, beside those of another, will not be there: none where each was compiled before, or can be.
+/// Why a kernel of a plan, beside those of another, will not be there: none where each was compiled
+/// before, or can be.
 pub(crate) fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
     let known: Vec<_> = beside.into_iter().flat_map(Plan::compiled).collect();
     plan.compiled().filter(|job| !known.contains(job)).find_map(|job| engine.cached(job).err())
@@ -168,7 +203,9 @@ pub(crate) fn shared(
     let request = Request { graph, target, options, keep: &keep, tuned: &kept };
     let whole = plan(&request)?;
     let alone = |plan: Plan, remark: Option<String>| Ok(Shared { apart: None, remark, plan });
-    let copies = |plan, why: String| alone(plan, Some(format!("all that does not stay on the card is copied: {why}")));
+    let copies = |plan, why: String| {
+        alone(plan, Some(format!("all that does not stay on the card is copied: {why}")))
+    };
     if whole.memory.total() <= budget(device, options)? {
         return alone(whole, None);
     }
@@ -176,32 +213,47 @@ pub(crate) fn shared(
     // What was warmed without --memory has no kernels for parts; of copies alone it has all.
     let missing = |part: &Plan| {
         let why = lacks(engine, part, Some(&whole))?;
-        Some(format!("a part of the CPU's wants a kernel more: {why}; kjit warm --memory SIZE has it compiled"))
+        Some(format!(
+            "a part of the CPU's wants a kernel more: {why}; kjit warm --memory SIZE has it \
+             compiled"
+        ))
     };
     // A graph whose parts no plan takes is one that is copied.
-    let Ok(parts) = plan(&Request { graph: &all.graph, ..request }) else { return alone(whole, None) };
+    let Ok(parts) = plan(&Request { graph: &all.graph, ..request }) else {
+        return alone(whole, None);
+    };
     if let Some(why) = missing(&parts) {
         return copies(whole, why);
     }
-    // Parts travel for prompts from the file's own pages alone: without, the CPU would have them of any length, and a
-    // prompt of 2048 of 70b would take minutes instead of 0.7 s. Who asks for parts has them so.
+    // Parts travel for prompts from the file's own pages alone: without, the CPU would have them of
+    // any length, and a prompt of 2048 of 70b would take minutes instead of 0.7 s. Who asks for
+    // parts has them so.
     let first = parts_of(&all.graph).into_iter().flatten().next();
     if let Some(why) = first.and_then(|weight| cannot_lock(device, gguf, &all.graph, weight)) {
         return copies(whole, format!("the file's pages cannot be locked ({why})"));
     }
     let rates = match Rates::measure(device, gguf, &all.graph, options) {
         Ok(rates) => rates,
-        // What is only measured to be faster ends no opening: without a page to lock, say, all is copied.
+        // What is only measured to be faster ends no opening: without a page to lock, say, all is
+        // copied.
         Err(why) if device.memory().is_ok() => {
-            return copies(whole, format!("the rates of the CPU and of copies cannot be measured ({why})"));
+            return copies(
+                whole,
+                format!("the rates of the CPU and of copies cannot be measured ({why})"),
+            );
         }
         Err(lost) => return Err(lost),
     };
     let room = room_in(device, options)?;
-    let Some(n) = worth(&whole, graph, room, &parts_of(&all.graph), &rates) else { return alone(whole, None) };
-    // A program more, for long prompts, and shorter pieces take other memory than the whole model's plan says.
+    let Some(n) = worth(&whole, graph, room, &parts_of(&all.graph), &rates) else {
+        return alone(whole, None);
+    };
+    // A program more, for long prompts, and shorter pieces take other memory than the whole model's
+    // plan says.
     let Ok(apart) = FfnApart::of(graph, n) else { return alone(whole, None) };
-    let Ok(part) = plan(&Request { graph: &apart.graph, ..request }) else { return alone(whole, None) };
+    let Ok(part) = plan(&Request { graph: &apart.graph, ..request }) else {
+        return alone(whole, None);
+    };
     if part.clone().fit(&apart.graph, room, false).is_err() {
         return alone(whole, None);
     }
@@ -226,7 +278,13 @@ mod tests {
         let llama = COMMON.iter().find(|row| row.name == "Llama 3.1 8B Q4_K_M").unwrap();
         let graph = llama.with_layers(32).unwrap();
         let (target, options) = (Target::parse("sm_90").unwrap(), OpenOptions::default());
-        let whole = plan(&Request { graph: &graph, target: &target, options: &options, keep: &[], tuned: &Shipped });
+        let whole = plan(&Request {
+            graph: &graph,
+            target: &target,
+            options: &options,
+            keep: &[],
+            tuned: &Shipped,
+        });
         let whole = whole.unwrap();
         let parts = parts_of(&FfnApart::of(&graph, usize::MAX).unwrap().graph);
         assert_eq!(parts.len(), 32);
@@ -238,12 +296,17 @@ mod tests {
         };
         let many = chosen(120.0, [100.0, 50.0]).unwrap();
         let few = chosen(60.0, [50.0, 50.0]).unwrap();
-        assert!(few > 3 && few < many && many < 32, "{few} of a slower one, {many} of a faster one");
-        // 65 GB/s of both are no quarter better than 55, nor are 73 with nothing lost to each other; 80 are.
+        assert!(
+            few > 3 && few < many && many < 32,
+            "{few} of a slower one, {many} of a faster one"
+        );
+        // 65 GB/s of both are no quarter better than 55, nor are 73 with nothing lost to each
+        // other; 80 are.
         assert_eq!(chosen(20.0, [15.0, 50.0]), None);
         assert_eq!(chosen(18.0, [18.0, 55.0]), None);
         assert!(chosen(25.0, [25.0, 55.0]).is_some());
-        // What takes turns at one memory wins nothing, unless the CPU alone is much faster than copies.
+        // What takes turns at one memory wins nothing, unless the CPU alone is much faster than
+        // copies.
         assert_eq!(chosen(60.0, [30.0, 25.0]), None);
         assert!(chosen(120.0, [30.0, 25.0]).is_some_and(|n| n > many));
         // Where not even all parts leave room enough nothing is chosen.

@@ -1,8 +1,9 @@
-//! The bytes of streamed layers in page-locked host memory: the file's own pages, locked where they lie, as
-//! long as the model is open (0.05 s a GB on an H200's host). Where the system refuses that, copies of them
-//! in page-locked memory; where it has none of that either, the model is not opened, and the error says so:
-//! from memory that is not locked, copies wait for the host and cannot be captured. What the CPU computes from the file
-//! but for long prompts is not copied: it would lie in the host's memory twice, to save time of prompts.
+//! The bytes of streamed layers in page-locked host memory: the file's own pages, locked where they
+//! lie, as long as the model is open (0.05 s a GB on an H200's host). Where the system refuses
+//! that, copies of them in page-locked memory; where it has none of that either, the model is not
+//! opened, and the error says so: from memory that is not locked, copies wait for the host and
+//! cannot be captured. What the CPU computes from the file but for long prompts is not copied: it
+//! would lie in the host's memory twice, to save time of prompts.
 
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
@@ -68,19 +69,23 @@ impl Stock {
             Err(why) => why,
         };
         let step = streaming.layers.iter().filter(|l| !l.for_prompts);
-        let all = step.map(|l| Ok((l.number, found(gguf, graph, l)?))).collect::<Result<Vec<_>>>()?;
+        let all =
+            step.map(|l| Ok((l.number, found(gguf, graph, l)?))).collect::<Result<Vec<_>>>()?;
         let bytes = streaming.step_bytes();
         let layers = copied(device, gguf, &all).map_err(|error| match error {
             Error::Pinned { asked, says, .. } => SessionError::Device(format!(
-                "page-locked memory for streamed layers on {} could not be had: the file's pages cannot be locked ({why}), and of \
-                 {bytes} bytes of such memory {asked} were refused ({says}); a larger --memory streams less",
+                "page-locked memory for streamed layers on {} could not be had: the file's pages \
+                 cannot be locked ({why}), and of \
+                 {bytes} bytes of such memory {asked} were refused ({says}); a larger --memory \
+                 streams less",
                 device.label()
             )),
             other => other.into(),
         })?;
         let prompts = streaming.layers.len() == streaming.steps();
         let remark = format!(
-            "the file's pages cannot be locked for {} ({why}): {} MiB of streamed layers were copied into page-locked memory{}",
+            "the file's pages cannot be locked for {} ({why}): {} MiB of streamed layers were \
+             copied into page-locked memory{}",
             device.label(),
             bytes >> 20,
             if prompts { "" } else { ", and the CPU has its part of prompts, too" }
@@ -112,8 +117,14 @@ impl Stock {
 /// What is locked to see whether the file's pages can be, at most.
 const TRIED: usize = 1 << 20;
 
-/// Why the file's pages cannot be locked, tried with the first of those around a matrix; none where they can.
-pub(super) fn cannot_lock(device: &Device, gguf: &Arc<Gguf>, graph: &Graph, weight: WeightId) -> Option<Error> {
+/// Why the file's pages cannot be locked, tried with the first of those around a matrix; none where
+/// they can.
+pub(super) fn cannot_lock(
+    device: &Device,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    weight: WeightId,
+) -> Option<Error> {
     let info = gguf.tensor_info(&graph.weight(weight).tensor)?;
     let start = usize::try_from(info.data_offset()).ok()? / CHUNK * CHUNK;
     let end = gguf.part_bytes(info.part())?.len().min(start + TRIED);
@@ -143,7 +154,11 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
             if gguf.part_bytes(info.part()).is_none_or(|b| range.end > b.len()) {
                 return Err(missing());
             }
-            all.push(Found { lands: m.lands.start + (piece * each) as u64, part: info.part(), range });
+            all.push(Found {
+                lands: m.lands.start + (piece * each) as u64,
+                part: info.part(),
+                range,
+            });
         }
     }
     Ok(all)
@@ -165,8 +180,13 @@ fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Res
                 let map = match chunks.get(&(m.part, chunk)) {
                     Some(map) => map.clone(),
                     None => {
-                        let end = gguf.part_bytes(m.part).map_or(0, <[u8]>::len).min((chunk + 1) * CHUNK);
-                        let map = device.register(Arc::new(Pages::new(gguf, m.part, chunk * CHUNK..end)))?;
+                        let end =
+                            gguf.part_bytes(m.part).map_or(0, <[u8]>::len).min((chunk + 1) * CHUNK);
+                        let map = device.register(Arc::new(Pages::new(
+                            gguf,
+                            m.part,
+                            chunk * CHUNK..end,
+                        )))?;
                         chunks.insert((m.part, chunk), map.clone());
                         map
                     }
@@ -187,7 +207,8 @@ fn copied(device: &Device, gguf: &Gguf, all: &[(usize, Vec<Found>)]) -> Result<L
     for (number, matrices) in all {
         let mut pieces = vec![];
         for m in matrices {
-            let bytes = gguf.part_bytes(m.part).and_then(|b| b.get(m.range.clone())).unwrap_or_default();
+            let bytes =
+                gguf.part_bytes(m.part).and_then(|b| b.get(m.range.clone())).unwrap_or_default();
             let own = device.pinned_for_writing::<u8>(bytes.len())?;
             own.write(|to| to.copy_from_slice(bytes))?;
             pieces.push((m.lands, Piece::Own(own)));

@@ -1,22 +1,24 @@
-//! Trust after proof: before a code object is used on a device for the first time, it is run there once, at
-//! its own sizes on a few rows of chosen numbers, and held against the host's.
+//! Trust after proof: before a code object is used on a device for the first time, it is run there
+//! once, at its own sizes on a few rows of chosen numbers, and held against the host's.
 //!
-//! The verdict is kept in the cache by the device, its driver and the build: a start that finds them all runs
-//! nothing. A kernel that computes wrongly is reported, and the model is planned for the next variant of the
-//! device ([`ladder`]). What is being run is written down first, so a kernel that takes the process down is
-//! known at the next start. Only AMD's devices are proven, unless the engine was told otherwise
-//! ([`Engine::proves`]).
+//! The verdict is kept in the cache by the device, its driver and the build: a start that finds
+//! them all runs nothing. A kernel that computes wrongly is reported, and the model is planned for
+//! the next variant of the device ([`ladder`]). What is being run is written down first, so a
+//! kernel that takes the process down is known at the next start. Only AMD's devices are proven,
+//! unless the engine was told otherwise ([`Engine::proves`]).
 //!
-//! What the host must compute is made by some threads for all kernels of an opening, from rows that all of
-//! its matrices share ([`Few`]). One copy brings what buffers begin with to the device, which makes all of
-//! them itself ([`Sources`]). Runs are one after the other, in one stretch of memory; no further matrix sets out
-//! meanwhile ([`Proofs::give_way`]).
+//! What the host must compute is made by some threads for all kernels of an opening, from rows that
+//! all of its matrices share ([`Few`]). One copy brings what buffers begin with to the device,
+//! which makes all of them itself ([`Sources`]). Runs are one after the other, in one stretch of
+//! memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;
 use crate::session::SessionError;
 use kjit_engine::Verdicts;
-use kjit_engine::{CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target};
+use kjit_engine::{
+    CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,
+};
 use kjit_kernels::Size;
 use kjit_kernels::cases::{Case, Few, Random};
 use kjit_kernels::kv::PAGE;
@@ -28,9 +30,10 @@ use std::time::Instant;
 const TOKENS: usize = 3;
 /// Of the chosen numbers.
 const SEED: u64 = 0x6b6a_6974;
-/// A proof's bounds are so many times those of the kernels' cases: it looks for instructions that compute
-/// something else, which are off by a tenth and more, and must refuse no kernel that is right. Over the sizes
-/// of all models some come out just beside the cases' bounds (1.1e-4 of its norm where 1e-4 is allowed).
+/// A proof's bounds are so many times those of the kernels' cases: it looks for instructions that
+/// compute something else, which are off by a tenth and more, and must refuse no kernel that is
+/// right. Over the sizes of all models some come out just beside the cases' bounds (1.1e-4 of its
+/// norm where 1e-4 is allowed).
 const BOUNDS: f64 = 16.0;
 /// Threads that make cases at most: a model has some dozens.
 const THREADS: usize = 16;
@@ -45,11 +48,11 @@ pub struct Proven {
     pub known: usize,
     /// Seconds in which proofs were under way, whoever waited for them.
     pub seconds: f64,
-    /// Of these, as sums over the threads that load kernels: until the host had its cases, until the device
-    /// had what they begin with, and the runs.
+    /// Of these, as sums over the threads that load kernels: until the host had its cases, until
+    /// the device had what they begin with, and the runs.
     pub parts: [f64; 3],
-    /// Of the runs: until what a kernel reads lay in its place, the kernels themselves, reading back, and
-    /// holding it against the oracle's; what is missing to all are the marks.
+    /// Of the runs: until what a kernel reads lay in its place, the kernels themselves, reading
+    /// back, and holding it against the oracle's; what is missing to all are the marks.
     pub runs: [f64; 4],
     /// The longest run.
     pub longest: f64,
@@ -110,9 +113,9 @@ enum Verdict {
 /// What a kernel is to do; or why that cannot be had.
 type Made = Result<Case, String>;
 
-/// The targets that a device is tried as, best first: as it is; as if nothing were known of its compiler; by
-/// its other wave width; without its matrix unit; without its byte dot product; without either; by arithmetic
-/// in f32 alone.
+/// The targets that a device is tried as, best first: as it is; as if nothing were known of its
+/// compiler; by its other wave width; without its matrix unit; without its byte dot product;
+/// without either; by arithmetic in f32 alone.
 pub(super) fn ladder(target: &Target) -> Vec<Target> {
     let mut all = vec![target.clone()];
     let target = &target.without_sound_copies();
@@ -123,10 +126,14 @@ pub(super) fn ladder(target: &Target) -> Vec<Target> {
         let wave = target.waves().iter().copied().find(|w| *w != target.default_wave());
         wave.and_then(|wave| target.at_wave(wave))
     };
-    let weaker = [(true, false), (false, true), (true, true)].map(|(matrix, dot)| target.without(matrix, dot));
+    let weaker = [(true, false), (false, true), (true, true)]
+        .map(|(matrix, dot)| target.without(matrix, dot));
     let least = [target.without(true, true), target.f32_alone()];
     let last = [other(&least[0]), Some(least[1].clone()), other(&least[1])];
-    let next = std::iter::once(target.clone()).chain(other(target)).chain(weaker).chain(last.into_iter().flatten());
+    let next = std::iter::once(target.clone())
+        .chain(other(target))
+        .chain(weaker)
+        .chain(last.into_iter().flatten());
     for next in next {
         if !all.contains(&next) {
             all.push(next);
@@ -137,7 +144,12 @@ pub(super) fn ladder(target: &Target) -> Vec<Target> {
 
 impl<'e> Proofs<'e> {
     /// Of the kernels of a plan for `target`.
-    pub(super) fn of(engine: &'e Engine, device: &'e Device, target: &'e Target, room: u64) -> Proofs<'e> {
+    pub(super) fn of(
+        engine: &'e Engine,
+        device: &'e Device,
+        target: &'e Target,
+        room: u64,
+    ) -> Proofs<'e> {
         let wanted = engine.proves(device.info());
         let state = wanted.then(|| {
             let began = Instant::now();
@@ -148,11 +160,12 @@ impl<'e> Proofs<'e> {
         Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
     }
 
-    /// Loads what was compiled of jobs, and proves what has no verdict; with what could not be proven.
+    /// Loads what was compiled of jobs, and proves what has no verdict; with what could not be
+    /// proven.
     ///
     /// # Errors
-    /// [`SessionError::Wrong`] at the first that computes wrongly: the others of this variant are not looked
-    /// at any more. What does not compile or load; a device that is lost.
+    /// [`SessionError::Wrong`] at the first that computes wrongly: the others of this variant are
+    /// not looked at any more. What does not compile or load; a device that is lost.
     pub(super) fn load(
         &self,
         jobs: &[&Job],
@@ -168,8 +181,8 @@ impl<'e> Proofs<'e> {
         Ok((loaded.into_iter().map(|(_, _, kernel)| kernel).collect(), remarks))
     }
 
-    /// Waits while another thread proves kernels. On an H200 runs beside weights on their way took as long as
-    /// those did, however little there was to run.
+    /// Waits while another thread proves kernels. On an H200 runs beside weights on their way took
+    /// as long as those did, however little there was to run.
     pub(super) fn give_way(&self) {
         let mut now = self.clock.lock();
         while now.at_it > 0 {
@@ -177,8 +190,8 @@ impl<'e> Proofs<'e> {
         }
     }
 
-    /// Keeps the verdicts. Weights are on their way for minutes perhaps: who ends the process meanwhile need
-    /// not wait for this again.
+    /// Keeps the verdicts. Weights are on their way for minutes perhaps: who ends the process
+    /// meanwhile need not wait for this again.
     pub(super) fn keep(&self) {
         if let Some(mut state) = self.lock() {
             let _ticking = Ticking::of(&self.clock);
@@ -201,8 +214,8 @@ impl<'e> Proofs<'e> {
         self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Proves what has no verdict; with what could not be proven. One that is known to be wrong ends this
-    /// variant before anything else of it is run.
+    /// Proves what has no verdict; with what could not be proven. One that is known to be wrong
+    /// ends this variant before anything else of it is run.
     fn prove(&self, loaded: &[(&Job, Module, Kernel)]) -> Result<Vec<String>, SessionError> {
         let Some(mut state) = self.lock() else { return Ok(vec![]) };
         let ticking = Ticking::of(&self.clock);
@@ -251,7 +264,8 @@ impl<'e> Proofs<'e> {
             work();
         });
         let none = || Err("its case was not made".to_owned());
-        let made = slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let made =
+            slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
         made.map(|made| made.unwrap_or_else(none)).collect()
     }
 
@@ -268,15 +282,21 @@ impl<'e> Proofs<'e> {
             let bytes = case.as_ref().map_or(0, Placed::bytes);
             match case {
                 Ok(_) if bytes as u64 > self.room => {
-                    remarks.push(unproven(job, &format!("{} MiB do not fit beside the model", bytes >> 20)));
+                    remarks.push(unproven(
+                        job,
+                        &format!("{} MiB do not fit beside the model", bytes >> 20),
+                    ));
                 }
                 Ok(case) => ready.push((job, module, kernel, case)),
                 Err(why) => remarks.push(unproven(job, &why)),
             }
         }
         let began = Instant::now();
-        state.most = ready.iter().map(|(.., case)| Placed::bytes(case)).fold(state.most, usize::max);
-        let sources = state.stream(self.device).and_then(|s| Sources::of(&s, ready.iter().map(|(.., case)| case)));
+        state.most =
+            ready.iter().map(|(.., case)| Placed::bytes(case)).fold(state.most, usize::max);
+        let sources = state
+            .stream(self.device)
+            .and_then(|s| Sources::of(&s, ready.iter().map(|(.., case)| case)));
         state.proven.parts[1] += began.elapsed().as_secs_f64();
         let sources = match sources {
             Ok(sources) => sources,
@@ -291,7 +311,9 @@ impl<'e> Proofs<'e> {
             match self.verdict(state, (job, module.code(), kernel), &sources, case)? {
                 Verdict::Right => {}
                 Verdict::Unproven(why) => remarks.push(unproven(job, &why)),
-                Verdict::Wrong(why) => return Err(SessionError::Wrong(vec![self.wrong(job, &why)])),
+                Verdict::Wrong(why) => {
+                    return Err(SessionError::Wrong(vec![self.wrong(job, &why)]));
+                }
             }
         }
         state.proven.parts[2] += began.elapsed().as_secs_f64();
@@ -322,7 +344,8 @@ impl<'e> Proofs<'e> {
         let began = Instant::now();
         let _span = self.device.trace().map(|t| t.span("prove", job.spec.to_string()));
         let memory = state.memory(self.device, Placed::bytes(&case));
-        let placed = memory.and_then(|(stream, memory)| Placed::within(&stream, &memory, sources, case));
+        let placed =
+            memory.and_then(|(stream, memory)| Placed::within(&stream, &memory, sources, case));
         let mut placed = match placed {
             Ok(placed) => placed,
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
@@ -340,7 +363,8 @@ impl<'e> Proofs<'e> {
             let verdict = match &judged {
                 Ok(Ok(())) => Some(RIGHT.to_owned()),
                 Ok(Err(why)) => Some(why.clone()),
-                // A fault is the kernel's doing. A launch that is refused, for lack of memory, is not.
+                // A fault is the kernel's doing. A launch that is refused, for lack of memory, is
+                // not.
                 Err(fault) => self.device.memory().is_err().then(|| fault.to_string()),
             };
             (judged, verdict)
@@ -355,7 +379,8 @@ impl<'e> Proofs<'e> {
             Ok(Ok(())) => Ok(Verdict::Right),
             Ok(Err(why)) => Ok(Verdict::Wrong(why)),
             Err(why) if self.device.memory().is_ok() => Ok(Verdict::Unproven(why.to_string())),
-            // A fault ends all on the device: the verdict is kept, and the next start takes the next variant.
+            // A fault ends all on the device: the verdict is kept, and the next start takes the
+            // next variant.
             Err(fault) => {
                 self.device.memory()?;
                 Ok(Verdict::Wrong(fault.to_string()))
@@ -370,9 +395,13 @@ impl State {
         Ok(self.stream.insert(stream).clone())
     }
 
-    /// Where to run, with so much memory at least; at first with what the largest takes, since the driver's
-    /// own allocations wait for what is under way.
-    fn memory(&mut self, device: &Device, bytes: usize) -> Result<(Stream, DeviceBuffer<u8>), Error> {
+    /// Where to run, with so much memory at least; at first with what the largest takes, since the
+    /// driver's own allocations wait for what is under way.
+    fn memory(
+        &mut self,
+        device: &Device,
+        bytes: usize,
+    ) -> Result<(Stream, DeviceBuffer<u8>), Error> {
         let stream = self.stream(device)?;
         // What is too small goes first: there may be no room for both.
         let memory = match self.memory.take().filter(|memory| memory.len() >= bytes) {
@@ -420,8 +449,9 @@ mod tests {
 
     #[test]
     fn the_variants_of_a_device_are_what_it_has_and_can_do_without() {
-        let names =
-            |id: &str| -> Vec<String> { ladder(&Target::parse(id).unwrap()).iter().map(ToString::to_string).collect() };
+        let names = |id: &str| -> Vec<String> {
+            ladder(&Target::parse(id).unwrap()).iter().map(ToString::to_string).collect()
+        };
         assert_eq!(
             names("gfx1100"),
             [

@@ -1,12 +1,13 @@
-//! Weights from the file to the device: once, through page-locked memory, on a stream of their own; never
-//! back.
+//! Weights from the file to the device: once, through page-locked memory, on a stream of their own;
+//! never back.
 //!
-//! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in place (on
-//! the H200, locking 2 GiB of a map takes 0.1 s, copying it into fresh page-locked memory 0.9 s). Where the
-//! system refuses that, bytes go through two page-locked slots, and where it gives none of those, as they are. What has another layout on the device lands
-//! in a slot there first, and a `repack` kernel spreads it, piece by piece in the stream's order: beside the
-//! weights themselves an upload needs 64 MiB. A processor's own GPU reads the host's slot itself: nothing is
-//! copied before the kernel.
+//! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in
+//! place (on the H200, locking 2 GiB of a map takes 0.1 s, copying it into fresh page-locked memory
+//! 0.9 s). Where the system refuses that, bytes go through two page-locked slots, and where it
+//! gives none of those, as they are. What has another layout on the device lands in a slot there
+//! first, and a `repack` kernel spreads it, piece by piece in the stream's order: beside the
+//! weights themselves an upload needs 64 MiB. A processor's own GPU reads the host's slot itself:
+//! nothing is copied before the kernel.
 
 use super::plan::PlanError;
 use crate::gguf::Gguf;
@@ -61,13 +62,14 @@ pub struct Uploader {
     slot: DeviceBuffer<u8>,
     /// Bytes of such a piece.
     piece: usize,
-    /// Of a device that computes in the system's memory: the slots from which pieces are laid out anew,
-    /// without a copy before.
+    /// Of a device that computes in the system's memory: the slots from which pieces are laid out
+    /// anew, without a copy before.
     shared: Option<[PinnedBuffer<u8>; 2]>,
 }
 
 /// Launches the kernel that lays so many rows out, from a slot to their place.
-pub type Repack<'a> = dyn FnMut(&Stream, &DeviceBuffer<u8>, &DeviceBuffer<u8>, usize) -> Result<()> + 'a;
+pub type Repack<'a> =
+    dyn FnMut(&Stream, &DeviceBuffer<u8>, &DeviceBuffer<u8>, usize) -> Result<()> + 'a;
 
 /// One matrix of the file: where its bytes are, and how its rows change on the way.
 pub struct Matrix<'a> {
@@ -97,20 +99,38 @@ impl Uploader {
         let shared = if device.info().integrated { slots(&device)? } else { None };
         let piece = piece.min(SLOT);
         let slot = device.buffer(if shared.is_some() { 1 } else { piece })?;
-        Ok(Uploader { device, stream: stream.clone(), gguf, way: Way::Locked(VecDeque::new()), slot, piece, shared })
+        Ok(Uploader {
+            device,
+            stream: stream.clone(),
+            gguf,
+            way: Way::Locked(VecDeque::new()),
+            slot,
+            piece,
+            shared,
+        })
     }
 
-    /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to their place;
-    /// none where the device keeps rows as the file has them. `pause` is called before each piece sets out.
+    /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to
+    /// their place; none where the device keeps rows as the file has them. `pause` is called before
+    /// each piece sets out.
     ///
     /// # Errors
     /// Those of the engine.
-    pub fn matrix(&mut self, m: &Matrix, mut repack: Option<&mut Repack<'_>>, pause: &dyn Fn()) -> Result<()> {
+    pub fn matrix(
+        &mut self,
+        m: &Matrix,
+        mut repack: Option<&mut Repack<'_>>,
+        pause: &dyn Fn(),
+    ) -> Result<()> {
         let (part, at, all) = self.place(m.name)?;
         let (at, bytes) = (at + m.skip, m.bytes);
-        let gaps = bytes.checked_div(m.raw_row).unwrap_or(0).saturating_sub(1) * m.stride.saturating_sub(m.raw_row);
+        let gaps = bytes.checked_div(m.raw_row).unwrap_or(0).saturating_sub(1)
+            * m.stride.saturating_sub(m.raw_row);
         if m.skip.saturating_add(bytes).saturating_add(gaps) > all {
-            return Err(Error::Buffer(format!("tensor '{}' has {all} bytes, not {} + {bytes}", m.name, m.skip)));
+            return Err(Error::Buffer(format!(
+                "tensor '{}' has {all} bytes, not {} + {bytes}",
+                m.name, m.skip
+            )));
         }
         let rows = bytes.checked_div(m.raw_row).unwrap_or(0);
         if rows * m.raw_row != bytes || rows * m.row != m.to.len() {
@@ -120,8 +140,8 @@ impl Uploader {
                 m.name
             )));
         }
-        // A row that no slot holds, on a device that has its own in the system's memory, goes through a
-        // buffer as large as itself.
+        // A row that no slot holds, on a device that has its own in the system's memory, goes
+        // through a buffer as large as itself.
         let step = match repack {
             None if m.stride == m.raw_row => rows,
             _ => (self.piece / m.raw_row.max(1)).max(1),
@@ -168,7 +188,8 @@ impl Uploader {
         Ok(())
     }
 
-    /// So many rows that are parts of rows of the file, one behind the other: the host puts them together.
+    /// So many rows that are parts of rows of the file, one behind the other: the host puts them
+    /// together.
     fn gathered(&self, part: usize, at: usize, rows: usize, m: &Matrix) -> Result<Vec<u8>> {
         let none = || Error::Buffer(format!("rows of tensor '{}' are not in the file", m.name));
         let bytes = self.gguf.part_bytes(part).ok_or_else(none)?;
@@ -189,12 +210,13 @@ impl Uploader {
         Ok((info.part(), at, bytes))
     }
 
-    /// A range of a part in one of the shared slots, as the device addresses it; the kernel that reads it
-    /// holds the slot until it is done.
+    /// A range of a part in one of the shared slots, as the device addresses it; the kernel that
+    /// reads it holds the slot until it is done.
     fn filled(&mut self, part: usize, range: Range<usize>) -> Result<DeviceBuffer<u8>> {
         let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
         let none = || Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"));
-        let (bytes, [slot, other]) = (bytes.ok_or_else(none)?, self.shared.as_mut().ok_or_else(none)?);
+        let (bytes, [slot, other]) =
+            (bytes.ok_or_else(none)?, self.shared.as_mut().ok_or_else(none)?);
         std::mem::swap(slot, other);
         let slot = slot.slice(..bytes.len())?;
         slot.write(|to| to.copy_from_slice(bytes))?;
@@ -202,7 +224,13 @@ impl Uploader {
     }
 
     /// Copies a range of a part, in pieces that lie in one chunk.
-    fn copy(&mut self, part: usize, range: Range<usize>, to: &DeviceBuffer<u8>, pause: &dyn Fn()) -> Result<()> {
+    fn copy(
+        &mut self,
+        part: usize,
+        range: Range<usize>,
+        to: &DeviceBuffer<u8>,
+        pause: &dyn Fn(),
+    ) -> Result<()> {
         let mut at = range.start;
         while at < range.end {
             pause();
@@ -214,7 +242,12 @@ impl Uploader {
         Ok(())
     }
 
-    fn copy_piece(&mut self, part: usize, range: Range<usize>, to: &DeviceBuffer<u8>) -> Result<()> {
+    fn copy_piece(
+        &mut self,
+        part: usize,
+        range: Range<usize>,
+        to: &DeviceBuffer<u8>,
+    ) -> Result<()> {
         let chunk = range.start / CHUNK;
         if let Way::Locked(chunks) = &mut self.way
             && !chunks.iter().any(|(p, c, _)| (*p, *c) == (part, chunk))
@@ -223,7 +256,8 @@ impl Uploader {
             let pages = Pages::new(&self.gguf, part, chunk * CHUNK..end);
             match self.device.register(Arc::new(pages)) {
                 Ok(map) => {
-                    // Dropping the oldest waits for its copies, while the newer one's are on their way.
+                    // Dropping the oldest waits for its copies, while the newer one's are on their
+                    // way.
                     chunks.push_back((part, chunk, map));
                     if chunks.len() > CHUNKS {
                         chunks.pop_front();
@@ -235,20 +269,27 @@ impl Uploader {
         match &mut self.way {
             Way::Locked(chunks) => {
                 let found = chunks.iter().find(|(p, c, _)| (*p, *c) == (part, chunk));
-                let (_, _, map) = found.ok_or_else(|| Error::Buffer("a chunk of the file is not locked".to_owned()))?;
-                self.stream.copy_in_mapped(map, range.start - chunk * CHUNK..range.end - chunk * CHUNK, to)
+                let (_, _, map) = found
+                    .ok_or_else(|| Error::Buffer("a chunk of the file is not locked".to_owned()))?;
+                self.stream.copy_in_mapped(
+                    map,
+                    range.start - chunk * CHUNK..range.end - chunk * CHUNK,
+                    to,
+                )
             }
             Way::Plain => {
                 let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
-                let bytes = bytes
-                    .ok_or_else(|| Error::Buffer(format!("bytes {range:?} of part {part} are not in the file")))?;
+                let bytes = bytes.ok_or_else(|| {
+                    Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"))
+                })?;
                 self.stream.write(to, bytes)
             }
             Way::Staged(slots) => {
                 let gguf = Arc::clone(&self.gguf);
                 let bytes = gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
-                let bytes = bytes
-                    .ok_or_else(|| Error::Buffer(format!("bytes {range:?} of part {part} are not in the file")))?;
+                let bytes = bytes.ok_or_else(|| {
+                    Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"))
+                })?;
                 for (i, piece) in bytes.chunks(SLOT).enumerate() {
                     // In turns: one is filled while the other is on its way.
                     let [slot, other] = slots;
@@ -265,7 +306,8 @@ impl Uploader {
 
 /// Two page-locked slots; none where the system gives none.
 fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
-    let two = device.pinned_for_writing(SLOT).and_then(|one| Ok([one, device.pinned_for_writing(SLOT)?]));
+    let two =
+        device.pinned_for_writing(SLOT).and_then(|one| Ok([one, device.pinned_for_writing(SLOT)?]));
     match two {
         Ok(slots) => Ok(Some(slots)),
         Err(Error::Pinned { .. }) => Ok(None),
@@ -276,11 +318,16 @@ fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
 /// A vector of the file, as singles.
 ///
 /// # Errors
-/// [`PlanError::Unsupported`] where the tensor cannot be decoded: the graph's builder has let only plain
-/// floats through.
-pub fn vector(gguf: &Gguf, graph: &crate::graph::Graph, id: crate::graph::WeightId) -> Result<Vec<f32>, PlanError> {
+/// [`PlanError::Unsupported`] where the tensor cannot be decoded: the graph's builder has let only
+/// plain floats through.
+pub fn vector(
+    gguf: &Gguf,
+    graph: &crate::graph::Graph,
+    id: crate::graph::WeightId,
+) -> Result<Vec<f32>, PlanError> {
     let weight = graph.weight(id);
-    let fail = |why: String| PlanError::Unsupported { what: format!("tensor '{}'", weight.name), why };
+    let fail =
+        |why: String| PlanError::Unsupported { what: format!("tensor '{}'", weight.name), why };
     let tensor = gguf.tensor(&weight.tensor).map_err(|e| fail(e.to_string()))?;
     let mut out = vec![0.0; weight.rows * weight.cols];
     let from = weight.bytes_of(weight.at);

@@ -29,10 +29,11 @@ pub enum Activation {
     Clamp(f32),
     /// `cap · tanh(x / cap)`.
     SoftCap(f32),
-    /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)` with `g` at most this and `u` no further
-    /// from zero.
+    /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)` with `g` at most this and `u`
+    /// no further from zero.
     ClampedSilu(f32),
-    /// xIELU (Huang & Schlag 2024, arXiv 2411.13010): a parabola above zero, an exponential with one below.
+    /// xIELU (Huang & Schlag 2024, arXiv 2411.13010): a parabola above zero, an exponential with
+    /// one below.
     Xielu {
         /// Of the parabola above zero.
         positive: f32,
@@ -53,7 +54,9 @@ impl Activation {
         let y = match self {
             Activation::Silu => e * sigmoid(e),
             Activation::GeluTanh => {
-                0.5 * e * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (e + 0.044715 * e * e * e)).tanh())
+                0.5 * e
+                    * (1.0
+                        + ((2.0 / std::f64::consts::PI).sqrt() * (e + 0.044715 * e * e * e)).tanh())
             }
             Activation::Identity => e,
             Activation::Relu => e.max(0.0),
@@ -79,7 +82,11 @@ impl Activation {
             }
             Activation::Xielu { positive, negative, beta, eps } => {
                 let (p, n, b) = (f64::from(positive), f64::from(negative), f64::from(beta));
-                if e > 0.0 { p * e * e + b * e } else { (e.min(f64::from(eps)).exp_m1() - e) * n + b * e }
+                if e > 0.0 {
+                    p * e * e + b * e
+                } else {
+                    (e.min(f64::from(eps)).exp_m1() - e) * n + b * e
+                }
             }
         };
         // A clamp and min of NaN give the bound, which would hide it.
@@ -89,7 +96,9 @@ impl Activation {
     /// Its value times another element.
     pub fn gate(self, gate: f32, up: f32) -> f32 {
         match self {
-            Activation::ClampedSilu(limit) => self.of(gate) * (Activation::Clamp(limit).of(up) + 1.0),
+            Activation::ClampedSilu(limit) => {
+                self.of(gate) * (Activation::Clamp(limit).of(up) + 1.0)
+            }
             Activation::Identity => gate * up,
             _ => self.of(gate) * up,
         }

@@ -1,5 +1,5 @@
-//! Putting a graph together: weights are looked up and checked against the file as they are named, shapes
-//! follow from them.
+//! Putting a graph together: weights are looked up and checked against the file as they are named,
+//! shapes follow from them.
 
 use super::*;
 use crate::gguf::Shown;
@@ -25,7 +25,8 @@ pub enum GraphError {
     },
     /// No tensor at all.
     #[error(
-        "the file has a vocabulary and no tensors: tokenize, detokenize and template take it, no model can be run from it"
+        "the file has a vocabulary and no tensors: tokenize, detokenize and template take it, no \
+         model can be run from it"
     )]
     NoTensors,
     /// A tensor that the architecture needs is absent.
@@ -37,7 +38,10 @@ pub enum GraphError {
         arch: String,
     },
     /// A tensor has another shape than the metadata says.
-    #[error("tensor {0} has shape {found:?}, the metadata asks for {want:?} (row length first)", Shown(name))]
+    #[error(
+        "tensor {0} has shape {found:?}, the metadata asks for {want:?} (row length first)",
+        Shown(name)
+    )]
     Shape {
         /// The tensor.
         name: String,
@@ -48,7 +52,8 @@ pub enum GraphError {
     },
     /// A tensor's type is known but cannot be computed with.
     #[error(
-        "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to another type",
+        "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to \
+         another type",
         Shown(name)
     )]
     Format {
@@ -57,9 +62,11 @@ pub enum GraphError {
         /// ggml's name of the type.
         ty: String,
     },
-    /// A tensor that the graph does not use: the file's model is not the one that would be computed.
+    /// A tensor that the graph does not use: the file's model is not the one that would be
+    /// computed.
     #[error(
-        "tensor {} is not one that kjit uses: this file of architecture {} is of a variant that it does not know",
+        "tensor {} is not one that kjit uses: this file of architecture {} is of a variant that \
+         it does not know",
         Shown(name),
         Shown(arch)
     )]
@@ -71,7 +78,8 @@ pub enum GraphError {
     },
     /// A vector is wanted of a model that scores tokens.
     #[error(
-        "architecture '{arch}' scores tokens, and the file has no pooling_type that says how one vector is made of its rows: choose a way to pool"
+        "architecture '{arch}' scores tokens, and the file has no pooling_type that says how one \
+         vector is made of its rows: choose a way to pool"
     )]
     NoPooling {
         /// `general.architecture`.
@@ -157,7 +165,8 @@ impl<'a> Builder<'a> {
     /// The matrix of this name, which must have exactly this shape.
     ///
     /// # Errors
-    /// A tensor that the file has not, in another shape, or in a format that kjit does not decode: named.
+    /// A tensor that the file has not, in another shape, or in a format that kjit does not decode:
+    /// named.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
         self.matrix_part(name, Part::all(rows), cols)
     }
@@ -166,7 +175,12 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     /// As for a matrix.
-    pub fn matrix_part(&mut self, name: &str, rows: Part, cols: usize) -> Result<WeightId, GraphError> {
+    pub fn matrix_part(
+        &mut self,
+        name: &str,
+        rows: Part,
+        cols: usize,
+    ) -> Result<WeightId, GraphError> {
         let want = vec![cols as u64, rows.of as u64];
         self.weight(name, 1, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
@@ -175,7 +189,13 @@ impl<'a> Builder<'a> {
     ///
     /// # Errors
     /// As for a matrix.
-    pub fn experts(&mut self, name: &str, experts: usize, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
+    pub fn experts(
+        &mut self,
+        name: &str,
+        experts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, GraphError> {
         self.experts_part(name, experts, Part::all(rows), cols)
     }
 
@@ -194,8 +214,8 @@ impl<'a> Builder<'a> {
         self.weight(name, experts, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
 
-    /// The vector of this name. Norms, biases and factors are plain floats in every file; a quantised one is
-    /// refused.
+    /// The vector of this name. Norms, biases and factors are plain floats in every file; a
+    /// quantised one is refused.
     ///
     /// # Errors
     /// As for a matrix; [`GraphError::Format`].
@@ -209,8 +229,8 @@ impl<'a> Builder<'a> {
     /// As for a vector.
     pub fn vector_part(&mut self, name: &str, part: Part) -> Result<WeightId, GraphError> {
         let dims = self.dims(name).unwrap_or_default();
-        // Factors of heads, groups and the like may lie in several dimensions; how many they are is what
-        // counts.
+        // Factors of heads, groups and the like may lie in several dimensions; how many they are is
+        // what counts.
         let want = match dims.iter().product::<u64>() == part.of as u64 {
             true => dims.to_vec(),
             false => vec![part.of as u64],
@@ -219,7 +239,10 @@ impl<'a> Builder<'a> {
         let weight = self.graph.weight(id);
         match weight.format.block_elems() {
             1 => Ok(id),
-            _ => Err(GraphError::Format { name: name.to_string(), ty: weight.format.name.to_string() }),
+            _ => Err(GraphError::Format {
+                name: name.to_string(),
+                ty: weight.format.name.to_string(),
+            }),
         }
     }
 
@@ -231,8 +254,8 @@ impl<'a> Builder<'a> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
-    /// Notes a weight: `experts` matrices of `(rows, cols)`, which begin at an element of each matrix in the
-    /// file, of so many.
+    /// Notes a weight: `experts` matrices of `(rows, cols)`, which begin at an element of each
+    /// matrix in the file, of so many.
     fn weight(
         &mut self,
         name: &str,
@@ -241,12 +264,17 @@ impl<'a> Builder<'a> {
         (at, whole): (usize, usize),
         want: Vec<u64>,
     ) -> Result<WeightId, GraphError> {
-        let missing = || GraphError::MissingTensor { name: name.to_string(), arch: self.graph.arch.clone() };
+        let missing =
+            || GraphError::MissingTensor { name: name.to_string(), arch: self.graph.arch.clone() };
         let tensor = self.gguf.tensor_info(name).ok_or_else(missing)?;
         // Dimensions of one are written by some converters and not by others.
         let trim = |dims: &[u64]| dims.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
         if trim(tensor.dims()) != trim(&want) {
-            return Err(GraphError::Shape { name: name.to_string(), found: tensor.dims().to_vec(), want });
+            return Err(GraphError::Shape {
+                name: name.to_string(),
+                found: tensor.dims().to_vec(),
+                want,
+            });
         }
         let key = (name.to_string(), at, rows, cols);
         if let Some(&id) = self.by_name.get(&key) {
@@ -260,7 +288,17 @@ impl<'a> Builder<'a> {
             false => format!("{name}[{}..{}]", at / cols.max(1), at / cols.max(1) + rows),
         };
         let tensor = name.to_string();
-        self.graph.weights.push(Weight { name: label, tensor, at, whole, experts, rows, cols, stride: cols, format });
+        self.graph.weights.push(Weight {
+            name: label,
+            tensor,
+            at,
+            whole,
+            experts,
+            rows,
+            cols,
+            stride: cols,
+            format,
+        });
         self.by_name.insert(key, id);
         Ok(id)
     }
@@ -286,9 +324,16 @@ impl<'a> Builder<'a> {
     }
 
     /// A value that an operation is about to make; of a name that is taken, `name.2` and so on.
-    pub(super) fn value(&mut self, mut name: String, slots: usize, width: usize, dtype: Dtype) -> ValueId {
+    pub(super) fn value(
+        &mut self,
+        mut name: String,
+        slots: usize,
+        width: usize,
+        dtype: Dtype,
+    ) -> ValueId {
         if !self.names.insert(name.clone()) {
-            let free = (2..).map(|n| format!("{name}.{n}")).find(|other| !self.names.contains(other));
+            let free =
+                (2..).map(|n| format!("{name}.{n}")).find(|other| !self.names.contains(other));
             name = free.unwrap_or(name);
             self.names.insert(name.clone());
         }
@@ -326,12 +371,21 @@ impl<'a> Builder<'a> {
     /// The graph, with this value as its result.
     ///
     /// # Errors
-    /// [`GraphError::Unused`]: a tensor of a layer that no operation reads, unless `skip` says that its name
-    /// is one of those.
-    pub fn finish(mut self, logits: ValueId, skip: impl Fn(&str) -> bool) -> Result<Graph, GraphError> {
+    /// [`GraphError::Unused`]: a tensor of a layer that no operation reads, unless `skip` says that
+    /// its name is one of those.
+    pub fn finish(
+        mut self,
+        logits: ValueId,
+        skip: impl Fn(&str) -> bool,
+    ) -> Result<Graph, GraphError> {
         self.graph.logits = logits;
         let used: HashSet<&str> = self.graph.weights.iter().map(|w| w.tensor.as_str()).collect();
-        let unused = self.gguf.tensors().iter().map(|t| t.name()).find(|name| !used.contains(name) && !skip(name));
+        let unused = self
+            .gguf
+            .tensors()
+            .iter()
+            .map(|t| t.name())
+            .find(|name| !used.contains(name) && !skip(name));
         match unused {
             Some(name) => Err(GraphError::Unused { name: name.to_string(), arch: self.graph.arch }),
             None => Ok(self.graph),

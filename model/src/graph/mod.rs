@@ -1,9 +1,10 @@
-//! What a model computes, as data: a list of operations over named values, with shapes and weight names.
+//! What a model computes, as data: a list of operations over named values, with shapes and weight
+//! names.
 //!
-//! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says how,
-//! where, in which precision or in what order of memory it is computed: that is the executors' business
-//! ([`host`](crate::host) runs a graph as it stands, and is what everything else is held against). Operations
-//! are in an order in which they can be run.
+//! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says
+//! how, where, in which precision or in what order of memory it is computed: that is the executors'
+//! business ([`host`](crate::host) runs a graph as it stands, and is what everything else is held
+//! against). Operations are in an order in which they can be run.
 
 mod activation;
 mod build;
@@ -58,8 +59,8 @@ pub struct Value {
     pub dtype: Dtype,
 }
 
-/// A weight tensor in the model file, or a part of one: `experts` matrices of `rows` rows of `cols`,
-/// row-major.
+/// A weight tensor in the model file, or a part of one: `experts` matrices of `rows` rows of
+/// `cols`, row-major.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weight {
     /// The tensor's name in the file, with the part's first element where it is not the whole:
@@ -77,7 +78,8 @@ pub struct Weight {
     pub rows: usize,
     /// Length of a row (inputs).
     pub cols: usize,
-    /// Elements from a row's first to the next row's in the file: more than `cols` where each row is a part.
+    /// Elements from a row's first to the next row's in the file: more than `cols` where each row
+    /// is a part.
     pub stride: usize,
     /// How the elements are encoded.
     pub format: &'static Format,
@@ -86,7 +88,10 @@ pub struct Weight {
 impl Weight {
     /// Bytes of the part that is used.
     pub fn bytes(&self) -> usize {
-        self.experts * self.rows * (self.cols / self.format.block_elems()) * self.format.block_bytes()
+        self.experts
+            * self.rows
+            * (self.cols / self.format.block_elems())
+            * self.format.block_bytes()
     }
 
     /// Elements.
@@ -127,10 +132,11 @@ pub struct Graph {
     pub values: Vec<Value>,
     /// All operations, in an order that can be run.
     pub ops: Vec<Op>,
-    /// The result: one score per token of the vocabulary; of an encoder, the last layer's rows; of a part of
-    /// a model that others come behind, its last layer's rows.
+    /// The result: one score per token of the vocabulary; of an encoder, the last layer's rows; of
+    /// a part of a model that others come behind, its last layer's rows.
     pub logits: ValueId,
-    /// Whether other layers come behind, on another device: then the result has a row for every token.
+    /// Whether other layers come behind, on another device: then the result has a row for every
+    /// token.
     pub hands_on: bool,
     /// How the rows of the result become one vector; `None`: the result is logits.
     pub pooling: Option<Pooling>,
@@ -158,16 +164,21 @@ impl Pooling {
             Pooling::First => each.next().unwrap_or_default().to_vec(),
             Pooling::Last => each.next_back().unwrap_or_default().to_vec(),
             Pooling::Mean => {
-                let sum = |i: usize| rows.iter().skip(i).step_by(width.max(1)).map(|x| f64::from(*x)).sum::<f64>();
+                let sum = |i: usize| {
+                    rows.iter().skip(i).step_by(width.max(1)).map(|x| f64::from(*x)).sum::<f64>()
+                };
                 (0..width).map(|i| (sum(i) / n) as f32).collect()
             }
         }
     }
 }
 
-/// Ids are handed out by this graph's own builder as it pushes what they stand for: an id of another graph is
-/// a bug of the program.
-#[expect(clippy::indexing_slicing, reason = "see above; an answer of None would have to be unwrapped at every use")]
+/// Ids are handed out by this graph's own builder as it pushes what they stand for: an id of
+/// another graph is a bug of the program.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "see above; an answer of None would have to be unwrapped at every use"
+)]
 impl Graph {
     /// The value behind an id of this graph.
     pub fn value(&self, id: ValueId) -> &Value {
@@ -210,7 +221,9 @@ impl Graph {
     /// Whether a token sees later ones: then all go through at once.
     pub fn looks_ahead(&self) -> bool {
         use op::Mask::{All, Around};
-        self.ops.iter().any(|op| matches!(op, Op::Attention(op::Attention { mask: All | Around(_), .. })))
+        self.ops
+            .iter()
+            .any(|op| matches!(op, Op::Attention(op::Attention { mask: All | Around(_), .. })))
     }
 
     /// Size of the vocabulary: scores in a row of logits, or rows of an encoder's table.
@@ -225,8 +238,8 @@ impl Graph {
         }
     }
 
-    /// Bytes of weights that one decoded token must read: every matrix once, of the embedding a row, of
-    /// experts those chosen.
+    /// Bytes of weights that one decoded token must read: every matrix once, of the embedding a
+    /// row, of experts those chosen.
     pub fn bytes_per_token(&self) -> u64 {
         self.ops.iter().map(|op| op.bytes(self)).sum()
     }

@@ -14,12 +14,21 @@ impl Display for Graph {
             writeln!(f, "{}, {}]", w.rows, w.cols)?;
         }
         for (i, r) in self.ropes.iter().enumerate() {
-            write!(f, "rope {i}: dims {} {:?} base {} scaling {:?}", r.dims, r.pairing, r.base, r.scaling)?;
+            write!(
+                f,
+                "rope {i}: dims {} {:?} base {} scaling {:?}",
+                r.dims, r.pairing, r.base, r.scaling
+            )?;
             if r.magnitude != 1.0 {
                 write!(f, " magnitude {}", r.magnitude)?;
             }
             if let Some(s) = r.sections {
-                write!(f, " sections {:?}{}", s.sizes, if s.interleaved { " interleaved" } else { "" })?;
+                write!(
+                    f,
+                    " sections {:?}{}",
+                    s.sizes,
+                    if s.interleaved { " interleaved" } else { "" }
+                )?;
             }
             if let Some(w) = r.factors {
                 write!(f, " factors {}", self.weight(w).name)?;
@@ -51,8 +60,11 @@ struct OpText<'a>(&'a Graph, &'a Op);
 impl Display for OpText<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let OpText(g, op) = self;
-        let made: Vec<String> =
-            op.writes().iter().map(|&v| format!("{}: {}", g.value(v).name, shape(g.value(v)))).collect();
+        let made: Vec<String> = op
+            .writes()
+            .iter()
+            .map(|&v| format!("{}: {}", g.value(v).name, shape(g.value(v))))
+            .collect();
         if !made.is_empty() {
             write!(f, "{} = ", made.join(", "))?;
         }

@@ -31,8 +31,8 @@ pub enum RopeScaling {
     },
 }
 
-/// How pairs share the positions of a text with pictures (M-RoPE): in time, height and width, which are one
-/// number where there is text alone, and a fourth, which is 0 there: its pairs do not turn.
+/// How pairs share the positions of a text with pictures (M-RoPE): in time, height and width, which
+/// are one number where there is text alone, and a fourth, which is 0 there: its pairs do not turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sections {
     /// Pairs of each of the four.
@@ -70,7 +70,8 @@ pub struct Rope {
     pub sections: Option<Sections>,
     /// Divisor per frequency (`rope_freqs.weight`), `dims / 2` of them.
     pub factors: Option<WeightId>,
-    /// Other divisors where the context at hand is longer than so many tokens (LongRoPE, arXiv 2402.13753).
+    /// Other divisors where the context at hand is longer than so many tokens (LongRoPE, arXiv
+    /// 2402.13753).
     pub long: Option<(usize, WeightId)>,
 }
 
@@ -80,9 +81,9 @@ impl Rope {
         self.long.filter(|(n, _)| context > *n).map(|(_, w)| w).or(self.factors)
     }
 
-    /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided by
-    /// `factors` and stretched. The cosine and sine of `position · frequency` times `magnitude` are
-    /// the rotation. In f64: at position 100,000 an f32 angle would be off by 4e-3.
+    /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided
+    /// by `factors` and stretched. The cosine and sine of `position · frequency` times `magnitude`
+    /// are the rotation. In f64: at position 100,000 an f32 angle would be off by 4e-3.
     pub fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
         let dims = self.dims as f64;
         (0..self.dims / 2)
@@ -104,10 +105,13 @@ impl Rope {
 
     /// 0 for fast frequencies, 1 for slow ones, linear between the two corrections of YaRN.
     fn yarn_ramp(&self, i: f64) -> f64 {
-        let RopeScaling::Yarn { original_context, beta_fast, beta_slow, .. } = self.scaling else { return 0.0 };
+        let RopeScaling::Yarn { original_context, beta_fast, beta_slow, .. } = self.scaling else {
+            return 0.0;
+        };
         let dims = self.dims as f64;
         let at = |rotations: f32| {
-            let wavelength = original_context as f64 / (f64::from(rotations) * 2.0 * std::f64::consts::PI);
+            let wavelength =
+                original_context as f64 / (f64::from(rotations) * 2.0 * std::f64::consts::PI);
             dims * wavelength.ln() / (2.0 * f64::from(self.base).ln())
         };
         let low = at(beta_fast).floor().max(0.0);
@@ -149,8 +153,14 @@ mod tests {
 
     #[test]
     fn yarn_keeps_fast_rotations_and_divides_slow_ones() {
-        let yarn = RopeScaling::Yarn { factor: 4.0, original_context: 32768, beta_fast: 32.0, beta_slow: 1.0 };
-        let (plain, stretched) = (rope(RopeScaling::None).frequencies(None), rope(yarn).frequencies(None));
+        let yarn = RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 32768,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        let (plain, stretched) =
+            (rope(RopeScaling::None).frequencies(None), rope(yarn).frequencies(None));
         assert_eq!(plain[0], stretched[0]);
         assert!((stretched[63] - plain[63] / 4.0).abs() < 1e-15);
     }

@@ -20,8 +20,8 @@ pub struct Kv {
     pub key: usize,
     /// Elements of a head's value.
     pub value: usize,
-    /// Tokens back that the layer can see, itself included; `None`: all. A layer with a window needs to keep
-    /// no more.
+    /// Tokens back that the layer can see, itself included; `None`: all. A layer with a window
+    /// needs to keep no more.
     pub window: Option<usize>,
 }
 
@@ -30,16 +30,16 @@ pub struct Kv {
 pub enum StateKind {
     /// Keys and values.
     Kv(Kv),
-    /// Of latent attention (DeepSeek-V2, arXiv 2405.04434): one row per token, `rank` elements that are
-    /// values and, with the `rope` ones behind them, keys of all heads.
+    /// Of latent attention (DeepSeek-V2, arXiv 2405.04434): one row per token, `rank` elements that
+    /// are values and, with the `rope` ones behind them, keys of all heads.
     Latent {
         /// Elements of the latent.
         rank: usize,
         /// Elements of the rotated key.
         rope: usize,
     },
-    /// So many numbers, whatever the number of tokens: the last inputs of a convolution, the sum of a linear
-    /// attention. They start as zeros; going back needs a checkpoint.
+    /// So many numbers, whatever the number of tokens: the last inputs of a convolution, the sum of
+    /// a linear attention. They start as zeros; going back needs a checkpoint.
     Recurrent {
         /// How many.
         elems: usize,
@@ -86,7 +86,9 @@ impl Display for State {
                 }
                 window.map_or(Ok(()), |w| write!(f, " window {w}"))
             }
-            StateKind::Latent { rank, rope } => write!(f, "latent {}: {rank} + rope {rope}", self.name),
+            StateKind::Latent { rank, rope } => {
+                write!(f, "latent {}: {rank} + rope {rope}", self.name)
+            }
             StateKind::Recurrent { elems } => write!(f, "recurrent {}: {elems}", self.name),
             StateKind::Elsewhere => write!(f, "elsewhere {}", self.name),
         }

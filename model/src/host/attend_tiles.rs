@@ -1,8 +1,9 @@
 //! Attention of a block of queries over the cache, by tiles of halves of 16 bits.
 //!
-//! As [`Attend`] does it, with both products as those of [`tiles`](super::tiles): queries, keys, weights of the softmax and
-//! values are each the sum of two of bf16, and three products are added. A block of 128 positions has its keys and values
-//! split once for all of the task's rows. Sums are runs of 32 elements of 32 rows, and stay so.
+//! As [`Attend`] does it, with both products as those of [`tiles`](super::tiles): queries, keys,
+//! weights of the softmax and values are each the sum of two of bf16, and three products are added.
+//! A block of 128 positions has its keys and values split once for all of the task's rows. Sums are
+//! runs of 32 elements of 32 rows, and stay so.
 
 use super::attention::{Attend, KEYS, Lie, STATE};
 use super::scratch::Scratch;
@@ -21,7 +22,8 @@ impl TileJob for AttendTiles<'_> {
     unsafe fn run<V: Tiles>(self) {
         let task = self.0;
         let (dim, value_dim) = (task.layer.dim.next_multiple_of(LANES), task.layer.value_dim);
-        let (m, units, padded) = (task.tokens * task.heads, dim.div_ceil(TILE_UNIT), value_dim.next_multiple_of(LANES));
+        let (m, units, padded) =
+            (task.tokens * task.heads, dim.div_ceil(TILE_UNIT), value_dim.next_multiple_of(LANES));
         let (blocks, runs) = (m.div_ceil(LANES), padded / LANES);
         let mut scratch = Scratch::take();
         let [queries, rows, keys, values, scores, weights, sums, state, halves] = scratch.parts([
@@ -41,7 +43,9 @@ impl TileJob for AttendTiles<'_> {
         for i in 0..m {
             task.query(i, query);
             // SAFETY: the instructions are there.
-            unsafe { put::<V>(query, i % LANES, &mut queries[i / LANES * tiles::len(LANES, dim)..]) };
+            unsafe {
+                put::<V>(query, i % LANES, &mut queries[i / LANES * tiles::len(LANES, dim)..])
+            };
         }
         sums.fill(0.0);
         task.begin(state);
@@ -82,12 +86,20 @@ impl TileJob for AttendTiles<'_> {
                 for run in 0..runs {
                     for unit in 0..here {
                         let to = &mut values[(run * BLOCK + unit) * UNIT..][..UNIT];
-                        pairs::<V>(&rows[unit * TILE_UNIT * padded + run * LANES..], padded, to, high, low);
+                        pairs::<V>(
+                            &rows[unit * TILE_UNIT * padded + run * LANES..],
+                            padded,
+                            to,
+                            high,
+                            low,
+                        );
                     }
                 }
             }
             for (block, s) in scores.chunks_exact_mut(LANES * KEYS).enumerate() {
-                for (run, c) in s[..here * TILE_UNIT * LANES].chunks_exact_mut(LANES * LANES).enumerate() {
+                for (run, c) in
+                    s[..here * TILE_UNIT * LANES].chunks_exact_mut(LANES * LANES).enumerate()
+                {
                     c.fill(0.0);
                     let w = &queries[block * tiles::len(LANES, dim)..][..tiles::len(LANES, dim)];
                     let x = &keys[run * tiles::len(LANES, dim)..][..tiles::len(LANES, dim)];
@@ -121,7 +133,8 @@ impl TileJob for AttendTiles<'_> {
 /// Adds to 32 × 32 sums the products of 32 rows of a panel with 32 of the other factor.
 ///
 /// # Safety
-/// Between [`Tiles::begin`] and [`Tiles::end`]; both have so many units, and there are 32 × 32 sums.
+/// Between [`Tiles::begin`] and [`Tiles::end`]; both have so many units, and there are 32 × 32
+/// sums.
 #[inline(always)]
 unsafe fn multiply<V: Tiles>(w: &[f32], x: &[f32], units: usize, c: &mut [f32]) {
     debug_assert!(w.len() >= units * UNIT && x.len() >= units * UNIT && c.len() >= LANES * LANES);
@@ -131,13 +144,20 @@ unsafe fn multiply<V: Tiles>(w: &[f32], x: &[f32], units: usize, c: &mut [f32]) 
     unsafe { V::tile_block(TileBlock { units, w, w_next, x, x_soon: x, half: false, c }) };
 }
 
-/// 64 rows of a matrix, 32 elements of each, as the second factor, whose columns they are: by pairs of rows all elements'
-/// first halves, then second ones.
+/// 64 rows of a matrix, 32 elements of each, as the second factor, whose columns they are: by pairs
+/// of rows all elements' first halves, then second ones.
 ///
 /// # Safety
-/// As [`TileJob::run`] asks of the processor; 64 rows, `width` apart, have 32 elements from `x`'s beginning on.
+/// As [`TileJob::run`] asks of the processor; 64 rows, `width` apart, have 32 elements from `x`'s
+/// beginning on.
 #[inline(always)]
-unsafe fn pairs<V: Tiles>(x: &[f32], width: usize, to: &mut [f32], high: &mut [f32], low: &mut [f32]) {
+unsafe fn pairs<V: Tiles>(
+    x: &[f32],
+    width: usize,
+    to: &mut [f32],
+    high: &mut [f32],
+    low: &mut [f32],
+) {
     assert!(x.len() >= (TILE_UNIT - 1) * width + LANES && to.len() >= UNIT);
     assert!(high.len() >= LANES && low.len() >= LANES);
     let (first, second) = to.split_at_mut(UNIT / 2);
@@ -146,7 +166,11 @@ unsafe fn pairs<V: Tiles>(x: &[f32], width: usize, to: &mut [f32], high: &mut [f
         unsafe {
             for i in 0..2 {
                 let x = x.as_ptr().add((2 * pair + i) * width);
-                V::split(x, high.as_mut_ptr().add(i * LANES / 2).cast(), low.as_mut_ptr().add(i * LANES / 2).cast());
+                V::split(
+                    x,
+                    high.as_mut_ptr().add(i * LANES / 2).cast(),
+                    low.as_mut_ptr().add(i * LANES / 2).cast(),
+                );
             }
             V::interleave(high.as_ptr().cast(), first.as_mut_ptr().add(pair * LANES).cast());
             V::interleave(low.as_ptr().cast(), second.as_mut_ptr().add(pair * LANES).cast());
@@ -165,7 +189,8 @@ unsafe fn put_runs<V: Tiles>(rows: &[f32], units: usize, panel: &mut [f32]) {
     const TILE: usize = TILE_ROWS * LANES / 2;
     for r in 0..LANES {
         for run in 0..2 * units {
-            // SAFETY: the instructions are there; units have 32 rows of two runs, and a panel as many tiles.
+            // SAFETY: the instructions are there; units have 32 rows of two runs, and a panel as
+            // many tiles.
             unsafe {
                 let to = panel.as_mut_ptr().add((r / TILE_ROWS * 4 * units + 2 * run) * TILE);
                 let high = to.add(r % TILE_ROWS * (LANES / 2));

@@ -1,11 +1,12 @@
 //! Attention of a block of queries over the cache.
 //!
-//! A task takes one key head, some of the query heads that share it, and some tokens: `m` rows of queries in
-//! all. It walks the past in blocks of `KEYS` positions: decodes keys and values to f32, scores all rows
-//! against them, and keeps a running maximum, sum and weighted value per row (the online softmax of Milakov &
-//! Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022, arXiv 2205.14135). Many rows use the
-//! matrix kernel; few rows, as when decoding, are scored one by one, where transposing the keys would cost
-//! more than it saves. With tiles, prompts go through [`AttendTiles`], which walks the same blocks.
+//! A task takes one key head, some of the query heads that share it, and some tokens: `m` rows of
+//! queries in all. It walks the past in blocks of `KEYS` positions: decodes keys and values to f32,
+//! scores all rows against them, and keeps a running maximum, sum and weighted value per row (the
+//! online softmax of Milakov & Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022,
+//! arXiv 2205.14135). Many rows use the matrix kernel; few rows, as when decoding, are scored one
+//! by one, where transposing the keys would cost more than it saves. With tiles, prompts go through
+//! [`AttendTiles`], which walks the same blocks.
 
 use super::attend_tiles::AttendTiles;
 use super::gemm::{Tile, transpose_panel};
@@ -54,7 +55,8 @@ pub struct Layer<'a> {
     pub out: Shared<'a>,
 }
 
-/// Query heads `head .. head + heads`, all on key head `key_head`, for tokens `token .. token + tokens`.
+/// Query heads `head .. head + heads`, all on key head `key_head`, for tokens `token .. token +
+/// tokens`.
 pub struct Attend<'a> {
     pub layer: Layer<'a>,
     pub key_head: usize,
@@ -70,8 +72,8 @@ pub struct Attend<'a> {
 /// Running state of the softmax of a row.
 pub(super) const STATE: usize = 2;
 
-/// How rows of `width` elements, a multiple of 32, lie: so many together by runs of 32 elements, as the sums of tiles do,
-/// or each by itself.
+/// How rows of `width` elements, a multiple of 32, lie: so many together by runs of 32 elements, as
+/// the sums of tiles do, or each by itself.
 #[derive(Clone, Copy)]
 pub(super) struct Lie {
     pub together: usize,
@@ -95,16 +97,23 @@ impl Lie {
 impl Job for Attend<'_> {
     type Out = ();
 
-    /// Also asks: nobody else uses the results of these heads and tokens, `layer.out` being valid for a row
-    /// of each of `layer.q`.
+    /// Also asks: nobody else uses the results of these heads and tokens, `layer.out` being valid
+    /// for a row of each of `layer.q`.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Layer { dim, value_dim, .. } = self.layer;
         let m = self.tokens * self.heads;
         let padded = value_dim.next_multiple_of(LANES);
         let mut scratch = Scratch::take();
-        let [q, k, panel, v, s, acc, state] =
-            scratch.parts([m * dim, KEYS * dim, LANES * dim, KEYS * padded, m * KEYS, m * padded, m * STATE]);
+        let [q, k, panel, v, s, acc, state] = scratch.parts([
+            m * dim,
+            KEYS * dim,
+            LANES * dim,
+            KEYS * padded,
+            m * KEYS,
+            m * padded,
+            m * STATE,
+        ]);
         for (i, q) in q.chunks_exact_mut(dim).enumerate() {
             self.query(i, q);
         }
@@ -116,18 +125,23 @@ impl Job for Attend<'_> {
         while at < end {
             let n = KEYS.min(end - at);
             let n32 = n.next_multiple_of(LANES);
-            // SAFETY: the instructions are there; the buffers hold KEYS rows of keys and values, m rows of
-            // KEYS scores and of padded results, as cut above.
+            // SAFETY: the instructions are there; the buffers hold KEYS rows of keys and values, m
+            // rows of KEYS scores and of padded results, as cut above.
             unsafe {
                 self.layer.keys.rows(self.key_head, at, n).decode::<V>(k, dim);
-                self.layer.values.rows(self.key_head, at, n).short(value_dim).decode::<V>(v, padded);
+                self.layer
+                    .values
+                    .rows(self.key_head, at, n)
+                    .short(value_dim)
+                    .decode::<V>(v, padded);
                 if m >= MANY || self.reproducible {
                     // Rows past n hold old keys, or zeros: their scores are masked.
                     s.fill(0.0);
                     for j in (0..n32).step_by(LANES) {
                         transpose_panel::<V>(&k[j * dim..], dim, panel);
                         let (a, b, c) = (q.as_ptr(), panel.as_ptr(), s.as_mut_ptr().add(j));
-                        Tile { n: dim, a, a_stride: dim, b, b_stride: LANES, c, c_stride: KEYS }.rows::<V>(m);
+                        Tile { n: dim, a, a_stride: dim, b, b_stride: LANES, c, c_stride: KEYS }
+                            .rows::<V>(m);
                     }
                 } else {
                     for (q, s) in q.chunks_exact(dim).zip(s.chunks_exact_mut(KEYS)) {
@@ -139,7 +153,8 @@ impl Job for Attend<'_> {
                 self.soften::<V>(at, n, (s, alone(KEYS)), (acc, alone(padded)), state);
                 for j in (0..padded).step_by(LANES) {
                     let (a, b, c) = (s.as_ptr(), v.as_ptr().add(j), acc.as_mut_ptr().add(j));
-                    Tile { n, a, a_stride: KEYS, b, b_stride: padded, c, c_stride: padded }.rows::<V>(m);
+                    Tile { n, a, a_stride: KEYS, b, b_stride: padded, c, c_stride: padded }
+                        .rows::<V>(m);
                 }
             }
             at += n;
@@ -192,8 +207,8 @@ impl Attend<'_> {
         to.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
     }
 
-    /// Scores of `n` positions from `at` on become weights, as far as the next multiple of 64 behind them; running maxima,
-    /// sums and results follow the new maxima.
+    /// Scores of `n` positions from `at` on become weights, as far as the next multiple of 64
+    /// behind them; running maxima, sums and results follow the new maxima.
     ///
     /// # Safety
     /// As [`Job::run`] asks of the processor.
@@ -212,9 +227,12 @@ impl Attend<'_> {
             let token = self.token + i / self.heads;
             let (from, to) = (self.seen_from(token).saturating_sub(at), self.seen_to(token));
             let (from, to) = (from.min(n), to.saturating_sub(at).min(n));
-            assert!(lie.element(whole - 1) < s.len() && results_lie.element(results_lie.width - 1) < acc.len());
-            // SAFETY: the instructions are there; runs of 32 below `whole` lie in s, and those of a row of results in acc,
-            // as was checked.
+            assert!(
+                lie.element(whole - 1) < s.len()
+                    && results_lie.element(results_lie.width - 1) < acc.len()
+            );
+            // SAFETY: the instructions are there; runs of 32 below `whole` lie in s, and those of a
+            // row of results in acc, as was checked.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
                     for j in (0..whole).step_by(LANES) {
@@ -223,7 +241,8 @@ impl Attend<'_> {
                     }
                 }
                 if let Some(slopes) = self.layer.slopes {
-                    let (slope, own) = (slopes[self.head + i % self.heads], self.layer.first + token);
+                    let (slope, own) =
+                        (slopes[self.head + i % self.heads], self.layer.first + token);
                     for j in 0..n {
                         s[lie.element(j)] -= slope * own.abs_diff(at + j) as f32;
                     }
@@ -236,7 +255,9 @@ impl Attend<'_> {
                             seen[j - at] = true;
                         }
                     }
-                    (0..n).filter(|j| !seen[*j]).for_each(|j| s[lie.element(j)] = f32::NEG_INFINITY);
+                    (0..n)
+                        .filter(|j| !seen[*j])
+                        .for_each(|j| s[lie.element(j)] = f32::NEG_INFINITY);
                 }
                 for j in (0..from).chain(to.max(from)..whole) {
                     s[lie.element(j)] = f32::NEG_INFINITY;
@@ -281,18 +302,23 @@ impl Attend<'_> {
     /// Running states before the first position.
     pub(super) fn begin(&self, state: &mut [f32]) {
         for (i, state) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
-            *state = self.layer.sinks.map_or([f32::NEG_INFINITY, 0.0], |s| [s[self.head + i % self.heads], 1.0]);
+            *state = self
+                .layer
+                .sinks
+                .map_or([f32::NEG_INFINITY, 0.0], |s| [s[self.head + i % self.heads], 1.0]);
         }
     }
 
     /// # Safety
-    /// `layer.out` is valid for a row of each of `layer.q`, and nobody else uses these heads and tokens of
-    /// it.
+    /// `layer.out` is valid for a row of each of `layer.q`, and nobody else uses these heads and
+    /// tokens of it.
     #[inline(always)]
     pub(super) unsafe fn scatter(&self, acc: &[f32], lie: Lie, state: &[f32]) {
         let dim = self.layer.value_dim;
         for (i, [_, sum]) in state.as_chunks::<STATE>().0.iter().enumerate() {
-            for (j, run) in (0..dim).step_by(LANES).zip(acc[lie.row(i)..].chunks(lie.together * LANES)) {
+            for (j, run) in
+                (0..dim).step_by(LANES).zip(acc[lie.row(i)..].chunks(lie.together * LANES))
+            {
                 for (x, j) in run[..LANES.min(dim - j)].iter().zip(j..) {
                     // SAFETY: inside the row's head, the caller's promise.
                     unsafe { *self.layer.out.start().add(self.place(i) * dim + j) = x / sum };
@@ -314,20 +340,30 @@ fn alone(width: usize) -> Lie {
 #[inline(always)]
 unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
     // SAFETY: the caller's promise.
-    unsafe { V::splat(cap).sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0)))) }
+    unsafe {
+        V::splat(cap)
+            .sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0))))
+    }
 }
 
-/// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when there are
-/// few of these (decoding), a query head. `precise`: all in f32. `reproducible`: a token's results
-/// are the same bits whatever tokens come with it.
-pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, (precise, reproducible): (bool, bool)) {
+/// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when
+/// there are few of these (decoding), a query head. `precise`: all in f32. `reproducible`: a
+/// token's results are the same bits whatever tokens come with it.
+pub fn attend(
+    pool: &mut Pool,
+    isa: Isa,
+    layer: Layer,
+    rows: usize,
+    (precise, reproducible): (bool, bool),
+) {
     /// Tokens of a task: with three query heads to a key head, 96 rows.
     const TOKENS: usize = 32;
     let key_heads = layer.keys.heads();
     let group = layer.heads / key_heads;
     let token_runs = rows.div_ceil(TOKENS);
     let tiles = isa.has_tiles() && !precise && !reproducible && rows >= TOKENS;
-    // Tiles split keys and values for all query heads once, which is as much work as their products.
+    // Tiles split keys and values for all query heads once, which is as much work as their
+    // products.
     let wanted = if tiles { pool.threads() } else { 4 * pool.threads() };
     let apart = key_heads * token_runs < wanted;
     let (per_task, tasks) = match apart {
@@ -340,7 +376,15 @@ pub fn attend(pool: &mut Pool, isa: Isa, layer: Layer, rows: usize, (precise, re
         let token = (token_runs - 1 - task / head_runs) * TOKENS;
         let head = task % head_runs * per_task;
         let tokens = TOKENS.min(rows - token);
-        let task = Attend { layer, key_head: head / group, head, heads: per_task, token, tokens, reproducible };
+        let task = Attend {
+            layer,
+            key_head: head / group,
+            head,
+            heads: per_task,
+            token,
+            tokens,
+            reproducible,
+        };
         // SAFETY: tasks have different heads or tokens.
         unsafe {
             match tiles {
@@ -358,7 +402,8 @@ mod tests {
     use super::*;
     use crate::session::KvType;
 
-    /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window, soft cap.
+    /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window,
+    /// soft cap.
     type Case = (usize, usize, usize, usize, usize, Option<usize>, Option<f32>);
 
     const CASES: [Case; 9] = [
@@ -373,18 +418,25 @@ mod tests {
         (7, 1, 256, 3, 31, Some(200), None),
     ];
 
-    /// Everything a layer can have, with keys that are the values, too; what lies in a thread's buffers is NaN.
+    /// Everything a layer can have, with keys that are the values, too; what lies in a thread's
+    /// buffers is NaN.
     #[test]
     fn tiles_agree_with_f32_for_masks_sinks_slopes_and_chosen_positions() {
         let mut rng = Rng::new();
-        for (heads, dim, value_dim, before, tokens) in
-            [(6, 96, 64, 70, 45), (2, 40, 40, 131, 33), (5, 33, 20, 0, 70), (3, 576, 512, 200, 32), (1, 64, 64, 1, 32)]
-        {
+        for (heads, dim, value_dim, before, tokens) in [
+            (6, 96, 64, 70, 45),
+            (2, 40, 40, 131, 33),
+            (5, 33, 20, 0, 70),
+            (3, 576, 512, 200, 32),
+            (1, 64, 64, 1, 32),
+        ] {
             let (end, width) = (before + tokens, 9);
             let x = rng.reals(end * dim);
             let q = rng.reals(tokens * heads * dim);
-            let (sinks, slopes) =
-                (rng.reals(heads), rng.reals(heads).iter().map(|x| x.abs() / 50.0).collect::<Vec<_>>());
+            let (sinks, slopes) = (
+                rng.reals(heads),
+                rng.reals(heads).iter().map(|x| x.abs() / 50.0).collect::<Vec<_>>(),
+            );
             // Each token its own position, others before it, and some places without one.
             let only: Vec<f32> = (0..tokens)
                 .flat_map(|t| (0..width).map(move |i| (before + t) as f32 - (i * i) as f32))
@@ -393,7 +445,9 @@ mod tests {
             let mut pool = Pool::new(1);
             let mut store = KvStore::new("test", KvType::F32, 1, dim, end).unwrap();
             store.write(&mut pool, Isa::best(), 0, &x);
-            for (case, mask) in [Mask::Causal, Mask::Chunk(50), Mask::All, Mask::Around(37)].into_iter().enumerate() {
+            for (case, mask) in
+                [Mask::Causal, Mask::Chunk(50), Mask::All, Mask::Around(37)].into_iter().enumerate()
+            {
                 for all in [false, true] {
                     let mut run = |isa: Isa, precise: bool| {
                         let mut out = vec![f32::NAN; tokens * heads * value_dim];
@@ -425,7 +479,8 @@ mod tests {
                             let off = (got - want).abs();
                             assert!(
                                 off <= 5e-5,
-                                "{heads} heads of {dim}, {value_dim}, case {case}, all {all}, {} at {i}: {got}, not {want}; {rng}",
+                                "{heads} heads of {dim}, {value_dim}, case {case}, all {all}, {} \
+                                 at {i}: {got}, not {want}; {rng}",
                                 isa.name()
                             );
                         }
@@ -445,7 +500,8 @@ mod tests {
             let mut all = vec![];
             for threads in [1, 3, 9] {
                 let mut pool = Pool::new(threads);
-                let mut stores = [(); 2].map(|()| KvStore::new("test", KvType::F16, key_heads, dim, end).unwrap());
+                let mut stores = [(); 2]
+                    .map(|()| KvStore::new("test", KvType::F16, key_heads, dim, end).unwrap());
                 stores.iter_mut().zip(&x).for_each(|(store, x)| store.write(&mut pool, isa, 0, x));
                 let mut out = vec![f32::NAN; q.len()];
                 let [keys, values] = &stores;
@@ -468,7 +524,11 @@ mod tests {
                     out: Shared::new(&mut out),
                 };
                 attend(&mut pool, isa, layer, tokens, (false, false));
-                assert!(out.iter().all(|x| x.is_finite()), "{}, {threads} threads; {rng}", isa.name());
+                assert!(
+                    out.iter().all(|x| x.is_finite()),
+                    "{}, {threads} threads; {rng}",
+                    isa.name()
+                );
                 all.push(out.iter().map(|x| x.to_bits()).collect::<Vec<_>>());
             }
             assert!(all.windows(2).all(|two| two[0] == two[1]), "{}; {rng}", isa.name());
@@ -480,12 +540,17 @@ mod tests {
         let mut rng = Rng::new();
         for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
             // f16 keeps 11 bits of a key or value, q8_0 seven and a sign of each block's largest.
-            for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)] {
+            for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)]
+            {
                 let others = Isa::available().into_iter().map(|isa| (isa, false));
-                for (isa, tiles) in others.chain(Isa::with_tiles().into_iter().map(|isa| (isa, true))) {
+                for (isa, tiles) in
+                    others.chain(Isa::with_tiles().into_iter().map(|isa| (isa, true)))
+                {
                     let end = before + tokens;
-                    let (k, v) = (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
-                    let mut stores = [(); 2].map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
+                    let (k, v) =
+                        (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
+                    let mut stores = [(); 2]
+                        .map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
                     // In two calls, each cut among three threads as it may be.
                     let (mut pool, half) = (Pool::new(3), end / 2 * key_heads * dim);
                     for (store, x) in stores.iter_mut().zip([&k, &v]) {
@@ -518,7 +583,15 @@ mod tests {
                     let group = heads / key_heads;
                     for key_head in 0..key_heads {
                         let (head, reproducible) = (key_head * group, false);
-                        let all = Attend { layer, key_head, head, heads: group, token: 0, tokens, reproducible };
+                        let all = Attend {
+                            layer,
+                            key_head,
+                            head,
+                            heads: group,
+                            token: 0,
+                            tokens,
+                            reproducible,
+                        };
                         // SAFETY: one thread.
                         unsafe {
                             match tiles {
@@ -535,18 +608,27 @@ mod tests {
                         let scores: Vec<f64> = (first..=last)
                             .map(|p| {
                                 let q = &q[(t * heads + head) * dim..][..dim];
-                                let s: f64 =
-                                    q.iter().zip(&k[at(p)..]).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                                let s: f64 = q
+                                    .iter()
+                                    .zip(&k[at(p)..])
+                                    .map(|(a, b)| f64::from(*a) * f64::from(*b))
+                                    .sum();
                                 let s = s * f64::from(scale);
-                                soft_cap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh()).exp()
+                                soft_cap
+                                    .map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh())
+                                    .exp()
                             })
                             .collect();
                         let sum: f64 = scores.iter().sum();
-                        let want: f64 =
-                            scores.iter().zip(first..).map(|(s, p)| s / sum * f64::from(v[at(p) + j])).sum();
+                        let want: f64 = scores
+                            .iter()
+                            .zip(first..)
+                            .map(|(s, p)| s / sum * f64::from(v[at(p) + j]))
+                            .sum();
                         let off = (f64::from(*got) - want).abs();
                         let case = (heads, key_heads, dim, before, tokens, window, soft_cap);
-                        // Halves leave 2^-16 of each factor, of which a score has `dim`, some above and some below.
+                        // Halves leave 2^-16 of each factor, of which a score has `dim`, some above
+                        // and some below.
                         let tolerance = if tiles { tolerance + 2e-5 } else { tolerance };
                         assert!(
                             off <= tolerance,

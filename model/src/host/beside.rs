@@ -1,9 +1,10 @@
 //! Products of few tokens with matrices that were laid out anew: sixteen rows side by side.
 //!
-//! A file has a matrix by rows, so that 64 codes of one row are multiplied at a time, each half has its own scale to be
-//! found, and a row's sum is added across a register in the end. With sixteen rows side by side a lane is a row: four
-//! codes of each are multiplied with the same four activations, sixteen scales are one load, and nothing is added across
-//! lanes. A group is 16 rows, a block 32 of their columns:
+//! A file has a matrix by rows, so that 64 codes of one row are multiplied at a time, each half has
+//! its own scale to be found, and a row's sum is added across a register in the end. With sixteen
+//! rows side by side a lane is a row: four codes of each are multiplied with the same four
+//! activations, sixteen scales are one load, and nothing is added across lanes. A group is 16 rows,
+//! a block 32 of their columns:
 //!
 //! ```text
 //! of each group, of each block:  16 scales | 16 offsets, if the format has any | codes
@@ -25,8 +26,8 @@ pub const ROWS: usize = 16;
 /// Tokens that share what is unpacked.
 const TOKENS: usize = 4;
 
-/// Floats for 32 rounded activations: their high bytes, their low ones, the scale, the scaled sum of the integers, and
-/// their sum times −[`START`], an integer.
+/// Floats for 32 rounded activations: their high bytes, their low ones, the scale, the scaled sum
+/// of the integers, and their sum times −[`START`], an integer.
 pub const UNIT: usize = 20;
 
 /// What the integers' sum stands multiplied with where products begin to be added: Q4_0's bias.
@@ -56,7 +57,9 @@ struct Form {
 impl Form {
     fn of(format: &Format) -> Option<Form> {
         let Encoding::Blocks(f) = format.encoding else { return None };
-        let (BlockScale::F16(scale), GroupScale::One, [plane], 32) = (f.scale, f.group_scale, f.planes, f.elems) else {
+        let (BlockScale::F16(scale), GroupScale::One, [plane], 32) =
+            (f.scale, f.group_scale, f.planes, f.elems)
+        else {
             return None;
         };
         let words = match (plane.bits, plane.run) {
@@ -71,7 +74,16 @@ impl Form {
         };
         let u = unsigned(f.value);
         let (scale, codes) = (usize::from(scale), usize::from(plane.at));
-        let form = Form { size: f.bytes, scale, offset, codes, words, bias: u.bias, flip: u.flip, table: u.table };
+        let form = Form {
+            size: f.bytes,
+            scale,
+            offset,
+            codes,
+            words,
+            bias: u.bias,
+            flip: u.flip,
+            table: u.table,
+        };
         (u.up == 0 && (words == 4 || u.table.is_none())).then_some(form)
     }
 
@@ -97,7 +109,8 @@ impl Beside {
         Form::of(format).is_some()
     }
 
-    /// Lays a matrix out, on all threads; `None` if its format has no such form, or there is no memory for it.
+    /// Lays a matrix out, on all threads; `None` if its format has no such form, or there is no
+    /// memory for it.
     pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Beside> {
         let form = Form::of(w.format)?;
         let (blocks, groups) = (w.cols / 32, w.rows.div_ceil(ROWS));
@@ -113,7 +126,8 @@ impl Beside {
             let to = unsafe { to.part(begin + g * len, len) };
             for r in 0..ROWS.min(w.rows - g * ROWS) {
                 let row = w.part(g * ROWS + r, 0, w.cols);
-                for (block, to) in row.chunks_exact(form.size).zip(to.chunks_exact_mut(form.len())) {
+                for (block, to) in row.chunks_exact(form.size).zip(to.chunks_exact_mut(form.len()))
+                {
                     put(&form, block, r, to);
                 }
             }
@@ -130,7 +144,10 @@ impl Beside {
 /// Puts a block of row `r` of a group among the others'.
 fn put(form: &Form, block: &[u8], r: usize, to: &mut [f32]) {
     let (factors, codes) = to.split_at_mut(form.len() - ROWS * form.words);
-    for (at, to) in std::iter::once(form.scale).chain(form.offset).zip(factors.as_chunks_mut::<{ ROWS / 2 }>().0) {
+    for (at, to) in std::iter::once(form.scale)
+        .chain(form.offset)
+        .zip(factors.as_chunks_mut::<{ ROWS / 2 }>().0)
+    {
         let (half, shift) = (u32::from(u16::from_le_bytes([block[at], block[at + 1]])), r % 2 * 16);
         to[r / 2] = f32::from_bits(to[r / 2].to_bits() & !(0xffff << shift) | half << shift);
     }
@@ -179,7 +196,8 @@ pub struct BesideTile {
     pub ahead: usize,
 }
 
-/// Rows of a matrix that was laid out, from the first of a group on; the input is rows of [`row_len`].
+/// Rows of a matrix that was laid out, from the first of a group on; the input is rows of
+/// [`row_len`].
 pub struct BesideProduct<'a> {
     pub part: Part<'a>,
     pub w: &'a Beside,
@@ -187,14 +205,16 @@ pub struct BesideProduct<'a> {
 }
 
 impl WordJob for BesideProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
+    /// nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
         let BesideProduct { part, w, ahead } = self;
         let (x_stride, len) = (row_len(part.w.cols), w.blocks * w.form.len());
         assert!(
-            part.x.len() >= part.tokens * x_stride && part.row.is_multiple_of(ROWS) && w.blocks == part.w.cols / 32
+            part.x.len() >= part.tokens * x_stride
+                && part.row.is_multiple_of(ROWS)
+                && w.blocks == part.w.cols / 32
         );
         let mut sums = [[0.0f32; ROWS]; TOKENS];
         let table = w.form.table.unwrap_or_default();
@@ -214,8 +234,8 @@ impl WordJob for BesideProduct<'_> {
                     c: sums.as_mut_ptr().cast(),
                     ahead: if t == 0 { ahead } else { 0 },
                 };
-                // SAFETY: the instructions are there; the group's blocks and the tokens' units are, as was checked, and
-                // there is room for four tokens' sums.
+                // SAFETY: the instructions are there; the group's blocks and the tokens' units are,
+                // as was checked, and there is room for four tokens' sums.
                 unsafe {
                     match tokens {
                         1 => tile_of::<V, 1>(&w.form, tile),
@@ -226,9 +246,15 @@ impl WordJob for BesideProduct<'_> {
                 }
                 for (t, sums) in (t..t + tokens).zip(&sums) {
                     // SAFETY: the results' place is the caller's promise.
-                    let to = unsafe { std::slice::from_raw_parts_mut(part.out.add(t * part.stride + row), here) };
+                    let to = unsafe {
+                        std::slice::from_raw_parts_mut(part.out.add(t * part.stride + row), here)
+                    };
                     match part.bias {
-                        Some(bias) => to.iter_mut().zip(sums).zip(&bias[row..]).for_each(|((to, s), b)| *to = s + b),
+                        Some(bias) => to
+                            .iter_mut()
+                            .zip(sums)
+                            .zip(&bias[row..])
+                            .for_each(|((to, s), b)| *to = s + b),
                         None => to.copy_from_slice(&sums[..here]),
                     }
                 }
@@ -268,20 +294,39 @@ mod tests {
     fn isas() -> Vec<Isa> {
         let isas: Vec<Isa> = Isa::available().into_iter().filter(|isa| isa.has_words()).collect();
         if isas.is_empty() {
-            eprintln!("SKIPPED: this processor has no instruction for products of bytes in 512 bits");
+            eprintln!(
+                "SKIPPED: this processor has no instruction for products of bytes in 512 bits"
+            );
         }
         isas
     }
 
-    /// Rows `row .. row + n` of a matrix that was laid out, times tokens; what is not written is NaN.
-    fn product(isa: Isa, w: (Matrix<'_>, &Beside), x: &[f32], bias: Option<&[f32]>, row: usize, n: usize) -> Vec<f32> {
+    /// Rows `row .. row + n` of a matrix that was laid out, times tokens; what is not written is
+    /// NaN.
+    fn product(
+        isa: Isa,
+        w: (Matrix<'_>, &Beside),
+        x: &[f32],
+        bias: Option<&[f32]>,
+        row: usize,
+        n: usize,
+    ) -> Vec<f32> {
         let (w, beside) = w;
         let tokens = x.len() / w.cols;
         let mut units = vec![f32::NAN; tokens * row_len(w.cols)];
         // SAFETY: the job asks for nothing.
         unsafe { isa.run_words(RoundUnits { x, to: &mut units }) };
         let mut out = vec![f32::NAN; tokens * w.rows];
-        let part = Part { w, row, rows: n, x: &units[..], tokens, bias, out: out.as_mut_ptr(), stride: w.rows };
+        let part = Part {
+            w,
+            row,
+            rows: n,
+            x: &units[..],
+            tokens,
+            bias,
+            out: out.as_mut_ptr(),
+            stride: w.rows,
+        };
         // SAFETY: the result has a row for each token, and this is the only thread.
         unsafe { isa.run_words(BesideProduct { part, w: beside, ahead: isa.ahead() }) };
         out
@@ -297,8 +342,15 @@ mod tests {
         let (mut pool, mut formats) = (Pool::new(2), 0);
         for format in ALL.iter().filter(|f| Form::of(f).is_some()) {
             formats += 1;
-            let shapes =
-                [(1, 32, 1), (16, 64, 2), (31, 96, 3), (33, 288, 4), (65, 608, 5), (17, 1056, 7), (97, 576, 1)];
+            let shapes = [
+                (1, 32, 1),
+                (16, 64, 2),
+                (31, 96, 3),
+                (33, 288, 4),
+                (65, 608, 5),
+                (17, 1056, 7),
+                (97, 576, 1),
+            ];
             for (rows, cols, tokens) in shapes {
                 let bytes = weights(&mut rng, format, rows, cols);
                 let w = Matrix { bytes: &bytes, format, rows, cols };
@@ -309,13 +361,18 @@ mod tests {
                 for isa in isas() {
                     let out = product(isa, (w, &beside), &x, Some(&bias), 0, rows);
                     for (i, got) in out.iter().enumerate() {
-                        let (x, w) = (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
+                        let (x, w) =
+                            (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
                         let terms = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                         let want = terms().sum::<f64>() + f64::from(bias[i % rows]);
-                        // Blocks are exact but for the rounding of activations to 16 bits, half a step of 1/32512 each;
-                        // they and their offsets are added up in f32.
-                        let sums = (cols as f64 / 16.0).sqrt() * 1.2e-7 * terms().map(f64::abs).sum::<f64>() + 1e-6;
-                        let rounding = w.iter().map(|w| f64::from(w.abs())).sum::<f64>() * 0.6 / 32512.0;
+                        // Blocks are exact but for the rounding of activations to 16 bits, half a
+                        // step of 1/32512 each; they and their offsets are added up in f32.
+                        let sums = (cols as f64 / 16.0).sqrt()
+                            * 1.2e-7
+                            * terms().map(f64::abs).sum::<f64>()
+                            + 1e-6;
+                        let rounding =
+                            w.iter().map(|w| f64::from(w.abs())).sum::<f64>() * 0.6 / 32512.0;
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= sums + rounding,
@@ -323,8 +380,14 @@ mod tests {
                         );
                     }
                     // The same bits whoever else is in the step, and in tasks of single groups.
-                    let alone = x.chunks(cols).flat_map(|x| product(isa, (w, &beside), x, Some(&bias), 0, rows));
-                    assert_eq!(bits(&alone.collect::<Vec<_>>()), bits(&out), "{format} {rows}×{cols}; {rng}");
+                    let alone = x
+                        .chunks(cols)
+                        .flat_map(|x| product(isa, (w, &beside), x, Some(&bias), 0, rows));
+                    assert_eq!(
+                        bits(&alone.collect::<Vec<_>>()),
+                        bits(&out),
+                        "{format} {rows}×{cols}; {rng}"
+                    );
                     for row in (0..rows).step_by(ROWS) {
                         let n = ROWS.min(rows - row);
                         let part = product(isa, (w, &beside), &x, Some(&bias), row, n);
@@ -357,9 +420,17 @@ mod tests {
                 let mut x = rng.reals(3 * cols);
                 x[cols + 40] = wrong;
                 for isa in isas() {
-                    for (i, y) in product(isa, (w, &beside), &x, None, 0, rows).into_iter().enumerate() {
+                    for (i, y) in
+                        product(isa, (w, &beside), &x, None, 0, rows).into_iter().enumerate()
+                    {
                         let right = i / rows != 1 && i % rows != 17;
-                        assert_eq!(y.is_finite(), right, "{format}: token {}, row {}; {rng}", i / rows, i % rows);
+                        assert_eq!(
+                            y.is_finite(),
+                            right,
+                            "{format}: token {}, row {}; {rng}",
+                            i / rows,
+                            i % rows
+                        );
                     }
                 }
             }
@@ -373,19 +444,23 @@ mod tests {
         for (isa, threads) in isas().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
             for tokens in [1, 3] {
                 let x = rng.reals(tokens * cols);
-                let matrices = [("Q4_0", 37), ("Q8_0", 40), ("F16", 9), ("Q4_1", 70)].map(|(name, rows)| {
-                    let format = Format::by_name(name).unwrap();
-                    (format, rows, weights(&mut rng, format, rows, cols))
-                });
+                let matrices =
+                    [("Q4_0", 37), ("Q8_0", 40), ("F16", 9), ("Q4_1", 70)].map(|(name, rows)| {
+                        let format = Format::by_name(name).unwrap();
+                        (format, rows, weights(&mut rng, format, rows, cols))
+                    });
                 let matrix = |i: usize| {
                     let (format, rows, bytes) = &matrices[i];
                     Matrix { bytes, format, rows: *rows, cols }
                 };
                 // The second of these formats is left as it is.
-                let lay = |i: usize| (i != 1).then(|| Beside::of(matrix(i), &mut Pool::new(threads))).flatten();
+                let lay = |i: usize| {
+                    (i != 1).then(|| Beside::of(matrix(i), &mut Pool::new(threads))).flatten()
+                };
                 let beside = [0, 1, 2, 3].map(lay);
                 assert_eq!(beside.each_ref().map(Option::is_some), [true, false, false, true]);
-                let mut outs = matrices.each_ref().map(|(_, rows, _)| vec![f32::NAN; rows * tokens]);
+                let mut outs =
+                    matrices.each_ref().map(|(_, rows, _)| vec![f32::NAN; rows * tokens]);
                 let mut results = outs.iter_mut();
                 let products = [0, 1, 2, 3].map(|i| Product {
                     w: matrix(i),
@@ -393,7 +468,15 @@ mod tests {
                     bias: None,
                     out: Shared::new(results.next().unwrap()),
                 });
-                multiply(&mut Pool::new(threads), isa, &x, tokens, &products, Some(&mut Quantised::default()), false);
+                multiply(
+                    &mut Pool::new(threads),
+                    isa,
+                    &x,
+                    tokens,
+                    &products,
+                    Some(&mut Quantised::default()),
+                    false,
+                );
                 for (i, out) in outs.iter().enumerate() {
                     let w = matrix(i);
                     if let Some(beside) = &beside[i] {
@@ -407,10 +490,17 @@ mod tests {
                     let mut decoded = vec![0.0; w.rows * cols];
                     w.format.decode(w.bytes, &mut decoded).unwrap();
                     for (j, got) in out.iter().enumerate() {
-                        let (x, w) = (&x[j / w.rows * cols..][..cols], &decoded[j % w.rows * cols..][..cols]);
-                        let want: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                        let (x, w) = (
+                            &x[j / w.rows * cols..][..cols],
+                            &decoded[j % w.rows * cols..][..cols],
+                        );
+                        let want: f64 =
+                            x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
                         // As above, where a row is 96 long and weights are below 4.
-                        assert!((f64::from(*got) - want).abs() < 96.0 * 4.0 / 32512.0, "{got}, not {want}; {rng}");
+                        assert!(
+                            (f64::from(*got) - want).abs() < 96.0 * 4.0 / 32512.0,
+                            "{got}, not {want}; {rng}"
+                        );
                     }
                 }
             }

@@ -1,25 +1,28 @@
-//! Products of a block of tokens with a matrix in blocks of 256 whose groups have integer scales, by tiles of bytes.
+//! Products of a block of tokens with a matrix in blocks of 256 whose groups have integer scales,
+//! by tiles of bytes.
 //!
 //! ```text
 //! W = 2^n s[g] (u − bias) = 256 a + b,  x ≈ d[t] (256 h + l):
 //! c[r][t] = Σ_blocks 2^(8−n) d[r] d[t] (256 Σ a h + Σ (a l + b h)) + Σ_g o[r][g] Σ_k x
 //! ```
 //!
-//! A code of 4 or 6 bits times its group's scale, an integer of 6 or 8 bits, fits 16 bits, with so many zeros behind it that it
-//! fills them: two signed bytes, as an element of the input is with a scale for each 256 columns. So a block's sums stay in
-//! tiles, exact, and are scaled once; and a weight becomes its two bytes by one product of 16 bits, or codes of 4 bits by
-//! looking both bytes up, where [`tiles`](super::tiles) has it decoded, rounded to a half of 16 bits and what is left rounded
-//! again. Three products of bytes take the time of three halves' and replace six. What is not added, `b l`, is below 2^-15 of
-//! the largest product that a block's scale can make, and by chance 2^-17, where rounding the input leaves 2^-17.
+//! A code of 4 or 6 bits times its group's scale, an integer of 6 or 8 bits, fits 16 bits, with so
+//! many zeros behind it that it fills them: two signed bytes, as an element of the input is with a
+//! scale for each 256 columns. So a block's sums stay in tiles, exact, and are scaled once; and a
+//! weight becomes its two bytes by one product of 16 bits, or codes of 4 bits by looking both bytes
+//! up, where [`tiles`](super::tiles) has it decoded, rounded to a half of 16 bits and what is left
+//! rounded again. Three products of bytes take the time of three halves' and replace six. What is
+//! not added, `b l`, is below 2^-15 of the largest product that a block's scale can make, and by
+//! chance 2^-17, where rounding the input leaves 2^-17.
 //!
-//! Offsets, a number of a row and 32 columns, meet sums of the input over those: a product of floats with a 32nd of the
-//! columns, by tiles of halves.
+//! Offsets, a number of a row and 32 columns, meet sums of the input over those: a product of
+//! floats with a 32nd of the columns, by tiles of halves.
 //!
-//! Rounding to 16 bits with one scale leaves an element off by 2^-16 of the largest of its 256. A block of the input with
-//! something in it that is not finite makes NaN.
+//! Rounding to 16 bits with one scale leaves an element off by 2^-16 of the largest of its 256. A
+//! block of the input with something in it that is not finite makes NaN.
 //!
-//! Sums run over blocks in the same order for every element, whatever the tokens and tasks are: results do not depend on the
-//! split.
+//! Sums run over blocks in the same order for every element, whatever the tokens and tasks are:
+//! results do not depend on the split.
 
 use super::dot::six_bits;
 use super::product::Part;
@@ -49,8 +52,9 @@ const Q4_K: u32 = 12;
 const Q5_K: u32 = 13;
 const Q6_K: u32 = 14;
 
-/// Tokens from which it pays. An 8b in Q4_K_M by 16 threads of a Xeon, tokens/s by integers, from 128 tokens on by halves, and so:
-/// 32 tokens 75 and 130, 128 tokens 145 and 229, 512 tokens 171 and 231; by two threads 32 tokens 16 and 26, 128 26 and 41.
+/// Tokens from which it pays. An 8b in Q4_K_M by 16 threads of a Xeon, tokens/s by integers, from
+/// 128 tokens on by halves, and so: 32 tokens 75 and 130, 128 tokens 145 and 229, 512 tokens 171
+/// and 231; by two threads 32 tokens 16 and 26, 128 26 and 41.
 const PAYS: usize = 32;
 
 /// Whether this many tokens are to be multiplied so with a matrix of this format.
@@ -63,7 +67,8 @@ pub fn len(cols: usize) -> usize {
     cols / BLOCK * (BYTES + LANES) + cols.div_ceil(CHUNK) * UNIT
 }
 
-/// How far a format's products of code and scale can be shifted so that their two bytes are signed ones.
+/// How far a format's products of code and scale can be shifted so that their two bytes are signed
+/// ones.
 const fn shift<F: Described>() -> u32 {
     let (mut bits, mut n, planes) = (0, 0, F::BLOCK.planes);
     while n < planes.len() {
@@ -91,7 +96,8 @@ static BYTES_OF: [[[u8; 16]; 2]; 64] = {
     all
 };
 
-/// Where 32 tokens' parts begin that belong to a chunk of columns, and how long they are: bytes, scales, sums.
+/// Where 32 tokens' parts begin that belong to a chunk of columns, and how long they are: bytes,
+/// scales, sums.
 pub fn places(cols: usize, chunk: usize) -> [(usize, usize); 3] {
     let (all, first) = (cols / BLOCK, chunk * (CHUNK / BLOCK));
     let here = (CHUNK / BLOCK).min(all - first);
@@ -99,7 +105,8 @@ pub fn places(cols: usize, chunk: usize) -> [(usize, usize); 3] {
     [(first * BYTES, here * BYTES), (all * BYTES + first * LANES, here * LANES), (sums, UNIT)]
 }
 
-/// Rounds a chunk of up to 32 rows of `cols` elements. What belongs to rows that are not there is anything.
+/// Rounds a chunk of up to 32 rows of `cols` elements. What belongs to rows that are not there is
+/// anything.
 pub struct RoundTiles<'a> {
     pub x: &'a [f32],
     pub cols: usize,
@@ -119,7 +126,8 @@ impl TileJob for RoundTiles<'_> {
         let [high, low, groups, first, second] =
             scratch.parts([LANES * WORDS, LANES * WORDS, LANES * TILE_UNIT, UNIT / 2, UNIT / 2]);
         groups.fill(0.0);
-        let blocks = bytes.as_chunks_mut::<BYTES>().0.iter_mut().zip(scales.as_chunks_mut::<LANES>().0);
+        let blocks =
+            bytes.as_chunks_mut::<BYTES>().0.iter_mut().zip(scales.as_chunks_mut::<LANES>().0);
         for (i, (bytes, scales)) in blocks.enumerate() {
             scales.fill(0.0);
             let at = chunk * CHUNK + i * BLOCK;
@@ -136,12 +144,15 @@ impl TileJob for RoundTiles<'_> {
                 (scales[r], bytes) = round(row, sums);
                 for (to, bytes) in [high, low].into_iter().zip(&bytes) {
                     let words = bytes.as_chunks::<4>().0;
-                    to.iter_mut().zip(words).for_each(|(to, word)| *to = f32::from_bits(u32::from_ne_bytes(*word)));
+                    to.iter_mut()
+                        .zip(words)
+                        .for_each(|(to, word)| *to = f32::from_bits(u32::from_ne_bytes(*word)));
                 }
             }
             let to = bytes.as_mut_ptr();
             for pair in 0..2 {
-                // SAFETY: the instructions are there; 32 rows of 32 words from `pair`'s on, and room for as many twice.
+                // SAFETY: the instructions are there; 32 rows of 32 words from `pair`'s on, and
+                // room for as many twice.
                 unsafe {
                     let to = to.add(pair * (BYTES / 2));
                     V::transpose(high.as_ptr().add(pair * 32), WORDS, to);
@@ -151,7 +162,9 @@ impl TileJob for RoundTiles<'_> {
         }
         if let Some((sums, _)) = sums.split_first_chunk_mut::<UNIT>() {
             // SAFETY: the instructions are there.
-            unsafe { split_unit::<V>(&groups[..rows * TILE_UNIT], TILE_UNIT, 0, sums, first, second) };
+            unsafe {
+                split_unit::<V>(&groups[..rows * TILE_UNIT], TILE_UNIT, 0, sums, first, second)
+            };
         }
     }
 }
@@ -190,12 +203,13 @@ fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     (scale, bytes)
 }
 
-/// Rows of a matrix, [`tiles::ROWS`] at most; the input is that of [`RoundTiles`], one 32 tokens behind the other.
+/// Rows of a matrix, [`tiles::ROWS`] at most; the input is that of [`RoundTiles`], one 32 tokens
+/// behind the other.
 pub struct ByteProduct<'a>(pub Part<'a>);
 
 impl TileJob for ByteProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
+    /// nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         // SAFETY: the caller's promise.
@@ -222,7 +236,9 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     let Part { w, row, rows, x, tokens, .. } = part;
     let (cols, each) = (w.cols, len(w.cols));
     let (panels, blocks) = (rows.div_ceil(LANES), tokens.div_ceil(LANES));
-    assert!(x.len() >= blocks * each && (1..=tiles::ROWS).contains(&rows) && cols.is_multiple_of(BLOCK));
+    assert!(
+        x.len() >= blocks * each && (1..=tiles::ROWS).contains(&rows) && cols.is_multiple_of(BLOCK)
+    );
     let (all, chunks) = (cols / BLOCK, cols.div_ceil(CHUNK));
     // Offsets of a row, filled up to whole units.
     let padded = if const { has_offsets::<F>() } { chunks * TILE_UNIT } else { 0 };
@@ -258,15 +274,16 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
             let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
             for (t, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + b * BYTES);
-                // The same tokens' next columns behind the last panel; with 32 tokens, the same ones with the next panel.
+                // The same tokens' next columns behind the last panel; with 32 tokens, the same
+                // ones with the next panel.
                 let x_soon = match (t + 1 < blocks, p + 1 < panels) {
                     (true, _) => at(t + 1),
                     (_, true) if blocks > 1 => at(0),
                     (_, true) => std::ptr::null(),
                     (_, false) => at(0).wrapping_add(BYTES),
                 };
-                // SAFETY: the instructions are there; each 32 tokens have their bytes of the block and their scales in x,
-                // and there are as many sums.
+                // SAFETY: the instructions are there; each 32 tokens have their bytes of the block
+                // and their scales in x, and there are as many sums.
                 unsafe {
                     V::byte_block(ByteBlock {
                         w: panel.as_ptr(),
@@ -291,8 +308,8 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
             let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
             for (t, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + all * (BYTES + LANES));
-                // SAFETY: the instructions are there; each 32 tokens have sums of groups in x, filled up to whole units as
-                // the panel is; there are as many sums.
+                // SAFETY: the instructions are there; each 32 tokens have sums of groups in x,
+                // filled up to whole units as the panel is; there are as many sums.
                 unsafe {
                     V::tile_block(TileBlock {
                         units: chunks,
@@ -314,28 +331,41 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     }
 }
 
-/// Puts row `r` of 32 of a block into a panel: for each 16 rows, by 64 columns, a tile of first bytes and one of second ones.
-/// Gives the row's scale, of `256 Σ a h + …`, and its offsets if it has such.
+/// Puts row `r` of 32 of a block into a panel: for each 16 rows, by 64 columns, a tile of first
+/// bytes and one of second ones. Gives the row's scale, of `256 Σ a h + …`, and its offsets if it
+/// has such.
 ///
 /// # Safety
 /// As [`TileJob::run`] asks of the processor; the panel has [`BYTES`] floats.
 #[inline(always)]
-unsafe fn fill<V: Tiles, F: Described>(block: &[u8], r: usize, panel: *mut f32, offsets: &mut [f32]) -> f32 {
+unsafe fn fill<V: Tiles, F: Described>(
+    block: &[u8],
+    r: usize,
+    panel: *mut f32,
+    offsets: &mut [f32],
+) -> f32 {
     let f = const { F::BLOCK };
     // Codes of 4 bits whose scales are of six, and which stand for themselves.
     let four = const {
-        let six = matches!(F::BLOCK.group_scale, GroupScale::SixBitPairs(_)) && F::BLOCK.group == GROUP;
-        six && F::BLOCK.planes.len() == 1 && F::BLOCK.planes[0].bits == 4 && unsigned(F::BLOCK.value).bias == 0
+        let six =
+            matches!(F::BLOCK.group_scale, GroupScale::SixBitPairs(_)) && F::BLOCK.group == GROUP;
+        six && F::BLOCK.planes.len() == 1
+            && F::BLOCK.planes[0].bits == 4
+            && unsigned(F::BLOCK.value).bias == 0
     };
     let bias = i16::from(const { unsigned(F::BLOCK.value).bias });
     assert!(r < LANES && block.len() >= f.bytes);
     // SAFETY: the instructions are there.
-    let half = |at: u16| unsafe { V::half(u16::from_le_bytes([block[usize::from(at)], block[usize::from(at) + 1]])) };
+    let half = |at: u16| unsafe {
+        V::half(u16::from_le_bytes([block[usize::from(at)], block[usize::from(at) + 1]]))
+    };
     let scale = if let BlockScale::F16(at) = f.scale { half(at) } else { f.block_scale(block) };
     let at = block.as_ptr();
     // SAFETY: the row has 64 bytes in each of eight tiles.
     let to = unsafe { panel.add(r / TILE_ROWS * (BYTES / 2) + r % TILE_ROWS * 16) };
-    let to = |i: usize| (to.wrapping_add(2 * i * TILE).cast(), to.wrapping_add((2 * i + 1) * TILE).cast());
+    let to = |i: usize| {
+        (to.wrapping_add(2 * i * TILE).cast(), to.wrapping_add((2 * i + 1) * TILE).cast())
+    };
     // Of each 16 columns.
     let mut scales = [[0u8; 4]; 4];
     if let GroupScale::SixBitPairs(at) = f.group_scale {
@@ -347,7 +377,10 @@ unsafe fn fill<V: Tiles, F: Described>(block: &[u8], r: usize, panel: *mut f32, 
         }
         if let Offset::MinusScaled(at) = f.offset {
             let offset = half(at);
-            offsets.iter_mut().zip(o.to_le_bytes()).for_each(|(to, o)| *to = -(offset * f32::from(o)));
+            offsets
+                .iter_mut()
+                .zip(o.to_le_bytes())
+                .for_each(|(to, o)| *to = -(offset * f32::from(o)));
         }
     } else {
         for (g, to) in scales.as_flattened_mut().iter_mut().enumerate() {
@@ -357,14 +390,16 @@ unsafe fn fill<V: Tiles, F: Described>(block: &[u8], r: usize, panel: *mut f32, 
     // SAFETY: the instructions are there; the block's bytes are, and the row's in the panel.
     unsafe {
         if four {
-            let tables = |i: usize| [scales[i][0], scales[i][2]].map(|s| &BYTES_OF[usize::from(s % 64)]);
+            let tables =
+                |i: usize| [scales[i][0], scales[i][2]].map(|s| &BYTES_OF[usize::from(s % 64)]);
             V::looked_up(V::codes::<F, 0>(at, at), tables(0), to(0).0, to(0).1);
             V::looked_up(V::codes::<F, 1>(at, at), tables(1), to(1).0, to(1).1);
             V::looked_up(V::codes::<F, 2>(at, at), tables(2), to(2).0, to(2).1);
             V::looked_up(V::codes::<F, 3>(at, at), tables(3), to(3).0, to(3).1);
         } else {
             // Those of six bits have no sign.
-            let scales = scales.map(|four| four.map(|s| i16::from(s.cast_signed()) << const { shift::<F>() }));
+            let scales = scales
+                .map(|four| four.map(|s| i16::from(s.cast_signed()) << const { shift::<F>() }));
             V::scaled_bytes(V::codes::<F, 0>(at, at), bias, &scales[0], to(0).0, to(0).1);
             V::scaled_bytes(V::codes::<F, 1>(at, at), bias, &scales[1], to(1).0, to(1).1);
             V::scaled_bytes(V::codes::<F, 2>(at, at), bias, &scales[2], to(2).0, to(2).1);
@@ -411,7 +446,14 @@ mod tests {
         to
     }
 
-    fn product(isa: Isa, w: Matrix<'_>, x: &[f32], tokens: usize, (row, rows): (usize, usize), out: &mut [f32]) {
+    fn product(
+        isa: Isa,
+        w: Matrix<'_>,
+        x: &[f32],
+        tokens: usize,
+        (row, rows): (usize, usize),
+        out: &mut [f32],
+    ) {
         let (bias, out, stride) = (None, out.as_mut_ptr(), w.rows);
         let part = Part { w, row, rows, x, tokens, bias, out, stride };
         // SAFETY: the result has a row of `stride` for each token, and this is the only thread.
@@ -422,11 +464,19 @@ mod tests {
     fn tiles_of_bytes_multiply_as_f64_does_whatever_the_task() {
         let mut rng = Rng::new();
         for format in ALL.iter().filter(|f| has(f, PAYS)) {
-            let Encoding::Blocks(described) = format.encoding else { panic!("{format} has no blocks") };
-            // Rows behind the last whole panel, tokens behind the last whole tile, columns behind the last whole chunk.
-            for (rows, cols, tokens) in
-                [(1, 256, 1), (37, 768, 17), (128, 256, 33), (100, 2048, 50), (65, 2304, 64), (31, 4352, 31)]
-            {
+            let Encoding::Blocks(described) = format.encoding else {
+                panic!("{format} has no blocks")
+            };
+            // Rows behind the last whole panel, tokens behind the last whole tile, columns behind
+            // the last whole chunk.
+            for (rows, cols, tokens) in [
+                (1, 256, 1),
+                (37, 768, 17),
+                (128, 256, 33),
+                (100, 2048, 50),
+                (65, 2304, 64),
+                (31, 4352, 31),
+            ] {
                 let bytes = weights(&mut rng, format, rows, cols);
                 let w = Matrix { bytes: &bytes, format, rows, cols };
                 let mut decoded = vec![0.0; rows * cols];
@@ -439,7 +489,9 @@ mod tests {
                 };
                 // What 1 of a weight's two bytes is.
                 let step = |r: usize, b: usize| {
-                    let (block, BlockScale::F16(at)) = (w.part(r, b * BLOCK, BLOCK), described.scale) else {
+                    let (block, BlockScale::F16(at)) =
+                        (w.part(r, b * BLOCK, BLOCK), described.scale)
+                    else {
                         panic!("{format} has another scale")
                     };
                     let bytes = [block[usize::from(at)], block[usize::from(at) + 1]];
@@ -450,14 +502,26 @@ mod tests {
                     let ready = rounded(isa, &x, cols);
                     let mut out = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(tiles::ROWS) {
-                        product(isa, w, &ready, tokens, (first, tiles::ROWS.min(rows - first)), &mut out);
+                        product(
+                            isa,
+                            w,
+                            &ready,
+                            tokens,
+                            (first, tiles::ROWS.min(rows - first)),
+                            &mut out,
+                        );
                     }
                     for (i, got) in out.iter().enumerate() {
                         let (t, r) = (i / rows, i % rows);
                         let (x, w) = (&x[t * cols..][..cols], &decoded[r * cols..][..cols]);
-                        let want = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
-                        // Each element is off by half a step of its block's scale, and two second bytes are not multiplied;
-                        // offsets meet sums of 32, in halves of 16 bits of which as much is left out; sums are f32.
+                        let want = x
+                            .iter()
+                            .zip(w)
+                            .map(|(x, w)| f64::from(*x) * f64::from(*w))
+                            .sum::<f64>();
+                        // Each element is off by half a step of its block's scale, and two second
+                        // bytes are not multiplied; offsets meet sums of 32, in halves of 16 bits
+                        // of which as much is left out; sums are f32.
                         let (mut rough, mut fine) = (0.0, 0.0);
                         for (b, (x, w)) in x.chunks(BLOCK).zip(w.chunks(BLOCK)).enumerate() {
                             let most = f64::from(x.iter().fold(0f32, |m, x| m.max(x.abs())));
@@ -468,7 +532,8 @@ mod tests {
                                 fine += (f64::from(w.abs()) + 2.0 * o) * f64::from(x.abs());
                             }
                         }
-                        let bound = rough + fine * (4.0 / 65_536.0 + (cols as f64).sqrt() * 1.2e-7) + 1e-6;
+                        let bound =
+                            rough + fine * (4.0 / 65_536.0 + (cols as f64).sqrt() * 1.2e-7) + 1e-6;
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= bound,
@@ -476,13 +541,25 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // The same bits in other tasks: panels by themselves, fewer tokens; and nothing else is written.
+                    // The same bits in other tasks: panels by themselves, fewer tokens; and nothing
+                    // else is written.
                     let fewer = tokens.min(LANES);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {
-                        product(isa, w, &ready, fewer, (first, LANES.min(rows - first)), &mut parts);
+                        product(
+                            isa,
+                            w,
+                            &ready,
+                            fewer,
+                            (first, LANES.min(rows - first)),
+                            &mut parts,
+                        );
                     }
-                    let same = parts.iter().zip(&out).take(fewer * rows).all(|(a, b)| a.to_bits() == b.to_bits());
+                    let same = parts
+                        .iter()
+                        .zip(&out)
+                        .take(fewer * rows)
+                        .all(|(a, b)| a.to_bits() == b.to_bits());
                     assert!(same, "{format}, {rows}×{cols}, {}: other bits; {rng}", isa.name());
                     assert!(
                         parts[fewer * rows..].iter().all(|x| x.is_nan()),
@@ -535,7 +612,9 @@ mod tests {
     fn the_largest_numbers_of_a_format_fit() {
         for format in ALL.iter().filter(|f| has(f, PAYS)) {
             for fill in [0u8, 0x7f, 0x80, 0xff] {
-                let Encoding::Blocks(described) = format.encoding else { panic!("{format} has no blocks") };
+                let Encoding::Blocks(described) = format.encoding else {
+                    panic!("{format} has no blocks")
+                };
                 let mut bytes = vec![fill; format.block_bytes()];
                 let one = half::f16::ONE.to_le_bytes();
                 if let BlockScale::F16(at) = described.scale {
@@ -548,8 +627,10 @@ mod tests {
                 let mut decoded = vec![0.0; BLOCK];
                 format.decode(&bytes, &mut decoded).unwrap();
                 for sign in [1.0, -1.0] {
-                    let x: Vec<f32> = (0..BLOCK).map(|i| if i % 2 == 0 { sign } else { -sign * 0.996 }).collect();
-                    let want: f64 = x.iter().zip(&decoded).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                    let x: Vec<f32> =
+                        (0..BLOCK).map(|i| if i % 2 == 0 { sign } else { -sign * 0.996 }).collect();
+                    let want: f64 =
+                        x.iter().zip(&decoded).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
                     let size: f64 = decoded.iter().map(|w| f64::from(w.abs()) + 126.0).sum();
                     for isa in Isa::with_tiles() {
                         let mut out = [f32::NAN];

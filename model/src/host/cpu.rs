@@ -11,7 +11,8 @@ pub struct Cpu {
     pub name: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// The instruction set that kjit computes with here: `plain`, `avx2`, `avx512`, `amx` or `neon`.
+    /// The instruction set that kjit computes with here: `plain`, `avx2`, `avx512`, `amx` or
+    /// `neon`.
     pub path: &'static str,
     /// All that it could compute with.
     pub paths: Vec<&'static str>,
@@ -20,7 +21,8 @@ pub struct Cpu {
 impl Cpu {
     /// This machine's.
     pub fn here() -> Cpu {
-        // Linux tells the name in /proc/cpuinfo, on x86 at least; elsewhere the architecture must do.
+        // Linux tells the name in /proc/cpuinfo, on x86 at least; elsewhere the architecture must
+        // do.
         let name = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|l| l.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_string())
@@ -39,35 +41,43 @@ pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The most memory that this process held at once, in bytes, pages of mapped files included; `None` where the
-/// system does not say.
+/// The most memory that this process held at once, in bytes, pages of mapped files included; `None`
+/// where the system does not say.
 pub fn peak_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
     line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The most memory that this process may ever have, in bytes: the machine's, or what its control groups allow, if that is
-/// less. The same whenever it is asked for. `None` where the system does not say.
+/// The most memory that this process may ever have, in bytes: the machine's, or what its control
+/// groups allow, if that is less. The same whenever it is asked for. `None` where the system does
+/// not say.
 pub fn memory_limit() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
     let all = line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)?;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = limit_files(&groups).into_iter().filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
+    let limits = limit_files(&groups)
+        .into_iter()
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok());
     Some(limits.fold(all, u64::min))
 }
 
-/// Where limits of these control groups (`/proc/self/cgroup`) may stand: of each group and all above it, of version 2 and
-/// of version 1. In a container with groups of its own the uppermost is the container's.
+/// Where limits of these control groups (`/proc/self/cgroup`) may stand: of each group and all
+/// above it, of version 2 and of version 1. In a container with groups of its own the uppermost is
+/// the container's.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = vec![];
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':');
-        let (Some(_), Some(kinds), Some(group)) = (parts.next(), parts.next(), parts.next()) else { continue };
+        let (Some(_), Some(kinds), Some(group)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
         let (root, name) = match kinds {
             "" => ("/sys/fs/cgroup", "memory.max"),
-            _ if kinds.split(',').any(|kind| kind == "memory") => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            _ if kinds.split(',').any(|kind| kind == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
             _ => continue,
         };
         let above = Path::new(group.trim_start_matches('/')).ancestors();
@@ -82,16 +92,25 @@ mod tests {
 
     #[test]
     fn limits_are_those_of_all_groups_above_in_both_versions() {
-        let files = |groups| limit_files(groups).iter().map(|f| f.display().to_string()).collect::<Vec<_>>();
+        let files = |groups| {
+            limit_files(groups).iter().map(|f| f.display().to_string()).collect::<Vec<_>>()
+        };
         assert_eq!(
             files("0::/a/b\n"),
-            ["/sys/fs/cgroup/a/b/memory.max", "/sys/fs/cgroup/a/memory.max", "/sys/fs/cgroup/memory.max"]
+            [
+                "/sys/fs/cgroup/a/b/memory.max",
+                "/sys/fs/cgroup/a/memory.max",
+                "/sys/fs/cgroup/memory.max"
+            ]
         );
         assert_eq!(files("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
         let old = "5:cpu,cpuacct:/x\n4:memory:/x\nno line\n";
         assert_eq!(
             files(old),
-            ["/sys/fs/cgroup/memory/x/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.limit_in_bytes"]
+            [
+                "/sys/fs/cgroup/memory/x/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+            ]
         );
         assert_eq!(memory_limit(), memory_limit());
     }

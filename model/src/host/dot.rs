@@ -1,5 +1,5 @@
-//! Products with few tokens, by default: integer codes times activations of 16 bits; plain floats as they
-//! are.
+//! Products with few tokens, by default: integer codes times activations of 16 bits; plain floats
+//! as they are.
 //!
 //! With `w = s (u − bias) + m` in a group of weights (`u` the code made unsigned) and `x ≈ d q`,
 //!
@@ -7,18 +7,23 @@
 //! Σ w x = s d Σ (u − bias) q + m · d Σ q
 //! ```
 //!
-//! so that one loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add
-//! the offsets, where there are any, times sums that are known beforehand. Rows go one after the other: four
-//! at a time were three times slower (34 instead of 105 tokens a second for a 135M model in Q4_1), because
-//! four streams a kilobyte apart are not what the prefetcher follows. Where the processor follows even one stream badly,
-//! weights are asked for before they are used: see [`Isa::ahead`](super::simd::Isa::ahead).
+//! so that one loop serves all block formats: unpack 64 codes, multiply and add as integers, scale,
+//! and add the offsets, where there are any, times sums that are known beforehand. Rows go one
+//! after the other: four at a time were three times slower (34 instead of 105 tokens a second for a
+//! 135M model in Q4_1), because four streams a kilobyte apart are not what the prefetcher follows.
+//! Where the processor follows even one stream badly, weights are asked for before they are used:
+//! see [`Isa::ahead`](super::simd::Isa::ahead).
 //!
-//! Up to four tokens share what is unpacked of a row, its scales too: 64 weights of Q4_1 take a core 2.9 ns for one
-//! token, 5.0 for two and 8.4 for four (11.5 one after the other). Each has the same operations in the same order as it
-//! has alone, so its results are the same bits whoever else is in the step. (Sixteen rows turned by columns, so that
-//! their sums stay in lanes, took 0.65 ns for each token more, but 6 and more to unpack and turn them: no less for four.)
+//! Up to four tokens share what is unpacked of a row, its scales too: 64 weights of Q4_1 take a
+//! core 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). Each has the
+//! same operations in the same order as it has alone, so its results are the same bits whoever else
+//! is in the step. (Sixteen rows turned by columns, so that their sums stay in lanes, took 0.65 ns
+//! for each token more, but 6 and more to unpack and turn them: no less for four.)
 
-#![allow(clippy::needless_range_loop, reason = "the same token of several arrays; closures lose the instruction set")]
+#![allow(
+    clippy::needless_range_loop,
+    reason = "the same token of several arrays; closures lose the instruction set"
+)]
 
 use super::product::Part;
 use super::quantise::{Quantised, Rounded};
@@ -45,11 +50,12 @@ pub struct Input<'a> {
 pub struct DotProduct<'a>(pub Part<'a, Input<'a>>);
 
 impl DotProduct<'_> {
-    /// Multiplies. Each format is a [`Job`] of its own: the compiler takes minutes for all of them in one function, 680 KB of
-    /// code, most of it for what it wants to know of the whole.
+    /// Multiplies. Each format is a [`Job`] of its own: the compiler takes minutes for all of them
+    /// in one function, 680 KB of code, most of it for what it wants to know of the whole.
     ///
     /// # Safety
-    /// `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else uses them.
+    /// `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else
+    /// uses them.
     pub unsafe fn run(self, isa: Isa) {
         let DotProduct(part) = self;
         // SAFETY: the caller's promise.
@@ -72,7 +78,10 @@ impl DotProduct<'_> {
 
 /// A block format that [`with_format`] has not: a test says that there is none.
 #[cold]
-#[expect(clippy::unreachable, reason = "a format without its code is a bug of this crate, whatever the file")]
+#[expect(
+    clippy::unreachable,
+    reason = "a format without its code is a bug of this crate, whatever the file"
+)]
 fn unknown(format: &Format) {
     unreachable!("format {format} has no kernel")
 }
@@ -110,12 +119,15 @@ impl<R: Row> Rows<'_, R> {
     unsafe fn some<V: Vector, const M: usize>(&self, t: usize) -> usize {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
         let x = std::array::from_fn(|i| R::Input::of(self.0.x, cols, t + i));
-        let rows = self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
+        let rows =
+            self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
         for (r, row) in (self.0.row..).zip(rows) {
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
             // SAFETY: the instructions are there; the results' place is the caller's promise.
             unsafe {
-                for (i, sum) in self.1.dot::<V, M>(row, cols, x, self.0.x.ahead).into_iter().enumerate() {
+                for (i, sum) in
+                    self.1.dot::<V, M>(row, cols, x, self.0.x.ahead).into_iter().enumerate()
+                {
                     *self.0.out.add((t + i) * self.0.stride + r) = sum + bias;
                 }
             }
@@ -130,7 +142,8 @@ trait Row {
     type Input<'a>: OfToken<'a>;
 
     /// # Safety
-    /// As [`Job::run`] asks of the processor; the row holds `cols` weights, and each input as many elements.
+    /// As [`Job::run`] asks of the processor; the row holds `cols` weights, and each input as many
+    /// elements.
     unsafe fn dot<V: Vector, const M: usize>(
         &self,
         row: &[u8],
@@ -140,8 +153,8 @@ trait Row {
     ) -> [f32; M];
 }
 
-/// Asks for `len` bytes that lie `ahead` bytes behind `at`, if that is any: of this row, of the next ones, or of whatever
-/// is there; nothing is read.
+/// Asks for `len` bytes that lie `ahead` bytes behind `at`, if that is any: of this row, of the
+/// next ones, or of whatever is there; nothing is read.
 ///
 /// # Safety
 /// As [`Job::run`] asks of the processor.
@@ -201,11 +214,17 @@ impl<const KIND: usize> Row for Floats<KIND> {
     type Input<'a> = &'a [f32];
 
     #[inline(always)]
-    unsafe fn dot<V: Vector, const M: usize>(&self, row: &[u8], cols: usize, x: [&[f32]; M], ahead: usize) -> [f32; M] {
+    unsafe fn dot<V: Vector, const M: usize>(
+        &self,
+        row: &[u8],
+        cols: usize,
+        x: [&[f32]; M],
+        ahead: usize,
+    ) -> [f32; M] {
         let (twice, whole) = (cols / (2 * LANES) * 2 * LANES, cols / LANES * LANES);
         let mut sums = [0.0; M];
-        // SAFETY: runs of 32 below `whole` are in the row and in x; the last, short run goes through arrays
-        // of 32.
+        // SAFETY: runs of 32 below `whole` are in the row and in x; the last, short run goes
+        // through arrays of 32.
         unsafe {
             // Two sums: one alone would wait for its own last product.
             let (mut even, mut odd) = ([V::splat(0.0); M], [V::splat(0.0); M]);
@@ -284,7 +303,8 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         assert!(x.q.len() >= chunks && x.scales.len() >= 2 * chunks && x.pairs.len() >= 2 * chunks);
     }
     let mut result = [0.0; M];
-    // SAFETY: the instructions are there; blocks and chunks are in the row and in x, as was checked.
+    // SAFETY: the instructions are there; blocks and chunks are in the row and in x, as was
+    // checked.
     unsafe {
         let mut acc = [V::splat(0.0); M];
         let mut offset = [[0.0f32; 2]; M];
@@ -301,8 +321,8 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
                 let at = row.as_ptr().add(2 * done * f.bytes);
                 ask::<V>(at, 8 * f.bytes, ahead);
                 let all = V::scales(at.add(usize::from(scale)), f.bytes);
-                // (Filled so, and not by a closure: called more than once, one is a function without the
-                // instruction set.)
+                // (Filled so, and not by a closure: called more than once, one is a function
+                // without the instruction set.)
                 let mut scales = [all; M];
                 for i in 0..M {
                     scales[i] = V::scaled(all, x[i].scales.as_ptr().add(2 * done));
@@ -361,8 +381,8 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
     result
 }
 
-/// The scales and the offsets of the eight groups of a block whose six bits are packed as Q4_K has them: a byte for
-/// each, the first lowest.
+/// The scales and the offsets of the eight groups of a block whose six bits are packed as Q4_K has
+/// them: a byte for each, the first lowest.
 #[inline(always)]
 pub(super) fn six_bits(packed: [u8; 12]) -> (u64, u64) {
     let [a, b, c] = [
@@ -397,15 +417,19 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
         assert!(x.pairs.len() >= 2 * CHUNKS * blocks && x.sums.len() >= 4 * CHUNKS * blocks);
     }
     let mut result = [0.0; M];
-    // SAFETY: the instructions are there; blocks and chunks are in the row and in x, as was checked.
+    // SAFETY: the instructions are there; blocks and chunks are in the row and in x, as was
+    // checked.
     unsafe {
         let mut acc = [V::splat(0.0); M];
         let mut offset = [[0.0f32; 4]; M];
         for b in 0..blocks {
             let block = row.as_ptr().add(b * f.bytes);
             ask::<V>(block, f.bytes, ahead);
-            if let (GroupScale::SixBitPairs(at), BlockScale::F16(scale), Offset::MinusScaled(offset)) =
-                const { (F::BLOCK.group_scale, F::BLOCK.scale, F::BLOCK.offset) }
+            if let (
+                GroupScale::SixBitPairs(at),
+                BlockScale::F16(scale),
+                Offset::MinusScaled(offset),
+            ) = const { (F::BLOCK.group_scale, F::BLOCK.scale, F::BLOCK.offset) }
             {
                 let scale = V::half(block.add(usize::from(scale)).cast::<u16>().read_unaligned());
                 let offset = V::half(block.add(usize::from(offset)).cast::<u16>().read_unaligned());
@@ -422,15 +446,18 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
                 }
                 let codes = V::codes::<F, 1>(block, block);
                 for i in 0..M {
-                    acc[i] = acc[i].add_chunk::<1>(codes, bias, x[i].chunk(b * CHUNKS + 1), scales[i]);
+                    acc[i] =
+                        acc[i].add_chunk::<1>(codes, bias, x[i].chunk(b * CHUNKS + 1), scales[i]);
                 }
                 let codes = V::codes::<F, 2>(block, block);
                 for i in 0..M {
-                    acc[i] = acc[i].add_chunk::<2>(codes, bias, x[i].chunk(b * CHUNKS + 2), scales[i]);
+                    acc[i] =
+                        acc[i].add_chunk::<2>(codes, bias, x[i].chunk(b * CHUNKS + 2), scales[i]);
                 }
                 let codes = V::codes::<F, 3>(block, block);
                 for i in 0..M {
-                    acc[i] = acc[i].add_chunk::<3>(codes, bias, x[i].chunk(b * CHUNKS + 3), scales[i]);
+                    acc[i] =
+                        acc[i].add_chunk::<3>(codes, bias, x[i].chunk(b * CHUNKS + 3), scales[i]);
                 }
                 continue;
             }
@@ -438,7 +465,8 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
             let mut scales = [all; M];
             for i in 0..M {
                 let d = x[i].scales.as_ptr().add(2 * CHUNKS * b).cast::<[f32; 2 * CHUNKS]>().read();
-                let sums = x[i].sums.as_ptr().add(4 * CHUNKS * b).cast::<[f32; 4 * CHUNKS]>().read();
+                let sums =
+                    x[i].sums.as_ptr().add(4 * CHUNKS * b).cast::<[f32; 4 * CHUNKS]>().read();
                 for g in 0..4 * CHUNKS {
                     if has_offset {
                         offset[i][g % 4] += o[g] * sums[g];
@@ -468,7 +496,8 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
             }
         }
         for i in 0..M {
-            result[i] = acc[i].sum() + (offset[i][0] + offset[i][1]) + (offset[i][2] + offset[i][3]);
+            result[i] =
+                acc[i].sum() + (offset[i][0] + offset[i][1]) + (offset[i][2] + offset[i][3]);
         }
     }
     result
@@ -507,7 +536,8 @@ impl Row for Scattered {
                 let scales = (self.scales)(block);
                 for c in 0..chunks {
                     let at = b * chunks + c;
-                    let (k, codes) = (&scales[4 * c..][..4], V::load_codes(&(self.codes)(block, c)));
+                    let (k, codes) =
+                        (&scales[4 * c..][..4], V::load_codes(&(self.codes)(block, c)));
                     for i in 0..M {
                         let d = &x[i].scales[2 * at..][..2];
                         let scales = [k[0] * d[0], k[1] * d[0], k[2] * d[1], k[3] * d[1]];

@@ -51,11 +51,12 @@ unsafe fn each<V: Vector, F: Binary>(a: &[f32], b: &[f32], out: &mut [f32]) {
     let n = out.len();
     assert!(a.len() == n && b.len() == n);
     let whole = n / LANES * LANES;
-    // SAFETY: 32 elements from each multiple of 32 below `whole` are in all three; the last, short run goes
-    // through arrays of 32.
+    // SAFETY: 32 elements from each multiple of 32 below `whole` are in all three; the last, short
+    // run goes through arrays of 32.
     unsafe {
         for i in (0..whole).step_by(LANES) {
-            F::of(V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i))).store(out.as_mut_ptr().add(i));
+            F::of(V::load(a.as_ptr().add(i)), V::load(b.as_ptr().add(i)))
+                .store(out.as_mut_ptr().add(i));
         }
         if whole < n {
             let (mut x, mut y) = ([0.0; LANES], [0.0; LANES]);
@@ -141,7 +142,11 @@ impl<'a> Job for NormRows<'a> {
             // The factors of this run: the only ones, or the next of several.
             let own = |all: &'a [f32]| &all[i * n % all.len()..][..n];
             match self.weight {
-                Some(w) => out.iter_mut().zip(x).zip(own(w)).for_each(|((o, x), w)| *o = (x - mean) * scale * w),
+                Some(w) => out
+                    .iter_mut()
+                    .zip(x)
+                    .zip(own(w))
+                    .for_each(|((o, x), w)| *o = (x - mean) * scale * w),
                 None => out.iter_mut().zip(x).for_each(|(o, x)| *o = (x - mean) * scale),
             }
             if let Some(bias) = self.bias {
@@ -191,20 +196,40 @@ mod tests {
     #[test]
     fn norms_agree_with_f64_for_odd_sizes() {
         let mut rng = Rng::new();
-        for (n, isa) in SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa))) {
+        for (n, isa) in
+            SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa)))
+        {
             let (x, weight, bias) = (rng.reals(3 * n), rng.reals(n), rng.reals(n));
-            for (kind, bias) in [(NormKind::Rms, None), (NormKind::Layer, None), (NormKind::Layer, Some(&bias[..]))] {
+            for (kind, bias) in
+                [(NormKind::Rms, None), (NormKind::Layer, None), (NormKind::Layer, Some(&bias[..]))]
+            {
                 let (mut out, eps) = (vec![f32::NAN; x.len()], 1e-5);
                 // SAFETY: the job asks for nothing.
-                unsafe { isa.run(NormRows { x: &x, weight: Some(&weight), bias, group: n, eps, kind, out: &mut out }) };
+                unsafe {
+                    isa.run(NormRows {
+                        x: &x,
+                        weight: Some(&weight),
+                        bias,
+                        group: n,
+                        eps,
+                        kind,
+                        out: &mut out,
+                    })
+                };
                 for (row, out) in x.chunks_exact(n).zip(out.chunks_exact(n)) {
                     let row: Vec<f64> = row.iter().map(|&x| f64::from(x)).collect();
-                    let mean = if kind == NormKind::Layer { row.iter().sum::<f64>() / n as f64 } else { 0.0 };
-                    let variance = row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n as f64;
+                    let mean = if kind == NormKind::Layer {
+                        row.iter().sum::<f64>() / n as f64
+                    } else {
+                        0.0
+                    };
+                    let variance =
+                        row.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / n as f64;
                     for i in 0..n {
-                        let want = (row[i] - mean) / (variance + f64::from(eps)).sqrt() * f64::from(weight[i]);
-                        // A single element less its mean is nothing, of which sqrt(eps) makes 300 times the
-                        // rounding.
+                        let want = (row[i] - mean) / (variance + f64::from(eps)).sqrt()
+                            * f64::from(weight[i]);
+                        // A single element less its mean is nothing, of which sqrt(eps) makes 300
+                        // times the rounding.
                         near(out[i], want + bias.map_or(0.0, |b| f64::from(b[i])), 1e-5, isa, &rng);
                     }
                 }
@@ -215,14 +240,22 @@ mod tests {
     #[test]
     fn gates_and_sums_agree_with_f64_for_odd_sizes() {
         let mut rng = Rng::new();
-        for (n, isa) in SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa))) {
+        for (n, isa) in
+            SIZES.into_iter().flat_map(|n| Isa::available().into_iter().map(move |isa| (n, isa)))
+        {
             let gate: Vec<f32> = rng.reals(n).iter().map(|x| x * 20.0).collect();
             let up = rng.reals(n);
-            let (mut silu, mut gelu, mut sum) = (vec![f32::NAN; n], vec![f32::NAN; n], vec![f32::NAN; n]);
+            let (mut silu, mut gelu, mut sum) =
+                (vec![f32::NAN; n], vec![f32::NAN; n], vec![f32::NAN; n]);
             // SAFETY: the jobs ask for nothing.
             unsafe {
                 isa.run(GluRows { gate: &gate, up: &up, act: Activation::Silu, out: &mut silu });
-                isa.run(GluRows { gate: &gate, up: &up, act: Activation::GeluTanh, out: &mut gelu });
+                isa.run(GluRows {
+                    gate: &gate,
+                    up: &up,
+                    act: Activation::GeluTanh,
+                    out: &mut gelu,
+                });
                 isa.run(AddRows(&gate, &up, &mut sum));
             }
             for i in 0..n {

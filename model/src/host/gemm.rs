@@ -4,23 +4,23 @@
 //! c[t][r] = Σ_k x[t][k] · w[r][k]
 //! ```
 //!
-//! A task takes 32 rows of the matrix and some tokens. It decodes its rows once, `KC` columns at a time,
-//! transposed into a panel `[k][32 rows]`, and runs every token past it: the inner loop keeps `TILE_ROWS`
-//! tokens × 32 rows in registers, and each element of `x` is broadcast against a row of the panel. So the
-//! decoding is shared by all tokens, every format costs the same, and nothing is rounded but f32 sums: on the
-//! processors at hand (two 256-bit FMA a cycle) 8-bit products with a scale per 32 weights would need as many
-//! instructions.
+//! A task takes 32 rows of the matrix and some tokens. It decodes its rows once, `KC` columns at a
+//! time, transposed into a panel `[k][32 rows]`, and runs every token past it: the inner loop keeps
+//! `TILE_ROWS` tokens × 32 rows in registers, and each element of `x` is broadcast against a row of
+//! the panel. So the decoding is shared by all tokens, every format costs the same, and nothing is
+//! rounded but f32 sums: on the processors at hand (two 256-bit FMA a cycle) 8-bit products with a
+//! scale per 32 weights would need as many instructions.
 //!
-//! Sums run over `k` in order for every element, whatever the tokens and tasks are: results do not depend on
-//! the split.
+//! Sums run over `k` in order for every element, whatever the tokens and tasks are: results do not
+//! depend on the split.
 
 use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{Job, LANES, Vector};
 use super::unpack;
 
-/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x beside it 16 KiB. A multiple of every
-/// block's length.
+/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x beside it 16 KiB. A multiple of
+/// every block's length.
 const KC: usize = 512;
 
 /// Rows of a matrix, 32 at most, decoded into a panel that all tokens share.
@@ -29,8 +29,8 @@ pub struct PanelProduct<'a>(pub Part<'a>);
 impl Job for PanelProduct<'_> {
     type Out = ();
 
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
+    /// nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;
@@ -46,8 +46,9 @@ impl Job for PanelProduct<'_> {
             while t < self.0.tokens {
                 let m = largest_tile(self.0.tokens - t, V::TILE_ROWS);
                 let a = self.0.x[t * cols + k0..].as_ptr();
-                // SAFETY: m tokens from t on are in x, each with n elements from k0 on; the results' place is
-                // the caller's promise, or `edge`, which holds m ≤ TILE_ROWS rows of 32.
+                // SAFETY: m tokens from t on are in x, each with n elements from k0 on; the
+                // results' place is the caller's promise, or `edge`, which holds m ≤ TILE_ROWS rows
+                // of 32.
                 unsafe {
                     let out = self.0.out.add(t * self.0.stride + self.0.row);
                     if k0 == 0 {
@@ -83,11 +84,21 @@ impl PanelProduct<'_> {
     /// # Safety
     /// As [`Job::run`]; both buffers hold `32 · n` elements.
     #[inline(always)]
-    unsafe fn fill_panel<V: Vector>(&self, k0: usize, n: usize, rows: &mut [f32], panel: &mut [f32]) {
+    unsafe fn fill_panel<V: Vector>(
+        &self,
+        k0: usize,
+        n: usize,
+        rows: &mut [f32],
+        panel: &mut [f32],
+    ) {
         for r in 0..self.0.rows {
             // SAFETY: the instructions are there.
             unsafe {
-                unpack::decode::<V>(self.0.w.format, self.0.w.part(self.0.row + r, k0, n), &mut rows[r * n..][..n])
+                unpack::decode::<V>(
+                    self.0.w.format,
+                    self.0.w.part(self.0.row + r, k0, n),
+                    &mut rows[r * n..][..n],
+                )
             };
         }
         rows[self.0.rows * n..LANES * n].fill(0.0);
@@ -104,7 +115,9 @@ impl PanelProduct<'_> {
         for i in 0..m {
             for r in 0..self.0.rows {
                 // SAFETY: inside the caller's rows.
-                unsafe { *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r]) };
+                unsafe {
+                    *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r])
+                };
             }
         }
     }
@@ -119,8 +132,8 @@ pub unsafe fn transpose_panel<V: Vector>(rows: &[f32], n: usize, panel: &mut [f3
     assert!(rows.len() >= n * LANES && panel.len() >= n * LANES);
     let whole = n / LANES * LANES;
     for k in (0..whole).step_by(LANES) {
-        // SAFETY: columns k .. k + 32 of 32 rows, and 32 rows of the panel, lie in the buffers, which were
-        // checked.
+        // SAFETY: columns k .. k + 32 of 32 rows, and 32 rows of the panel, lie in the buffers,
+        // which were checked.
         unsafe { V::transpose(rows.as_ptr().add(k), n, panel.as_mut_ptr().add(k * LANES)) };
     }
     for k in whole..n {
@@ -133,10 +146,19 @@ pub unsafe fn transpose_panel<V: Vector>(rows: &[f32], n: usize, panel: &mut [f3
 /// # Safety
 /// Both are valid for `m` rows of `n` elements at their strides.
 #[inline(always)]
-pub unsafe fn copy(src: *const f32, src_stride: usize, dst: *mut f32, dst_stride: usize, m: usize, n: usize) {
+pub unsafe fn copy(
+    src: *const f32,
+    src_stride: usize,
+    dst: *mut f32,
+    dst_stride: usize,
+    m: usize,
+    n: usize,
+) {
     for i in 0..m {
         // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(src.add(i * src_stride), dst.add(i * dst_stride), n) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(src.add(i * src_stride), dst.add(i * dst_stride), n)
+        };
     }
 }
 
@@ -146,8 +168,8 @@ fn largest_tile(left: usize, most: usize) -> usize {
     [8, 4, 3, 2, 1].into_iter().find(|&m| m <= left && m <= most).unwrap_or(1)
 }
 
-/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for some rows and `n` values of k: pointers to the first
-/// elements, and elements from a row to the next.
+/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for some rows and `n` values of k: pointers to the
+/// first elements, and elements from a row to the next.
 #[derive(Clone, Copy)]
 pub struct Tile {
     pub n: usize,
@@ -163,15 +185,15 @@ impl Tile {
     /// For any number of rows.
     ///
     /// # Safety
-    /// As [`Job::run`] asks of the processor; `a` is valid for `m` rows of `n`, `b` for `n` rows of 32, `c`
-    /// for `m` rows of 32.
+    /// As [`Job::run`] asks of the processor; `a` is valid for `m` rows of `n`, `b` for `n` rows of
+    /// 32, `c` for `m` rows of 32.
     #[inline(always)]
     pub unsafe fn rows<V: Vector>(mut self, m: usize) {
         let mut left = m;
         while left > 0 {
             let step = largest_tile(left, V::TILE_ROWS);
-            // SAFETY: the next `step` of the rows that the caller vouches for. (Comparing with the constant
-            // first drops the kernels that would not fit in the registers.)
+            // SAFETY: the next `step` of the rows that the caller vouches for. (Comparing with the
+            // constant first drops the kernels that would not fit in the registers.)
             unsafe {
                 match step {
                     8 if V::TILE_ROWS >= 8 => V::tile::<8>(self),
@@ -250,20 +272,38 @@ mod tests {
                     let (tokens, mut rounded) = (x.len() / cols, Quantised::default());
                     if format.block_elems() > 1 {
                         // SAFETY: the job asks for nothing.
-                        unsafe { isa.run(Quantise { x, cols, to: rounded.fit(x.len() / cols, cols) }) };
+                        unsafe {
+                            isa.run(Quantise { x, cols, to: rounded.fit(x.len() / cols, cols) })
+                        };
                     }
                     let mut out = vec![f32::NAN; tokens * rows];
                     let x = Input { x, rounded: &rounded, ahead };
-                    let part = Part { w, row: 0, rows, x, tokens, bias: None, out: out.as_mut_ptr(), stride: rows };
-                    // SAFETY: the result has a row of `rows` for each token, and this is the only thread.
+                    let part = Part {
+                        w,
+                        row: 0,
+                        rows,
+                        x,
+                        tokens,
+                        bias: None,
+                        out: out.as_mut_ptr(),
+                        stride: rows,
+                    };
+                    // SAFETY: the result has a row of `rows` for each token, and this is the only
+                    // thread.
                     unsafe { DotProduct(part).run(isa) };
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let alone: Vec<u32> = x.chunks(cols).flat_map(|x| run(x, 0)).collect();
                 for n in 2..=tokens {
-                    // Weights that are asked for before they are read are the same ones, far behind the last too.
+                    // Weights that are asked for before they are read are the same ones, far behind
+                    // the last too.
                     let made = run(&x[..n * cols], [0, 64, 4096][n % 3]);
-                    assert_eq!(made, alone[..n * rows], "{format}, {n} tokens, {}; {rng}", isa.name());
+                    assert_eq!(
+                        made,
+                        alone[..n * rows],
+                        "{format}, {n} tokens, {}; {rng}",
+                        isa.name()
+                    );
                 }
             }
         }
@@ -287,7 +327,9 @@ mod tests {
                     let mut rounded = Quantised::default();
                     if format.block_elems() > 1 {
                         // SAFETY: the job asks for nothing.
-                        unsafe { isa.run(Quantise { x: &x, cols, to: rounded.fit(x.len() / cols, cols) }) };
+                        unsafe {
+                            isa.run(Quantise { x: &x, cols, to: rounded.fit(x.len() / cols, cols) })
+                        };
                     }
                     let mut words = vec![f32::NAN; tokens * row_len(cols)];
                     let in_words = isa.has_words() && super::super::words::has(format);
@@ -295,20 +337,34 @@ mod tests {
                         // SAFETY: the job asks for nothing.
                         unsafe { isa.run(RoundRows { x: &x, cols, to: &mut words }) };
                     }
-                    for kernel in ["panel", "row", "dot", "words"].into_iter().filter(|k| *k != "words" || in_words) {
+                    for kernel in ["panel", "row", "dot", "words"]
+                        .into_iter()
+                        .filter(|k| *k != "words" || in_words)
+                    {
                         let mut out = vec![f32::NAN; tokens * rows];
                         for row in (0..rows).step_by(LANES) {
-                            let (n, bias, out) = (LANES.min(rows - row), Some(&bias[..]), out.as_mut_ptr());
-                            let product = Part { w, row, rows: n, x: &x[..], tokens, bias, out, stride: rows };
-                            // SAFETY: the result has a row of `rows` for each token, and this is the only
-                            // thread.
+                            let (n, bias, out) =
+                                (LANES.min(rows - row), Some(&bias[..]), out.as_mut_ptr());
+                            let product = Part {
+                                w,
+                                row,
+                                rows: n,
+                                x: &x[..],
+                                tokens,
+                                bias,
+                                out,
+                                stride: rows,
+                            };
+                            // SAFETY: the result has a row of `rows` for each token, and this is
+                            // the only thread.
                             unsafe {
                                 match kernel {
                                     "panel" => isa.run(PanelProduct(product)),
                                     "row" => isa.run(RowProduct(product)),
                                     "words" => isa.run_words(WordProduct(product.with(&words[..]))),
                                     _ => {
-                                        let x = Input { x: &x, rounded: &rounded, ahead: isa.ahead() };
+                                        let x =
+                                            Input { x: &x, rounded: &rounded, ahead: isa.ahead() };
                                         DotProduct(product.with(x)).run(isa);
                                     }
                                 }
@@ -316,23 +372,35 @@ mod tests {
                         }
                         for (i, got) in out.iter().enumerate() {
                             let (t, r) = (i / rows, i % rows);
-                            let terms =
-                                || (0..cols).map(|k| f64::from(x[t * cols + k]) * f64::from(decoded[r * cols + k]));
-                            let (want, size) =
-                                (terms().sum::<f64>() + f64::from(bias[r]), terms().map(f64::abs).sum::<f64>());
-                            // A sum of n terms in f32 is off by less than n · 2^-24 of the terms' size; by
-                            // chance, √n.
+                            let terms = || {
+                                (0..cols).map(|k| {
+                                    f64::from(x[t * cols + k]) * f64::from(decoded[r * cols + k])
+                                })
+                            };
+                            let (want, size) = (
+                                terms().sum::<f64>() + f64::from(bias[r]),
+                                terms().map(f64::abs).sum::<f64>(),
+                            );
+                            // A sum of n terms in f32 is off by less than n · 2^-24 of the terms'
+                            // size; by chance, √n.
                             let off = (f64::from(*got) - want).abs();
                             let sums = (cols as f64).sqrt() * 6e-8 * size + 1e-6;
-                            // Rounding to 16 bits: half a step of 1/32512 for each element; and integer codes
-                            // are summed with their bias, up to 128 steps of the format, and this is taken
-                            // off again, in f32.
-                            let weights = || decoded[r * cols..][..cols].iter().map(|w| f64::from(w.abs()));
-                            let rounding = weights().sum::<f64>() * 0.6 / 32512.0 + 128.0 * 6e-8 * (cols as f64).sqrt();
-                            let bound = if matches!(kernel, "dot" | "words") { sums + rounding } else { sums };
+                            // Rounding to 16 bits: half a step of 1/32512 for each element; and
+                            // integer codes are summed with their bias, up to 128 steps of the
+                            // format, and this is taken off again, in f32.
+                            let weights =
+                                || decoded[r * cols..][..cols].iter().map(|w| f64::from(w.abs()));
+                            let rounding = weights().sum::<f64>() * 0.6 / 32512.0
+                                + 128.0 * 6e-8 * (cols as f64).sqrt();
+                            let bound = if matches!(kernel, "dot" | "words") {
+                                sums + rounding
+                            } else {
+                                sums
+                            };
                             assert!(
                                 off <= bound,
-                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: {got}, not {want}; {rng}",
+                                "{format} {rows}×{cols}, {tokens} tokens, {}, {kernel}: {got}, \
+                                 not {want}; {rng}",
                                 isa.name()
                             );
                         }

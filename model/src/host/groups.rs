@@ -1,7 +1,8 @@
 //! Products of rows with the matrices of their experts: all experts' in one step of the threads.
 //!
-//! One matrix by itself has some hundred kilobytes: with a step for each, 32 threads wait for each other longer than
-//! they multiply. Each matrix is read once for all rows that chose it, as [`multiply`](super::multiply) reads one.
+//! One matrix by itself has some hundred kilobytes: with a step for each, 32 threads wait for each
+//! other longer than they multiply. Each matrix is read once for all rows that chose it, as
+//! [`multiply`](super::multiply) reads one.
 
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
@@ -30,9 +31,9 @@ pub struct Group<'a> {
     pub out: usize,
 }
 
-/// Multiplies the rows of `x` by groups into the rows of the results, each of which is one group's. All matrices have
-/// the same shape and format. Where `rounded`, few rows are multiplied as integers; `reproducible`
-/// as [`multiply`](super::multiply::multiply) has it.
+/// Multiplies the rows of `x` by groups into the rows of the results, each of which is one group's.
+/// All matrices have the same shape and format. Where `rounded`, few rows are multiplied as
+/// integers; `reproducible` as [`multiply`](super::multiply::multiply) has it.
 pub fn multiply_groups(
     pool: &mut Pool,
     isa: Isa,
@@ -60,7 +61,8 @@ pub fn multiply_groups(
     let gather = |g: usize| {
         for (i, (from, _)) in groups[g].rows.iter().enumerate() {
             // SAFETY: each group has rows of its own.
-            unsafe { place.part((starts[g] + i) * cols, cols) }.copy_from_slice(&x[from * cols..][..cols]);
+            unsafe { place.part((starts[g] + i) * cols, cols) }
+                .copy_from_slice(&x[from * cols..][..cols]);
         }
     };
     match (alone, all < SERIAL) {
@@ -68,7 +70,9 @@ pub fn multiply_groups(
         (_, true) => (0..groups.len()).for_each(gather),
         (_, false) => pool.run(groups.len(), &gather),
     }
-    let of = |rows: Range<usize>| if alone { &x[..cols] } else { &gathered[rows.start * cols..rows.end * cols] };
+    let of = |rows: Range<usize>| {
+        if alone { &x[..cols] } else { &gathered[rows.start * cols..rows.end * cols] }
+    };
     let input = |g: usize| of(starts[g]..starts[g] + if alone { 1 } else { groups[g].rows.len() });
     // Where all have the same row it is rounded once.
     let of_groups = match (rounded && blocks, alone) {
@@ -81,7 +85,9 @@ pub fn multiply_groups(
         let mut to = Quantised::default();
         if reproducible || group.rows.len() < PANEL_TOKENS {
             // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
-            unsafe { isa.run(Quantise { x: input(g), cols, to: to.fit(input(g).len() / cols, cols) }) };
+            unsafe {
+                isa.run(Quantise { x: input(g), cols, to: to.fit(input(g).len() / cols, cols) })
+            };
         }
         small.push(to);
     }
@@ -111,7 +117,8 @@ pub fn multiply_groups(
             match rounded {
                 _ if many(g) => isa.run(PanelProduct(part)),
                 false => isa.run(RowProduct(part)),
-                true => DotProduct(part.with(Input { x, rounded: quantised, ahead: isa.ahead() })).run(isa),
+                true => DotProduct(part.with(Input { x, rounded: quantised, ahead: isa.ahead() }))
+                    .run(isa),
             }
         }
         for ((_, to), made) in uses.iter().zip(made.chunks_exact(rows)) {

@@ -1,8 +1,8 @@
 //! The keys and values of past tokens, one layer's.
 //!
-//! Rows lie `[head][position]`, so a head's past is one run of memory. The memory is mapped when the executor
-//! is made and given by the system page by page as positions are first written: a long context costs nothing
-//! until it is used.
+//! Rows lie `[head][position]`, so a head's past is one run of memory. The memory is mapped when
+//! the executor is made and given by the system page by page as positions are first written: a long
+//! context costs nothing until it is used.
 
 use super::pool::Pool;
 use super::run::SERIAL;
@@ -35,7 +35,13 @@ impl KvStore {
     ///
     /// # Errors
     /// [`ExecError::Memory`] if the system refuses it.
-    pub fn new(what: &str, ty: KvType, heads: usize, dim: usize, context: usize) -> Result<KvStore, ExecError> {
+    pub fn new(
+        what: &str,
+        ty: KvType,
+        heads: usize,
+        dim: usize,
+        context: usize,
+    ) -> Result<KvStore, ExecError> {
         let row_bytes = match ty {
             KvType::F32 => dim.checked_mul(4),
             KvType::F16 => dim.checked_mul(2),
@@ -47,7 +53,9 @@ impl KvStore {
             bytes,
             hint: "give a smaller -c".into(),
         };
-        let (Some(row_bytes), Some(bytes)) = (row_bytes, bytes) else { return Err(refused(u64::MAX)) };
+        let (Some(row_bytes), Some(bytes)) = (row_bytes, bytes) else {
+            return Err(refused(u64::MAX));
+        };
         let map = MmapMut::map_anon(bytes).map_err(|_| refused(bytes as u64))?;
         Ok(KvStore { map, ty, heads, dim, context, row_bytes })
     }
@@ -67,8 +75,9 @@ impl KvStore {
         (head * self.context + position) * self.row_bytes
     }
 
-    /// Stores successive positions from `first` on: each of `rows` has all heads' elements, one head after the other. On
-    /// all threads where there are many: by one, 512 tokens of SmolLM2 took 6.7 of a prompt's 93 ms by 16 threads.
+    /// Stores successive positions from `first` on: each of `rows` has all heads' elements, one
+    /// head after the other. On all threads where there are many: by one, 512 tokens of SmolLM2
+    /// took 6.7 of a prompt's 93 ms by 16 threads.
     pub fn write(&mut self, pool: &mut Pool, isa: Isa, first: usize, rows: &[f32]) {
         let (width, dim, bytes, ty) = (self.heads * self.dim, self.dim, self.row_bytes, self.ty);
         let positions = rows.len() / width;
@@ -83,7 +92,9 @@ impl KvStore {
             // SAFETY: tasks have different heads or positions.
             let to = unsafe { to.part(starts[head] + from * bytes, n * bytes) };
             // SAFETY: the job asks for nothing.
-            unsafe { isa.run(Store { x: &rows[from * width + head * dim..], width, dim, ty, bytes, to }) };
+            unsafe {
+                isa.run(Store { x: &rows[from * width + head * dim..], width, dim, ty, bytes, to })
+            };
         };
         match rows.len() < SERIAL {
             true => (0..self.heads * runs).for_each(store),
@@ -138,12 +149,18 @@ impl Rows<'_> {
         for (bytes, out) in self.bytes.chunks_exact(self.row_bytes).zip(out.chunks_mut(stride)) {
             let out = &mut out[..dim];
             match self.ty {
-                KvType::F32 => out.iter_mut().zip(bytes.as_chunks().0).for_each(|(o, b)| *o = f32::from_ne_bytes(*b)),
+                KvType::F32 => out
+                    .iter_mut()
+                    .zip(bytes.as_chunks().0)
+                    .for_each(|(o, b)| *o = f32::from_ne_bytes(*b)),
                 KvType::F16 => {
                     let whole = dim / LANES * LANES;
                     for i in (0..whole).step_by(LANES) {
                         // SAFETY: 32 elements from i on are in both.
-                        unsafe { V::load_f16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i)) };
+                        unsafe {
+                            V::load_f16(bytes.as_ptr().add(2 * i).cast())
+                                .store(out.as_mut_ptr().add(i))
+                        };
                     }
                     for i in whole..dim {
                         out[i] = f16::from_ne_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32();
@@ -154,9 +171,15 @@ impl Rows<'_> {
                         let d = f16::from_ne_bytes([b[0], b[1]]).to_f32();
                         if o.len() == BLOCK {
                             // SAFETY: 32 bytes after the scale, 32 elements.
-                            unsafe { V::load_i8(b.as_ptr().add(2).cast()).mul(V::splat(d)).store(o.as_mut_ptr()) };
+                            unsafe {
+                                V::load_i8(b.as_ptr().add(2).cast())
+                                    .mul(V::splat(d))
+                                    .store(o.as_mut_ptr())
+                            };
                         } else {
-                            o.iter_mut().zip(&b[2..]).for_each(|(o, &q)| *o = f32::from(q as i8) * d);
+                            o.iter_mut()
+                                .zip(&b[2..])
+                                .for_each(|(o, &q)| *o = f32::from(q as i8) * d);
                         }
                     }
                 }
@@ -198,7 +221,12 @@ impl Job for Store<'_> {
             match self.ty {
                 // SAFETY: the instructions are there.
                 KvType::F16 => unsafe { to_half::<V>(x, to) },
-                KvType::F32 => to.as_chunks_mut::<4>().0.iter_mut().zip(x).for_each(|(b, x)| *b = x.to_ne_bytes()),
+                KvType::F32 => to
+                    .as_chunks_mut::<4>()
+                    .0
+                    .iter_mut()
+                    .zip(x)
+                    .for_each(|(b, x)| *b = x.to_ne_bytes()),
                 KvType::Q8_0 => quantise(x, to),
             }
         }
@@ -219,8 +247,8 @@ unsafe fn to_half<V: Vector>(x: &[f32], to: &mut [u8]) {
     }
 }
 
-/// Blocks of 32: scale `max |x| / 127` in half precision, elements to nearest. A last short block is filled
-/// with zeros.
+/// Blocks of 32: scale `max |x| / 127` in half precision, elements to nearest. A last short block
+/// is filled with zeros.
 fn quantise(x: &[f32], to: &mut [u8]) {
     for (x, b) in x.chunks(BLOCK).zip(to.chunks_exact_mut(BLOCK_BYTES)) {
         let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));

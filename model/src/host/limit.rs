@@ -17,7 +17,9 @@ pub fn read_bandwidth(threads: usize) -> f64 {
         let start = Instant::now();
         let sum: f32 = std::thread::scope(|scope| {
             // SAFETY: the job asks for nothing.
-            let all = data.iter().map(|data| scope.spawn(move || unsafe { isa.run(Sum { data, ahead: isa.ahead() }) }));
+            let all = data.iter().map(|data| {
+                scope.spawn(move || unsafe { isa.run(Sum { data, ahead: isa.ahead() }) })
+            });
             let all: Vec<_> = all.collect();
             all.into_iter().map(|t| t.join().unwrap_or(0.0)).sum()
         });
@@ -28,8 +30,8 @@ pub fn read_bandwidth(threads: usize) -> f64 {
     best
 }
 
-/// Adds floats up, asked for before they are read as weights are: a Xeon's core gives 1.7 times as much so, and a limit
-/// that products pass is none.
+/// Adds floats up, asked for before they are read as weights are: a Xeon's core gives 1.7 times as
+/// much so, and a limit that products pass is none.
 struct Sum<'a> {
     data: &'a [f32],
     ahead: usize,

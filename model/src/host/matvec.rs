@@ -11,8 +11,8 @@ pub struct RowProduct<'a>(pub Part<'a>);
 impl Job for RowProduct<'_> {
     type Out = ();
 
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
+    /// nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;
@@ -24,8 +24,12 @@ impl Job for RowProduct<'_> {
             unsafe { unpack::decode::<V>(self.0.w.format, self.0.w.part(r, 0, cols), w) };
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
             for t in 0..self.0.tokens {
-                // SAFETY: the instructions are there; the place of this result is the caller's promise.
-                unsafe { *self.0.out.add(t * self.0.stride + r) = dot::<V>(w, &self.0.x[t * cols..][..cols]) + bias };
+                // SAFETY: the instructions are there; the place of this result is the caller's
+                // promise.
+                unsafe {
+                    *self.0.out.add(t * self.0.stride + r) =
+                        dot::<V>(w, &self.0.x[t * cols..][..cols]) + bias
+                };
             }
         }
     }

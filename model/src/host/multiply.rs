@@ -21,15 +21,16 @@ pub(super) const PANEL_TOKENS: usize = 8;
 /// costs what 32 tokens do.
 const TOKENS: usize = 128;
 
-/// What decoding and splitting a panel costs beside its products of tiles, in tokens: 2.3 µs of 32 rows of 576 in Q8_0, where
-/// a token takes 0.04.
+/// What decoding and splitting a panel costs beside its products of tiles, in tokens: 2.3 µs of 32
+/// rows of 576 in Q8_0, where a token takes 0.04.
 const DECODING: usize = 48;
 
 /// What a token's row costs that another thread has written, in tokens of a panel.
 const FETCHING: usize = 2;
 
-/// Bytes of weights that are worth a task of their own, where there are few tokens: some 0.5 µs of a thread; but each
-/// thread has two tasks, and eight at most, so that one that was put off its core holds up little.
+/// Bytes of weights that are worth a task of their own, where there are few tokens: some 0.5 µs of
+/// a thread; but each thread has two tasks, and eight at most, so that one that was put off its
+/// core holds up little.
 const TASK: usize = 8 << 10;
 
 /// Tokens whose rounding several threads share.
@@ -66,7 +67,8 @@ pub fn multiply(
     let in_bytes = |p: &Product| tiled && byte_tiles::has(p.w.format, tokens);
     let in_halves = |p: &Product| tiled && tiles::has(p.w.format, cols, tokens) && !in_bytes(p);
     let in_tiles = |p: &Product| in_bytes(p) || in_halves(p);
-    let in_words = |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
+    let in_words =
+        |p: &Product| panels && isa.has_words() && words::has(p.w.format) && !in_tiles(p);
     let split = rounded.is_some() && products.iter().any(in_tiles);
     let rounded = rounded.map(|to| {
         if products.iter().any(in_bytes) {
@@ -94,8 +96,8 @@ pub fn multiply(
         // SAFETY: the result has a row for each token.
         let out = unsafe { p.out.start().add(first * stride) };
         let part = Part { w, row, rows, x, tokens, bias, out, stride };
-        // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no other task
-        // has these of them.
+        // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no
+        // other task has these of them.
         unsafe {
             match rounded {
                 Some(rounded) if in_bytes(p) => {
@@ -103,33 +105,50 @@ pub fn multiply(
                     isa.run_tiles(ByteProduct(part.with(x)));
                 }
                 Some(rounded) if in_halves(p) => {
-                    isa.run_tiles(TileProduct(part.with(&rounded.tiles[tiles::len(first, cols)..])));
+                    isa.run_tiles(TileProduct(
+                        part.with(&rounded.tiles[tiles::len(first, cols)..]),
+                    ));
                 }
                 Some(rounded) if in_words(p) => {
-                    isa.run_words(WordProduct(part.with(&rounded.words[first * words::row_len(cols)..])));
+                    isa.run_words(WordProduct(
+                        part.with(&rounded.words[first * words::row_len(cols)..]),
+                    ));
                 }
                 _ if panels => isa.run(PanelProduct(part)),
                 None => isa.run(RowProduct(part)),
                 Some(rounded) => match p.beside.filter(|_| laid_out(p)) {
                     Some(w) => {
-                        isa.run_words(BesideProduct { part: part.with(&rounded.units[..]), w, ahead: isa.ahead() });
+                        isa.run_words(BesideProduct {
+                            part: part.with(&rounded.units[..]),
+                            w,
+                            ahead: isa.ahead(),
+                        });
                     }
-                    None => DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() })).run(isa),
+                    None => {
+                        DotProduct(part.with(Input { x, rounded, ahead: isa.ahead() })).run(isa)
+                    }
                 },
             }
         }
     };
     if !panels {
-        // Few tokens: runs of rows, of one product or of two, all equally long, so that no thread is the last.
+        // Few tokens: runs of rows, of one product or of two, all equally long, so that no thread
+        // is the last.
         let bytes: usize = products.iter().map(|p| p.w.bytes.len()).sum();
-        let tasks = (pool.threads() * (bytes / pool.threads() / TASK).clamp(2, 8)).min(all.div_ceil(8));
+        let tasks =
+            (pool.threads() * (bytes / pool.threads() / TASK).clamp(2, 8)).min(all.div_ceil(8));
         return pool.run(tasks, &|task| {
             let (mut begin, mut end) = (task * all / tasks, (task + 1) * all / tasks);
             for p in products {
                 let rows = p.w.rows;
                 // Rows side by side stay together.
-                let cut =
-                    |at: usize| if laid_out(p) { at.next_multiple_of(beside::ROWS).min(rows) } else { at.min(rows) };
+                let cut = |at: usize| {
+                    if laid_out(p) {
+                        at.next_multiple_of(beside::ROWS).min(rows)
+                    } else {
+                        at.min(rows)
+                    }
+                };
                 if cut(begin) < cut(end) {
                     one(p, cut(begin), cut(end) - cut(begin), 0, tokens);
                 }
@@ -137,18 +156,20 @@ pub fn multiply(
             }
         });
     }
-    // Many tokens: panels of rows, of tiles several where there is work enough. Where they are few for the threads (a
-    // matrix of 576 rows has 18), the tokens are cut too, not so fine that decoding the same panel again costs more than
-    // the threads gain.
+    // Many tokens: panels of rows, of tiles several where there is work enough. Where they are few
+    // for the threads (a matrix of 576 rows has 18), the tokens are cut too, not so fine that
+    // decoding the same panel again costs more than the threads gain.
     let wanted = 4 * pool.threads();
     let fits = |height: &usize| products.iter().map(|p| p.w.rows / height).sum::<usize>() >= wanted;
     let most = [tiles::ROWS, tiles::ROWS / 2].into_iter().find(fits).unwrap_or(LANES);
     let height = |p: &Product| if split && in_tiles(p) { most } else { LANES };
     let by_rows: usize = products.iter().map(|p| p.w.rows.div_ceil(height(p))).sum();
     let least = if split { tokens.div_ceil(tiles::TOKENS) } else { 1 };
-    let each_of = |parts: usize| tokens.div_ceil(parts).next_multiple_of(if split { LANES } else { 1 });
-    // What the last thread does, in tokens of a panel: the fewer parts, the fewer panels are decoded twice; and the fewer
-    // tokens are the thread's, the less of the input comes from other threads' caches.
+    let each_of =
+        |parts: usize| tokens.div_ceil(parts).next_multiple_of(if split { LANES } else { 1 });
+    // What the last thread does, in tokens of a panel: the fewer parts, the fewer panels are
+    // decoded twice; and the fewer tokens are the thread's, the less of the input comes from other
+    // threads' caches.
     let longest = |parts: &usize| {
         let each = each_of(*parts);
         let tasks = (by_rows * tokens.div_ceil(each)).div_ceil(pool.threads());
@@ -159,10 +180,11 @@ pub fn multiply(
         false => wanted.div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(least),
     };
     let each = each_of(parts);
-    // Successive tasks, which are a thread's, have the same tokens of tiles: so a thread fetches less of the input, which
-    // others have split.
+    // Successive tasks, which are a thread's, have the same tokens of tiles: so a thread fetches
+    // less of the input, which others have split.
     pool.run(by_rows * parts, &|task| {
-        let (mut task, part) = if split { (task % by_rows, task / by_rows) } else { (task / parts, task % parts) };
+        let (mut task, part) =
+            if split { (task % by_rows, task / by_rows) } else { (task / parts, task % parts) };
         let first = part * each;
         // The last part may be short, or none.
         if first >= tokens {
@@ -239,7 +261,9 @@ fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f3
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
         // SAFETY: tasks have different rows, or different columns.
-        let to = unsafe { to.part((block * units + unit) * tiles::UNIT, each.min(units - unit) * tiles::UNIT) };
+        let to = unsafe {
+            to.part((block * units + unit) * tiles::UNIT, each.min(units - unit) * tiles::UNIT)
+        };
         // SAFETY: the job asks for nothing.
         unsafe { isa.run_tiles(SplitRows { x, cols, first: unit, to }) };
     });

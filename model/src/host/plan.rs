@@ -7,7 +7,8 @@ use crate::graph::{Graph, Op, ValueId};
 pub struct Step {
     /// Index of the first operation.
     pub first: usize,
-    /// Successive operations: several only for products with the same input (and experts), which share their work.
+    /// Successive operations: several only for products with the same input (and experts), which
+    /// share their work.
     pub count: usize,
     /// Whether all tokens' rows are computed, or only those whose logits are wanted.
     pub full: bool,
@@ -21,8 +22,8 @@ pub struct Plan {
     pub place: Vec<usize>,
     /// Elements per row of each buffer.
     pub buffers: Vec<usize>,
-    /// Whether a value has a row for every token: what the cache is made from does, directly or through
-    /// others.
+    /// Whether a value has a row for every token: what the cache is made from does, directly or
+    /// through others.
     pub full: Vec<bool>,
 }
 
@@ -37,7 +38,12 @@ impl Plan {
                 op.reads().iter().chain(&op.writes()).for_each(|v| last_use[v.0 as usize] = s);
             }
         }
-        let mut plan = Plan { place: vec![usize::MAX; graph.values.len()], buffers: vec![], full, steps: vec![] };
+        let mut plan = Plan {
+            place: vec![usize::MAX; graph.values.len()],
+            buffers: vec![],
+            full,
+            steps: vec![],
+        };
         let mut free: Vec<usize> = vec![];
         for (s, step) in steps.iter().enumerate() {
             let ops = &graph.ops[step.first..step.first + step.count];
@@ -45,13 +51,17 @@ impl Plan {
                 let value = graph.value(v);
                 plan.place[v.0 as usize] = plan.take(&mut free, value.slots * value.width);
             }
-            // Given back only after the step's results have theirs: an operation never writes what it reads.
-            let mut dead: Vec<ValueId> = ops.iter().flat_map(|op| op.reads().into_iter().chain(op.writes())).collect();
+            // Given back only after the step's results have theirs: an operation never writes what
+            // it reads.
+            let mut dead: Vec<ValueId> =
+                ops.iter().flat_map(|op| op.reads().into_iter().chain(op.writes())).collect();
             dead.retain(|v| !keep && last_use[v.0 as usize] == s && *v != graph.logits);
             dead.sort_unstable();
             dead.dedup();
             // What comes from outside has no place here.
-            free.extend(dead.iter().map(|v| plan.place[v.0 as usize]).filter(|place| *place != usize::MAX));
+            free.extend(
+                dead.iter().map(|v| plan.place[v.0 as usize]).filter(|place| *place != usize::MAX),
+            );
         }
         plan.steps = steps;
         plan
@@ -80,8 +90,8 @@ impl Plan {
     }
 }
 
-/// Values that are needed for every token: those that a state is made from or comes with, all of an encoder,
-/// and what one stage hands to the next.
+/// Values that are needed for every token: those that a state is made from or comes with, all of an
+/// encoder, and what one stage hands to the next.
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];
     for op in graph.ops.iter().rev() {

@@ -1,25 +1,26 @@
 //! Threads that wait for work, for steps of a few microseconds.
 //!
-//! A step is a closure over task numbers. Each thread has a *share*, a run of successive numbers with a counter
-//! on a cache line of its own, so that taking a task disturbs nobody; it looks at the shares of others when its
-//! own is empty. With one counter for all, a step of 120 tasks passes one line between cores 120 times: by
-//! estimate, not measured, some 50 ns each, where a task takes 0.3 µs. The caller works too, goes through all
-//! shares, and waits only for tasks that somebody has taken: a thread that is asleep, or was put off its core by
-//! another program, holds up nobody. The same thread has the same rows of a matrix in each step, as far as it is
-//! in time. Waiting threads spin for some microseconds (the next step of a model follows at once) and then
-//! sleep, so an idle pool costs nothing.
+//! A step is a closure over task numbers. Each thread has a *share*, a run of successive numbers
+//! with a counter on a cache line of its own, so that taking a task disturbs nobody; it looks at
+//! the shares of others when its own is empty. With one counter for all, a step of 120 tasks passes
+//! one line between cores 120 times: by estimate, not measured, some 50 ns each, where a task takes
+//! 0.3 µs. The caller works too, goes through all shares, and waits only for tasks that somebody
+//! has taken: a thread that is asleep, or was put off its core by another program, holds up nobody.
+//! The same thread has the same rows of a matrix in each step, as far as it is in time. Waiting
+//! threads spin for some microseconds (the next step of a model follows at once) and then sleep, so
+//! an idle pool costs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Rounds of spinning before a thread sleeps: some 30 µs, longer than the serial parts between a model's
-/// steps.
+/// Rounds of spinning before a thread sleeps: some 30 µs, longer than the serial parts between a
+/// model's steps.
 const SPINS: usize = 1500;
 
-/// Steps after which all shares are brought to the step's number: one that had no task for 2³¹ of them would
-/// else look as if it were ahead.
+/// Steps after which all shares are brought to the step's number: one that had no task for 2³¹ of
+/// them would else look as if it were ahead.
 const RENEWED: u32 = 1 << 30;
 
 /// A step's work: called with the task's number.
@@ -43,14 +44,16 @@ fn count_of(word: u64) -> u32 {
 }
 
 struct Shared {
-    /// The step's number and its tasks, in one word, so that nobody has one without the other. A change wakes
-    /// spinning threads.
+    /// The step's number and its tasks, in one word, so that nobody has one without the other. A
+    /// change wakes spinning threads.
     step: Line<AtomicU64>,
-    /// Of each thread: the last step in which somebody took a task of its share, and how many were taken.
+    /// Of each thread: the last step in which somebody took a task of its share, and how many were
+    /// taken.
     shares: Box<[Line<AtomicU64>]>,
     /// Tasks of the step that are done.
     done: Line<AtomicUsize>,
-    /// The step's closure; written only between steps, read only by who has taken a task and not done it yet.
+    /// The step's closure; written only between steps, read only by who has taken a task and not
+    /// done it yet.
     work: std::cell::UnsafeCell<Option<*const Work<'static>>>,
     failed: AtomicBool,
     stop: AtomicBool,
@@ -61,10 +64,10 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `work` is written by the one caller of `Pool::run` (which has `&mut Pool`) while all tasks of the
-// step before are done, and read by threads that have taken a task of this step, which is not over before
-// that task is done. `step` (written after, read before) and `done` (the other way round) order the two. The
-// closure behind the pointer is `Sync`.
+// SAFETY: `work` is written by the one caller of `Pool::run` (which has `&mut Pool`) while all
+// tasks of the step before are done, and read by threads that have taken a task of this step, which
+// is not over before that task is done. `step` (written after, read before) and `done` (the other
+// way round) order the two. The closure behind the pointer is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above: the pointer is used only under that protocol.
 unsafe impl Send for Shared {}
@@ -92,13 +95,17 @@ impl Pool {
         });
         let spawn = |i: usize| {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name(format!("kjit-cpu-{i}")).spawn(move || shared.serve(i)).ok()
+            std::thread::Builder::new()
+                .name(format!("kjit-cpu-{i}"))
+                .spawn(move || shared.serve(i))
+                .ok()
         };
         let threads = (1..threads.max(1)).map_while(spawn).collect();
         Pool { shared, threads }
     }
 
-    /// Has threads spin for some half a millisecond before they sleep: for steps with another device's between them.
+    /// Has threads spin for some half a millisecond before they sleep: for steps with another
+    /// device's between them.
     pub fn be_patient(&self) {
         self.shared.patience.store(16 * SPINS, Relaxed);
     }
@@ -113,20 +120,24 @@ impl Pool {
     /// # Panics
     /// If a task panicked, on whatever thread; each of the others may have run or not.
     pub fn run(&mut self, tasks: usize, work: &Work<'_>) {
-        let Some(count) = u32::try_from(tasks).ok().filter(|n| *n > 1 && !self.threads.is_empty()) else {
+        let Some(count) = u32::try_from(tasks).ok().filter(|n| *n > 1 && !self.threads.is_empty())
+        else {
             (0..tasks).for_each(work);
             return;
         };
         let s = &*self.shared;
-        // SAFETY: only the lifetime changes. Nobody calls the closure after this function: it returns (or
-        // unwinds) only when every task is done, and none can be taken twice.
+        // SAFETY: only the lifetime changes. Nobody calls the closure after this function: it
+        // returns (or unwinds) only when every task is done, and none can be taken twice.
         let forever = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
-        // SAFETY: all tasks of the step before are done, and none of this one can be taken yet; see `Shared`.
+        // SAFETY: all tasks of the step before are done, and none of this one can be taken yet; see
+        // `Shared`.
         unsafe { *s.work.get() = Some(forever) };
         s.done.0.store(0, Relaxed);
         let step = step_of(s.step.0.load(Relaxed)).wrapping_add(1);
         if step.is_multiple_of(RENEWED) {
-            s.shares.iter().for_each(|share| share.0.store(word(step.wrapping_sub(1), u32::MAX), Release));
+            s.shares
+                .iter()
+                .for_each(|share| share.0.store(word(step.wrapping_sub(1), u32::MAX), Release));
         }
         s.step.0.store(word(step, count), SeqCst);
         if s.sleepers.load(SeqCst) > 0 {
@@ -158,7 +169,8 @@ impl Drop for Close<'_> {
     fn drop(&mut self) {
         let s = self.shared;
         // Nothing is left but after a panic.
-        let left = (0..s.shares.len()).map(|i| s.take_rest(i, self.step, self.tasks)).sum::<usize>();
+        let left =
+            (0..s.shares.len()).map(|i| s.take_rest(i, self.step, self.tasks)).sum::<usize>();
         s.done.0.fetch_add(left, Release);
         let mut spins = 0;
         while s.done.0.load(Acquire) != self.tasks {
@@ -176,11 +188,13 @@ impl Shared {
         (at(i), (at(i + 1) - at(i)) as u32)
     }
 
-    /// Takes up to `most` tasks of a share; the first and how many. None is left, or the step is over: 0.
+    /// Takes up to `most` tasks of a share; the first and how many. None is left, or the step is
+    /// over: 0.
     ///
-    /// Who is late by whole steps takes nothing: in a step that is over, every share that has tasks was taken
-    /// to its end, so its word says that step or a later one; and one that has none in that step is not
-    /// looked at. To take one step for another it would have to be late by 2³¹ of them, which are hours.
+    /// Who is late by whole steps takes nothing: in a step that is over, every share that has tasks
+    /// was taken to its end, so its word says that step or a later one; and one that has none in
+    /// that step is not looked at. To take one step for another it would have to be late by 2³¹ of
+    /// them, which are hours.
     fn take(&self, i: usize, step: u32, tasks: usize, most: u32) -> (usize, u32) {
         let (first, len) = self.share(i, tasks);
         let Some(Line(share)) = self.shares.get(i).filter(|_| len > 0) else { return (first, 0) };
@@ -206,8 +220,8 @@ impl Shared {
     /// Does tasks of the thread's share, then of others', until none is left; or until one panics.
     fn work_off(&self, own: usize, step: u32, tasks: usize) -> std::thread::Result<()> {
         let n = self.shares.len();
-        // With a task or less for each thread only the caller looks at others' shares: who is still to come
-        // for its one task is not helped by ten that ask for it.
+        // With a task or less for each thread only the caller looks at others' shares: who is still
+        // to come for its one task is not helped by ten that ask for it.
         let shares = if own == 0 || tasks > n { n } else { 1 };
         let mut done = 0;
         let mut result = Ok(());
@@ -218,9 +232,9 @@ impl Shared {
                     break;
                 }
                 done += 1;
-                // SAFETY: this thread has taken a task that is not done: the pointer was written before the
-                // step was there to be seen, and the closure behind it lives until the caller has seen it
-                // done.
+                // SAFETY: this thread has taken a task that is not done: the pointer was written
+                // before the step was there to be seen, and the closure behind it lives until the
+                // caller has seen it done.
                 if let Some(work) = unsafe { (*self.work.get()).map(|w| &*w) } {
                     result = catch_unwind(AssertUnwindSafe(|| work(task)));
                     if result.is_err() {
@@ -261,8 +275,8 @@ impl Shared {
             std::hint::spin_loop();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Announced before looking once more: either the caller sees a sleeper and wakes it, or this sees the
-        // caller's step.
+        // Announced before looking once more: either the caller sees a sleeper and wakes it, or
+        // this sees the caller's step.
         self.sleepers.fetch_add(1, SeqCst);
         let step = loop {
             let step = self.step.0.load(SeqCst);

@@ -1,16 +1,16 @@
 //! Activations rounded to 16 bits, for products with integer codes.
 //!
-//! Blocks of 32 share a scale, `max |x| / 32512`; so an element is off by at most 1.5e-5 of its block's
-//! largest, and a product with a matrix by some 1e-5 of its size: 200 times nearer than 8 bits, at the cost
-//! of one more instruction for 64 weights.
+//! Blocks of 32 share a scale, `max |x| / 32512`; so an element is off by at most 1.5e-5 of its
+//! block's largest, and a product with a matrix by some 1e-5 of its size: 200 times nearer than 8
+//! bits, at the cost of one more instruction for 64 weights.
 
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector};
 
 /// The largest integer: its high byte, rounded, must fit in a signed byte.
 pub const LARGEST: f32 = 32512.0;
 
-/// 64 integers in the instruction set's own order. None of its thirds lies across two lines of the cache: four tokens
-/// take 7.3 ns for 64 weights in rows of 1536, where they took 8.4.
+/// 64 integers in the instruction set's own order. None of its thirds lies across two lines of the
+/// cache: four tokens take 7.3 ns for 64 weights in rows of 1536, where they took 8.4.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Chunk(pub [u8; CHUNK_BYTES]);
@@ -47,7 +47,12 @@ impl Quantised {
         self.scales.resize(rows * chunks * 2, 0.0);
         self.sums.resize(rows * chunks * 4, 0.0);
         self.pairs.resize(rows * chunks * 2, 0.0);
-        RoundedRows { q: &mut self.q, scales: &mut self.scales, sums: &mut self.sums, pairs: &mut self.pairs }
+        RoundedRows {
+            q: &mut self.q,
+            scales: &mut self.scales,
+            sums: &mut self.sums,
+            pairs: &mut self.pairs,
+        }
     }
 
     /// Row `t`.
@@ -97,7 +102,10 @@ impl Job for Quantise<'_> {
         assert!(to.q.len() <= x.len() / cols * chunks);
         let zeros = [0.0; LANES];
         for (i, ((q, scales), sums)) in
-            to.q.iter_mut().zip(to.scales.as_chunks_mut::<2>().0).zip(to.sums.as_chunks_mut::<4>().0).enumerate()
+            to.q.iter_mut()
+                .zip(to.scales.as_chunks_mut::<2>().0)
+                .zip(to.sums.as_chunks_mut::<4>().0)
+                .enumerate()
         {
             let (row, at) = (i / chunks, i % chunks * CHUNK);
             for part in 0..2 {

@@ -9,8 +9,8 @@ use super::share::Shared;
 use super::simd::Isa;
 use kjit_kernels::format::{Encoding, Format};
 
-/// A product of some tokens with matrices of one shape and format, one matrix after the other: random codes, scales of
-/// size one.
+/// A product of some tokens with matrices of one shape and format, one matrix after the other:
+/// random codes, scales of size one.
 pub struct ProductRate {
     pool: Pool,
     isa: Isa,
@@ -37,12 +37,16 @@ impl ProductRate {
         let bytes = rows.checked_mul(format.row_bytes(cols)?)?;
         let mut state = 1u64;
         let mut next = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
         // Halves of middle size wherever a scale or an offset may lie: no subnormals, no NaN.
         let one = |next: &mut dyn FnMut() -> u32| match format.encoding {
-            Encoding::F32 => (0..bytes / 4).flat_map(|_| (next() as f32 / 4e9).to_le_bytes()).collect(),
+            Encoding::F32 => {
+                (0..bytes / 4).flat_map(|_| (next() as f32 / 4e9).to_le_bytes()).collect()
+            }
             _ => (0..bytes).map(|_| (next() & 0x11 | 0x22) as u8).collect(),
         };
         let matrices: Vec<Vec<u8>> = (0..matrices).map(|_| one(&mut next)).collect();
@@ -62,8 +66,8 @@ impl ProductRate {
         })
     }
 
-    /// The same with the matrices laid out for few tokens; `None` if they cannot be, or this instruction set has no use
-    /// for it.
+    /// The same with the matrices laid out for few tokens; `None` if they cannot be, or this
+    /// instruction set has no use for it.
     #[must_use]
     pub fn laid_out(mut self) -> Option<ProductRate> {
         let (format, rows, cols) = (self.format, self.rows, self.cols);
@@ -77,8 +81,17 @@ impl ProductRate {
     pub fn run(&mut self) {
         for (bytes, beside) in self.matrices.iter().zip(&self.beside) {
             let w = Matrix { bytes, format: self.format, rows: self.rows, cols: self.cols };
-            let product = Product { w, beside: beside.as_ref(), bias: None, out: Shared::new(&mut self.out) };
-            multiply(&mut self.pool, self.isa, &self.x, self.tokens, &[product], Some(&mut self.rounded), false);
+            let product =
+                Product { w, beside: beside.as_ref(), bias: None, out: Shared::new(&mut self.out) };
+            multiply(
+                &mut self.pool,
+                self.isa,
+                &self.x,
+                self.tokens,
+                &[product],
+                Some(&mut self.rounded),
+                false,
+            );
         }
         // Used, so that nothing is left out.
         std::hint::black_box(&self.out);
@@ -119,13 +132,23 @@ mod tests {
         for name in ["Q4_1", "Q4_K", "F16"] {
             let format = Format::by_name(name).unwrap();
             for tokens in [1, 9] {
-                let mut rate = ProductRate::new(Isa::best(), 2, format, [2, 40, 256], tokens).unwrap();
+                let mut rate =
+                    ProductRate::new(Isa::best(), 2, format, [2, 40, 256], tokens).unwrap();
                 rate.run();
-                assert_eq!((rate.bytes(), rate.products()), (2 * 40 * format.row_bytes(256).unwrap(), 20480 * tokens));
-                assert!(rate.out.iter().all(|v| v.is_finite()) && rate.out.iter().any(|v| *v != 0.0), "{name}");
+                assert_eq!(
+                    (rate.bytes(), rate.products()),
+                    (2 * 40 * format.row_bytes(256).unwrap(), 20480 * tokens)
+                );
+                assert!(
+                    rate.out.iter().all(|v| v.is_finite()) && rate.out.iter().any(|v| *v != 0.0),
+                    "{name}"
+                );
             }
         }
         let q4_k = Format::by_name("Q4_K").unwrap();
-        assert!(ProductRate::new(Isa::best(), 1, q4_k, [1, 1, 32], 1).is_none(), "not a whole block");
+        assert!(
+            ProductRate::new(Isa::best(), 1, q4_k, [1, 1, 32], 1).is_none(),
+            "not a whole block"
+        );
     }
 }

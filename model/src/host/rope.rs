@@ -15,10 +15,16 @@ pub struct RopeTable {
 impl RopeTable {
     /// For a rotation with these factors on its frequencies.
     pub fn new(rope: &Rope, factors: Option<&[f32]>) -> RopeTable {
-        RopeTable { rope: rope.clone(), frequencies: rope.frequencies(factors), turns: vec![], filled: vec![] }
+        RopeTable {
+            rope: rope.clone(),
+            frequencies: rope.frequencies(factors),
+            turns: vec![],
+            filled: vec![],
+        }
     }
 
-    /// Computes the angles of runs of positions (the first, and how many), in f64; 40 ns for each pair.
+    /// Computes the angles of runs of positions (the first, and how many), in f64; 40 ns for each
+    /// pair.
     pub fn fill(&mut self, runs: impl Iterator<Item = (usize, usize)> + Clone) {
         if runs.clone().eq(self.filled.iter().copied()) {
             return;
@@ -86,12 +92,19 @@ mod tests {
                 let mut y = x.clone();
                 table.turn(1 + token, 8, &mut y);
                 for (i, frequency) in rope.frequencies(None).into_iter().enumerate() {
-                    let (a, b) = if pairing == Pairing::Halves { (i, i + 3) } else { (2 * i, 2 * i + 1) };
+                    let (a, b) =
+                        if pairing == Pairing::Halves { (i, i + 3) } else { (2 * i, 2 * i + 1) };
                     let (sin, cos) = ((first + token) as f64 * frequency).sin_cos();
                     for head in [0, 8] {
                         let (p, q) = (f64::from(x[head + a]), f64::from(x[head + b]));
-                        assert!((f64::from(y[head + a]) - (p * cos - q * sin)).abs() < 1e-5, "{pairing:?}");
-                        assert!((f64::from(y[head + b]) - (p * sin + q * cos)).abs() < 1e-5, "{pairing:?}");
+                        assert!(
+                            (f64::from(y[head + a]) - (p * cos - q * sin)).abs() < 1e-5,
+                            "{pairing:?}"
+                        );
+                        assert!(
+                            (f64::from(y[head + b]) - (p * sin + q * cos)).abs() < 1e-5,
+                            "{pairing:?}"
+                        );
                         assert_eq!(y[head + 6..head + 8], x[head + 6..head + 8]);
                     }
                 }

@@ -23,8 +23,8 @@ pub struct Piece<'a> {
     pub rows: usize,
 }
 
-/// The inputs of an operation and what it works with: rows are those of the pieces, one piece behind the
-/// other.
+/// The inputs of an operation and what it works with: rows are those of the pieces, one piece
+/// behind the other.
 pub struct Run<'a> {
     pub graph: &'a Graph,
     pub weights: &'a Weights,
@@ -64,8 +64,8 @@ impl<'a> Run<'a> {
         (table, Rows { pool: self.pool, rows: self.rows })
     }
 
-    /// Cuts `out` into runs of whole rows and calls `f` with each run's start and elements, on all threads if
-    /// it is worth it.
+    /// Cuts `out` into runs of whole rows and calls `f` with each run's start and elements, on all
+    /// threads if it is worth it.
     pub fn by_rows(&mut self, out: &mut [f32], f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         Rows { pool: self.pool, rows: self.rows }.run(out, f);
     }

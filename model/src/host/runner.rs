@@ -1,8 +1,8 @@
 //! The sequences of a session on the CPU.
 //!
-//! A step goes through the model in passes of up to a chunk of tokens, of one sequence or of several: their
-//! rows lie one behind the other and share every product of matrices, so a matrix is read once for all of
-//! them; rotation, state and attention go by sequence.
+//! A step goes through the model in passes of up to a chunk of tokens, of one sequence or of
+//! several: their rows lie one behind the other and share every product of matrices, so a matrix is
+//! read once for all of them; rotation, state and attention go by sequence.
 
 use super::plan::Plan;
 use super::pool::Pool;
@@ -16,7 +16,9 @@ use crate::gguf::Gguf;
 use crate::graph::op::run_together;
 use crate::graph::{Graph, Op, Rope, ValueId};
 use crate::placement::{Made, Piece as Ahead, Sink, Stage};
-use crate::session::{Given, KvType, OpenOptions, SessionError, Task, Want, choose, embeds, follow};
+use crate::session::{
+    Given, KvType, OpenOptions, SessionError, Task, Want, choose, embeds, follow,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -79,7 +81,13 @@ struct Pass {
 
 impl Pass {
     fn add(&mut self, slot: usize, first: usize, tokens: &[u32], wanted: usize) {
-        self.parts.push(Part { slot, first, start: self.tokens.len(), tokens: tokens.len(), wanted });
+        self.parts.push(Part {
+            slot,
+            first,
+            start: self.tokens.len(),
+            tokens: tokens.len(),
+            wanted,
+        });
         self.tokens.extend_from_slice(tokens);
     }
 
@@ -114,16 +122,21 @@ impl Pass {
     }
 }
 
-/// What to do where a pass has no room for rows of so many numbers: of one sequence its prompt's pieces are to be
-/// smaller, of several there are to be fewer, and it is said for how many there is room.
+/// What to do where a pass has no room for rows of so many numbers: of one sequence its prompt's
+/// pieces are to be smaller, of several there are to be fewer, and it is said for how many there is
+/// room.
 fn smaller(pass: &Pass, elems: usize) -> String {
     let several = pass.parts.len();
     if several < 2 || pass.tokens.len() > several {
         return "give a smaller --prefill-chunk".into();
     }
     let has_room = |n: &usize| Vec::<f32>::new().try_reserve_exact(n.saturating_mul(elems)).is_ok();
-    let fit = std::iter::successors(Some(several / 2), |n| Some(n / 2).filter(|n| *n > 0)).find(has_room);
-    format!("there is room for about {} sequences side by side, not for {several}", fit.unwrap_or(1))
+    let fit =
+        std::iter::successors(Some(several / 2), |n| Some(n / 2).filter(|n| *n > 0)).find(has_room);
+    format!(
+        "there is room for about {} sequences side by side, not for {several}",
+        fit.unwrap_or(1)
+    )
 }
 
 impl HostRunner {
@@ -147,7 +160,8 @@ impl HostRunner {
             // Copies add up in another order.
             if !weights.lay_out(&graph, &mut pool) && options.reproducible {
                 return Err(SessionError::Memory {
-                    what: "copies of the matrices, which reproducible scores are made by".to_owned(),
+                    what: "copies of the matrices, which reproducible scores are made by"
+                        .to_owned(),
                     bytes: graph.weights.iter().map(|w| w.bytes() as u64).sum(),
                     hint: "close other programs, or set KJIT_LAID_OUT=off at every start".into(),
                 });
@@ -209,8 +223,8 @@ impl HostRunner {
         self.pool.threads()
     }
 
-    /// Bytes mapped for keys, values and other states of all sequences; the system gives them as they are
-    /// first used.
+    /// Bytes mapped for keys, values and other states of all sequences; the system gives them as
+    /// they are first used.
     pub fn kv_bytes(&self) -> usize {
         self.states.iter().flatten().chain(&self.spare).map(State::bytes).sum()
     }
@@ -220,9 +234,9 @@ impl HostRunner {
         self.weights.laid_out()
     }
 
-    /// Records the rows of a value from now on; `false` if the graph has no value of that name. Of values
-    /// behind the last cache write, only the rows whose logits are wanted are computed: feed with
-    /// [`Want::All`] to see all.
+    /// Records the rows of a value from now on; `false` if the graph has no value of that name. Of
+    /// values behind the last cache write, only the rows whose logits are wanted are computed: feed
+    /// with [`Want::All`] to see all.
     pub fn tap(&mut self, name: &str) -> bool {
         let Some(id) = self.graph.find(name) else { return false };
         let v = self.graph.value(id);
@@ -265,10 +279,17 @@ impl HostRunner {
         }
     }
 
-    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has then.
-    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has
+    /// then.
+    pub(crate) fn copy(
+        &mut self,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // As far as that can be: what is missing there is run again when rows of it are asked for.
+            // As far as that can be: what is missing there is run again when rows of it are asked
+            // for.
             before.copy(from, to, len)?;
         }
         let Some(mut state) = self.states.get_mut(to).and_then(Option::take) else { return Ok(0) };
@@ -279,8 +300,8 @@ impl HostRunner {
         Ok(self.truncate(to, len))
     }
 
-    /// Keeps a copy of a slot's states as they are now, for as long as the sequence is there; whether there is anything
-    /// to keep.
+    /// Keeps a copy of a slot's states as they are now, for as long as the sequence is there;
+    /// whether there is anything to keep.
     pub(crate) fn checkpoint(&mut self, slot: usize) -> bool {
         self.states.get_mut(slot).and_then(Option::as_mut).is_some_and(State::keep)
     }
@@ -329,19 +350,21 @@ impl HostRunner {
         Ok(pooling.of(&self.buffers[self.plan.place[result.0 as usize]][..n * width], width))
     }
 
-    /// Threads wait longer for the next operation before they sleep: those of another device come between.
+    /// Threads wait longer for the next operation before they sleep: those of another device come
+    /// between.
     pub(crate) fn be_patient(&self) {
         self.pool.be_patient();
     }
 
-    /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what [`Op::reads`]
-    /// names, for `tokens` at positions from `first` on of the sequence in a slot (their ids matter to an
-    /// embedding alone), and the results those of what [`Op::writes`] names. A write to the state writes the
-    /// sequence's, and attention reads it; nothing else here is changed.
+    /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what
+    /// [`Op::reads`] names, for `tokens` at positions from `first` on of the sequence in a slot
+    /// (their ids matter to an embedding alone), and the results those of what [`Op::writes`]
+    /// names. A write to the state writes the sequence's, and attention reads it; nothing else here
+    /// is changed.
     ///
     /// # Errors
-    /// No such operation or sequence, inputs of another number or size, positions past the context, or ids
-    /// outside the vocabulary.
+    /// No such operation or sequence, inputs of another number or size, positions past the context,
+    /// or ids outside the vocabulary.
     ///
     /// [`Op::reads`]: crate::graph::Op::reads
     /// [`Op::writes`]: crate::graph::Op::writes
@@ -367,16 +390,24 @@ impl HostRunner {
         }
         let width = |v: ValueId| self.graph.value(v).slots * self.graph.value(v).width;
         let reads = op.reads();
-        if reads.len() != inputs.len() || reads.iter().zip(inputs).any(|(v, x)| x.len() != rows * width(*v)) {
+        if reads.len() != inputs.len()
+            || reads.iter().zip(inputs).any(|(v, x)| x.len() != rows * width(*v))
+        {
             let want: Vec<usize> = reads.iter().map(|v| rows * width(*v)).collect();
             let got: Vec<usize> = inputs.iter().map(|x| x.len()).collect();
-            return Err(SessionError::Device(format!("{op:?} reads values of {want:?} elements, not of {got:?}")));
+            return Err(SessionError::Device(format!(
+                "{op:?} reads values of {want:?} elements, not of {got:?}"
+            )));
         }
-        let state = self.states.get_mut(slot).and_then(Option::as_mut).ok_or(SessionError::NoSequence)?;
-        let mut outs: Vec<Vec<f32>> = op.writes().iter().map(|v| vec![0.0; rows * width(*v)]).collect();
+        let state =
+            self.states.get_mut(slot).and_then(Option::as_mut).ok_or(SessionError::NoSequence)?;
+        let mut outs: Vec<Vec<f32>> =
+            op.writes().iter().map(|v| vec![0.0; rows * width(*v)]).collect();
         if rows > 0 {
             let mut results: Vec<&mut [f32]> = outs.iter_mut().map(Vec::as_mut_slice).collect();
-            let input = |v: ValueId| reads.iter().zip(inputs).find(|(r, _)| **r == v).map_or(&[][..], |(_, x)| x);
+            let input = |v: ValueId| {
+                reads.iter().zip(inputs).find(|(r, _)| **r == v).map_or(&[][..], |(_, x)| x)
+            };
             let mut run = Run {
                 graph: &self.graph,
                 weights: &self.weights,
@@ -430,7 +461,12 @@ impl HostRunner {
                 if now > 0 {
                     // The rows that are wanted are the last ones of all the task's tokens.
                     let (rows, later) = (logits[i].0, rest.len() - now);
-                    pass.add(t.slot, t.first + fed[i], &rest[..now], rows.saturating_sub(later).min(now));
+                    pass.add(
+                        t.slot,
+                        t.first + fed[i],
+                        &rest[..now],
+                        rows.saturating_sub(later).min(now),
+                    );
                     fed[i] += now;
                     of.push(i);
                 }
@@ -439,7 +475,8 @@ impl HostRunner {
                 break;
             }
             self.pass(&pass)?;
-            let mut rows = self.buffers[self.plan.place[self.graph.logits.0 as usize]].chunks_exact(n_vocab);
+            let mut rows =
+                self.buffers[self.plan.place[self.graph.logits.0 as usize]].chunks_exact(n_vocab);
             for (part, i) in pass.parts.iter().zip(of) {
                 rows.by_ref().take(part.wanted).for_each(|row| logits[i].1.extend_from_slice(row));
             }
@@ -460,11 +497,18 @@ impl HostRunner {
     }
 
     /// Runs tokens for the stage behind, and hands their rows on.
-    pub(crate) fn rows(&mut self, pieces: &[Ahead<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+    pub(crate) fn rows(
+        &mut self,
+        pieces: &[Ahead<'_>],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), SessionError> {
         for p in pieces {
             // The sequence went back since, or a step failed behind this stage.
             if self.truncate(p.slot, p.first) != p.first {
-                return Err(SessionError::Device(format!("the first layers have less than {} tokens", p.first)));
+                return Err(SessionError::Device(format!(
+                    "the first layers have less than {} tokens",
+                    p.first
+                )));
             }
             self.mark(p.slot, p.first, p.tokens.len());
         }
@@ -486,7 +530,10 @@ impl HostRunner {
             self.pass(&pass)?;
             let (result, rows) = (self.graph.logits, pass.tokens.len());
             let width = self.graph.value(result).width;
-            sink(done, Made::Host(&self.buffers[self.plan.place[result.0 as usize]][..rows * width]))?;
+            sink(
+                done,
+                Made::Host(&self.buffers[self.plan.place[result.0 as usize]][..rows * width]),
+            )?;
             done += rows;
         }
         Ok(())
@@ -514,8 +561,11 @@ impl HostRunner {
             })?;
         }
         given.resize(elems, 0.0);
-        let piece =
-            |p: &Part| Ahead { slot: p.slot, first: p.first, tokens: &pass.tokens[p.start..p.start + p.tokens] };
+        let piece = |p: &Part| Ahead {
+            slot: p.slot,
+            first: p.first,
+            tokens: &pass.tokens[p.start..p.start + p.tokens],
+        };
         let pieces: Vec<Ahead<'_>> = pass.parts.iter().map(piece).collect();
         before.rows(&pieces, &mut |first, made| match made {
             Made::Host(rows) => {
@@ -553,10 +603,12 @@ impl HostRunner {
             let elems = rows * value.slots * value.width;
             let buffer = &mut self.buffers[place];
             if buffer.len() < elems {
-                buffer.try_reserve_exact(elems - buffer.len()).map_err(|_| SessionError::Memory {
-                    what: format!("'{}' of {rows} tokens", value.name),
-                    bytes: 4 * elems as u64,
-                    hint: smaller(pass, value.slots * value.width),
+                buffer.try_reserve_exact(elems - buffer.len()).map_err(|_| {
+                    SessionError::Memory {
+                        what: format!("'{}' of {rows} tokens", value.name),
+                        bytes: 4 * elems as u64,
+                        hint: smaller(pass, value.slots * value.width),
+                    }
                 })?;
                 buffer.resize(elems, 0.0);
             }
@@ -564,7 +616,8 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Runs one step. Its results' buffers are taken out while it runs: no operation writes what it reads.
+    /// Runs one step. Its results' buffers are taken out while it runs: no operation writes what it
+    /// reads.
     fn run_step(&mut self, step: usize, pass: &Pass) {
         let step = &self.plan.steps[step];
         let rows = pass.rows(step.full);
@@ -573,13 +626,17 @@ impl HostRunner {
         }
         let ops = &self.graph.ops[step.first..step.first + step.count];
         let written: Vec<ValueId> = ops.iter().flat_map(Op::writes).collect();
-        let mut outs: Vec<Vec<f32>> =
-            written.iter().map(|v| std::mem::take(&mut self.buffers[self.plan.place[v.0 as usize]])).collect();
+        let mut outs: Vec<Vec<f32>> = written
+            .iter()
+            .map(|v| std::mem::take(&mut self.buffers[self.plan.place[v.0 as usize]]))
+            .collect();
         let (graph, plan, buffers) = (&self.graph, &self.plan, &self.buffers);
         let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
-        let held = |v: ValueId| &buffers[plan.place[v.0 as usize]][..pass.rows(plan.full[v.0 as usize]) * width(v)];
-        // A step of the wanted rows alone, of a value that has all: where they do not lie together they are
-        // gathered.
+        let held = |v: ValueId| {
+            &buffers[plan.place[v.0 as usize]][..pass.rows(plan.full[v.0 as usize]) * width(v)]
+        };
+        // A step of the wanted rows alone, of a value that has all: where they do not lie together
+        // they are gathered.
         let (parted, begin) = (!step.full, pass.together());
         let apart = |v: ValueId| parted && plan.full[v.0 as usize];
         let mut gathered: Vec<(ValueId, Vec<f32>)> = vec![];
@@ -598,7 +655,8 @@ impl HostRunner {
         let tokens = if parted { pass.pick(&pass.tokens, 1) } else { pass.tokens.clone() };
         let mut results: Vec<&mut [f32]> =
             written.iter().zip(&mut outs).map(|(v, out)| &mut out[..rows * width(*v)]).collect();
-        let mut states: Vec<Option<&mut State>> = self.states.iter_mut().map(Option::as_mut).collect();
+        let mut states: Vec<Option<&mut State>> =
+            self.states.iter_mut().map(Option::as_mut).collect();
         let piece = |p: &Part| {
             let rows = if parted { p.wanted } else { p.tokens };
             let state = states.get_mut(p.slot).filter(|_| rows > 0)?.take()?;
@@ -630,10 +688,14 @@ impl HostRunner {
             return;
         }
         let step = &self.plan.steps[step];
-        for id in self.graph.ops[step.first..step.first + step.count].iter().flat_map(|op| op.writes()) {
+        for id in
+            self.graph.ops[step.first..step.first + step.count].iter().flat_map(|op| op.writes())
+        {
             if let Some(tap) = self.taps.get_mut(&id) {
                 let rows = pass.rows(self.plan.full[id.0 as usize]);
-                tap.data.extend_from_slice(&self.buffers[self.plan.place[id.0 as usize]][..rows * tap.width]);
+                tap.data.extend_from_slice(
+                    &self.buffers[self.plan.place[id.0 as usize]][..rows * tap.width],
+                );
             }
         }
     }

@@ -1,9 +1,9 @@
-//! Formats whose bits do not lie in runs of sixteen bytes: vectors of a codebook, digits of base 3, planes of
-//! single bits and pairs in order.
+//! Formats whose bits do not lie in runs of sixteen bytes: vectors of a codebook, digits of base 3,
+//! planes of single bits and pairs in order.
 //!
-//! Their codes are found in words of eight bytes, by code that is compiled once for each format and serves
-//! all instruction sets; what is done with them is compiled for each instruction set and serves all these
-//! formats. (Both for each took minutes to build.)
+//! Their codes are found in words of eight bytes, by code that is compiled once for each format and
+//! serves all instruction sets; what is done with them is compiled for each instruction set and
+//! serves all these formats. (Both for each took minutes to build.)
 
 use super::simd::{CHUNK, unsigned};
 use super::unpack::{Described, Id};

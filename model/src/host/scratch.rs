@@ -1,7 +1,7 @@
 //! Buffers of a thread, kept from one task to the next.
 //!
-//! (A guard, not a closure: a closure does not carry the caller's instruction set, and kernels run between
-//! taking and giving back.)
+//! (A guard, not a closure: a closure does not carry the caller's instruction set, and kernels run
+//! between taking and giving back.)
 
 use std::cell::Cell;
 

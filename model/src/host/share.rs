@@ -17,7 +17,8 @@ impl<T> Clone for Shared<'_, T> {
 
 impl<T> Copy for Shared<'_, T> {}
 
-// SAFETY: access is by `part` and `start`, whose callers promise that no two threads have the same element.
+// SAFETY: access is by `part` and `start`, whose callers promise that no two threads have the same
+// element.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
@@ -35,7 +36,10 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Panics
     /// If they are not in the slice.
-    #[allow(clippy::mut_from_ref, reason = "disjointness is the caller's promise, as for split_at_mut it is the index")]
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "disjointness is the caller's promise, as for split_at_mut it is the index"
+    )]
     pub unsafe fn part(&self, at: usize, n: usize) -> &'a mut [T] {
         assert!(at <= self.len && n <= self.len - at);
         // SAFETY: inside the slice, and nobody else has these elements, says the caller.

@@ -1,9 +1,9 @@
 //! What one sequence keeps of its past tokens: one object, made from the graph.
 //!
-//! Keys, values and latents are by position: going back is forgetting a number. A recurrent state has no
-//! positions: some copies of it are kept as the sequence grows, and going back takes the last one before, and
-//! the tokens from there on again ([`State::replay`]). Where others are likely to go on, somebody says so
-//! ([`State::keep`]): those copies stay.
+//! Keys, values and latents are by position: going back is forgetting a number. A recurrent state
+//! has no positions: some copies of it are kept as the sequence grows, and going back takes the
+//! last one before, and the tokens from there on again ([`State::replay`]). Where others are likely
+//! to go on, somebody says so ([`State::keep`]): those copies stay.
 
 use super::kv::KvStore;
 use super::run::Kept;
@@ -11,8 +11,8 @@ use crate::graph::{Graph, Kv, StateId, StateKind};
 use crate::session::{KvType, SessionError};
 use std::sync::Arc;
 
-/// Copies of the recurrent states that are kept, the newest ones; and of those that somebody asked for. Before the
-/// oldest there is always the beginning, which is zeros.
+/// Copies of the recurrent states that are kept, the newest ones; and of those that somebody asked
+/// for. Before the oldest there is always the beginning, which is zeros.
 const CHECKPOINTS: usize = 4;
 
 /// Tokens between two of them at least: a copy is as large as a sequence's state, some megabytes.
@@ -48,24 +48,35 @@ pub struct State {
 }
 
 impl State {
-    /// Room for `context` tokens; nothing is in it yet. The system gives memory as it is first used.
+    /// Room for `context` tokens; nothing is in it yet. The system gives memory as it is first
+    /// used.
     ///
     /// # Errors
     /// [`SessionError::Memory`] if the system refuses it.
     pub fn new(graph: &Graph, kv: KvType, context: usize) -> Result<State, SessionError> {
         let mut layers = Vec::with_capacity(graph.states.len());
         for s in &graph.states {
-            let new = |what: &str, heads, dim| KvStore::new(&format!("{what} of {}", s.name), kv, heads, dim, context);
+            let new = |what: &str, heads, dim| {
+                KvStore::new(&format!("{what} of {}", s.name), kv, heads, dim, context)
+            };
             layers.push(match s.kind {
                 StateKind::Kv(Kv { heads, key, value, .. }) => {
                     Layer::Kv([new("keys", heads, key)?, new("values", heads, value)?], value)
                 }
-                StateKind::Latent { rank, rope } => Layer::Latent(new("latents", 1, rank + rope)?, rank),
+                StateKind::Latent { rank, rope } => {
+                    Layer::Latent(new("latents", 1, rank + rope)?, rank)
+                }
                 StateKind::Recurrent { elems } => Layer::Recurrent(zeros(&s.name, elems)?),
                 StateKind::Elsewhere => Layer::Elsewhere,
             });
         }
-        Ok(State { layers, len: 0, tokens: vec![], recurrent: graph.is_recurrent(), checkpoints: vec![] })
+        Ok(State {
+            layers,
+            len: 0,
+            tokens: vec![],
+            recurrent: graph.is_recurrent(),
+            checkpoints: vec![],
+        })
     }
 
     /// Tokens in the sequence.
@@ -94,7 +105,8 @@ impl State {
         self.layers.iter().map(of).sum()
     }
 
-    /// Says that more tokens will be run in one go: the state before them is kept, if none was for a while.
+    /// Says that more tokens will be run in one go: the state before them is kept, if none was for
+    /// a while.
     pub fn mark(&mut self) {
         let last = self.checkpoints.last().map_or(0, |c| c.len);
         if self.recurrent && self.len >= last + APART {
@@ -115,10 +127,20 @@ impl State {
     }
 
     fn checkpoint(&mut self, asked: bool) {
-        let layers =
-            self.layers.iter().filter_map(|l| if let Layer::Recurrent(x) = l { Some(x.clone()) } else { None });
-        self.checkpoints.push(Checkpoint { len: self.len, asked, layers: Arc::new(layers.collect()) });
-        let same: Vec<usize> = (0..).zip(&self.checkpoints).filter(|(_, c)| c.asked == asked).map(|(i, _)| i).collect();
+        let layers = self
+            .layers
+            .iter()
+            .filter_map(|l| if let Layer::Recurrent(x) = l { Some(x.clone()) } else { None });
+        self.checkpoints.push(Checkpoint {
+            len: self.len,
+            asked,
+            layers: Arc::new(layers.collect()),
+        });
+        let same: Vec<usize> = (0..)
+            .zip(&self.checkpoints)
+            .filter(|(_, c)| c.asked == asked)
+            .map(|(i, _)| i)
+            .collect();
         // The first that was asked for stays: it is what most have in common.
         if same.len() > CHECKPOINTS
             && let Some(&old) = same.get(usize::from(asked))
@@ -168,12 +190,16 @@ impl State {
         self.restore();
     }
 
-    /// Takes the recurrent states back to the last checkpoint, after rows that were not finished, too.
+    /// Takes the recurrent states back to the last checkpoint, after rows that were not finished,
+    /// too.
     pub fn restore(&mut self) {
         if !self.recurrent {
             return;
         }
-        let numbers = self.layers.iter_mut().filter_map(|l| if let Layer::Recurrent(x) = l { Some(x) } else { None });
+        let numbers = self
+            .layers
+            .iter_mut()
+            .filter_map(|l| if let Layer::Recurrent(x) = l { Some(x) } else { None });
         match self.checkpoints.last() {
             Some(c) => {
                 self.len = c.len;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// xorshift64*: fresh numbers in every run; its `Display` is the seed, for the message of a failing test.
-/// `KJIT_TEST_SEED` repeats a run.
+/// xorshift64*: fresh numbers in every run; its `Display` is the seed, for the message of a failing
+/// test. `KJIT_TEST_SEED` repeats a run.
 pub struct Rng {
     seed: u64,
     state: u64,
@@ -15,7 +15,8 @@ impl Rng {
             let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             now.map_or(1, |d| d.as_nanos() as u64) | 1
         };
-        let seed = std::env::var("KJIT_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(fresh);
+        let seed =
+            std::env::var("KJIT_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(fresh);
         Rng { seed, state: seed.max(1) }
     }
 
@@ -43,19 +44,36 @@ impl fmt::Display for Rng {
 }
 
 /// Blocks of a format with finite scales: random weights of size about one.
-pub fn weights(rng: &mut Rng, format: &kjit_kernels::format::Format, rows: usize, cols: usize) -> Vec<u8> {
+pub fn weights(
+    rng: &mut Rng,
+    format: &kjit_kernels::format::Format,
+    rows: usize,
+    cols: usize,
+) -> Vec<u8> {
     use kjit_kernels::format::{BlockScale, Encoding, GroupScale, Offset};
-    let mut bytes: Vec<u8> = (0..rows * format.row_bytes(cols).unwrap()).map(|_| rng.next() as u8).collect();
+    let mut bytes: Vec<u8> =
+        (0..rows * format.row_bytes(cols).unwrap()).map(|_| rng.next() as u8).collect();
     match format.encoding {
-        Encoding::F32 => bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = rng.real().to_le_bytes()),
+        Encoding::F32 => {
+            bytes.as_chunks_mut::<4>().0.iter_mut().for_each(|b| *b = rng.real().to_le_bytes())
+        }
         Encoding::F16 => {
-            bytes.as_chunks_mut().0.iter_mut().for_each(|b| *b = half::f16::from_f32(rng.real()).to_le_bytes());
+            bytes
+                .as_chunks_mut()
+                .0
+                .iter_mut()
+                .for_each(|b| *b = half::f16::from_f32(rng.real()).to_le_bytes());
         }
         Encoding::BF16 => {
-            bytes.as_chunks_mut().0.iter_mut().for_each(|b| *b = half::bf16::from_f32(rng.real()).to_le_bytes());
+            bytes
+                .as_chunks_mut()
+                .0
+                .iter_mut()
+                .for_each(|b| *b = half::bf16::from_f32(rng.real()).to_le_bytes());
         }
         Encoding::Blocks(f) => {
-            let half = |rng: &mut Rng| half::f16::from_f32(0.01 + 0.01 * rng.real().abs()).to_le_bytes();
+            let half =
+                |rng: &mut Rng| half::f16::from_f32(0.01 + 0.01 * rng.real().abs()).to_le_bytes();
             for b in bytes.chunks_exact_mut(f.bytes) {
                 match f.scale {
                     BlockScale::F16(at) => b[at as usize..][..2].copy_from_slice(&half(rng)),

@@ -4,19 +4,22 @@
 //! x = x₁ + x₂, w = w₁ + w₂:    c[r][t] = Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂
 //! ```
 //!
-//! Each number is the sum of two of bf16, to within 2^-16 of it: rounded, and what is left, rounded. What is not added,
-//! `w₂ x₂`, is below 2^-16 of a product. So all encodings have three products of a tile, no scales, and sums in f32.
-//! (Products of bytes go twice as fast, but where scales are floats a group of 32 columns fills half a tile, and its sums must
-//! leave the tile to be scaled: two of them 167 G products a second by one core of a Xeon, codes in bf16 348, three of bf16
+//! Each number is the sum of two of bf16, to within 2^-16 of it: rounded, and what is left,
+//! rounded. What is not added, `w₂ x₂`, is below 2^-16 of a product. So all encodings have three
+//! products of a tile, no scales, and sums in f32. (Products of bytes go twice as fast, but where
+//! scales are floats a group of 32 columns fills half a tile, and its sums must leave the tile to
+//! be scaled: two of them 167 G products a second by one core of a Xeon, codes in bf16 348, three
+//! of bf16
 //! 479. Integer scales go into the bytes: [`byte_tiles`](super::byte_tiles).)
 //!
-//! A task takes some rows of the matrix and some tokens. `KC` columns of its rows are decoded and split as they lie, which
-//! is how the first factor of a tile's product lies; tokens are the second, by pairs of columns, turned once for all rows.
-//! So sums are turned too, and are turned back when they are complete: a matrix has more columns than tokens, as a rule.
-//! 32 rows' columns stay in the first cache while all tokens pass.
+//! A task takes some rows of the matrix and some tokens. `KC` columns of its rows are decoded and
+//! split as they lie, which is how the first factor of a tile's product lies; tokens are the
+//! second, by pairs of columns, turned once for all rows. So sums are turned too, and are turned
+//! back when they are complete: a matrix has more columns than tokens, as a rule. 32 rows' columns
+//! stay in the first cache while all tokens pass.
 //!
-//! Sums run over `k` in the same order for every element, whatever the tokens and tasks are: results do not depend on
-//! the split.
+//! Sums run over `k` in the same order for every element, whatever the tokens and tasks are:
+//! results do not depend on the split.
 
 use super::product::Part;
 use super::scratch::Scratch;
@@ -28,8 +31,9 @@ use kjit_kernels::format::{Encoding, Format};
 const KC: usize = 256;
 const _: () = assert!(KC.is_multiple_of(256), "a pass has whole blocks, whose longest is 256");
 
-/// Rows of a task at most. (Tasks of 256 and 448 read the tokens from the third cache less often, but are few, and not all
-/// threads are equally fast: by 16 of a Xeon layers took 10 and 18 % longer.)
+/// Rows of a task at most. (Tasks of 256 and 448 read the tokens from the third cache less often,
+/// but are few, and not all threads are equally fast: by 16 of a Xeon layers took 10 and 18 %
+/// longer.)
 pub const ROWS: usize = 128;
 
 /// Tokens of a task at most: their sums and columns of a pass stay in the second cache.
@@ -46,14 +50,17 @@ pub fn len(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(LANES) * cols.next_multiple_of(TILE_UNIT)
 }
 
-/// Tokens from which decoding and splitting a matrix's rows pays, where the other way is in integers of 16 bits: by 16
-/// threads of a Xeon, Q4_K, 1,506 beside 1,747 GFLOP/s for 64 tokens and 2,146 beside 1,987 for 128.
+/// Tokens from which decoding and splitting a matrix's rows pays, where the other way is in
+/// integers of 16 bits: by 16 threads of a Xeon, Q4_K, 1,506 beside 1,747 GFLOP/s for 64 tokens and
+/// 2,146 beside 1,987 for 128.
 const PAYS: usize = 128;
 
-/// The same where the other way is in f32: F16, 1,407 beside 1,323 for 32 of one matrix, 1,137 beside 1,249 of another, and 1,826 beside 1,515 for 64.
+/// The same where the other way is in f32: F16, 1,407 beside 1,323 for 32 of one matrix, 1,137
+/// beside 1,249 of another, and 1,826 beside 1,515 for 64.
 const PAYS_FLOATS: usize = 64;
 
-/// Whether this many tokens are to be multiplied so with a matrix of this format and rows of `cols` elements.
+/// Whether this many tokens are to be multiplied so with a matrix of this format and rows of `cols`
+/// elements.
 pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     let least = match format.encoding {
         // Those of f32 stay exact: small ones decide which expert is taken.
@@ -64,8 +71,9 @@ pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     tokens >= least && cols.is_multiple_of(STEP)
 }
 
-/// Splits some units of up to 32 rows of `cols` elements, a multiple of 32: by 64 columns the first halves, by pairs of
-/// columns all rows, and as many second ones. What belongs to rows that are not there is anything.
+/// Splits some units of up to 32 rows of `cols` elements, a multiple of 32: by 64 columns the first
+/// halves, by pairs of columns all rows, and as many second ones. What belongs to rows that are not
+/// there is anything.
 pub struct SplitRows<'a> {
     pub x: &'a [f32],
     pub cols: usize,
@@ -88,7 +96,8 @@ impl TileJob for SplitRows<'_> {
         let [high, low] = scratch.parts([LANES * TILE_UNIT / 2, LANES * TILE_UNIT / 2]);
         let end = to.as_mut_ptr_range().end.cast::<u8>();
         for (unit, to) in (first..).zip(to.as_chunks_mut::<UNIT>().0) {
-            // All threads have read what was there: the next unit's lines are asked for before it is written.
+            // All threads have read what was there: the next unit's lines are asked for before it
+            // is written.
             let next = to.as_mut_ptr_range().end.cast::<u8>();
             if next < end {
                 for line in (0..size_of::<[f32; UNIT]>()).step_by(64) {
@@ -117,9 +126,11 @@ pub(super) unsafe fn split_unit<V: Tiles>(
     assert!(high.len() >= UNIT / 2 && low.len() >= UNIT / 2);
     for (r, x) in x.chunks_exact(cols).enumerate() {
         let x = &x[unit * TILE_UNIT..][..TILE_UNIT.min(cols - unit * TILE_UNIT)];
-        let (high, low) = (&mut high[r * TILE_UNIT / 2..][..TILE_UNIT / 2], &mut low[r * TILE_UNIT / 2..]);
+        let (high, low) =
+            (&mut high[r * TILE_UNIT / 2..][..TILE_UNIT / 2], &mut low[r * TILE_UNIT / 2..]);
         for (i, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
-            let (high, low) = (&mut high[i * STEP / 2..][..STEP / 2], &mut low[i * STEP / 2..][..STEP / 2]);
+            let (high, low) =
+                (&mut high[i * STEP / 2..][..STEP / 2], &mut low[i * STEP / 2..][..STEP / 2]);
             // SAFETY: the instructions are there; 32 elements, and as many halves.
             unsafe { V::split(x.as_ptr(), high.as_mut_ptr().cast(), low.as_mut_ptr().cast()) };
         }
@@ -134,17 +145,20 @@ pub(super) unsafe fn split_unit<V: Tiles>(
     }
 }
 
-/// Rows of a matrix, [`ROWS`] at most; the input is that of [`SplitRows`], one 32 tokens behind the other.
+/// Rows of a matrix, [`ROWS`] at most; the input is that of [`SplitRows`], one 32 tokens behind the
+/// other.
 pub struct TileProduct<'a>(pub Part<'a>);
 
 impl TileJob for TileProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
+    /// nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         let Part { w, row, rows, x, tokens, .. } = self.0;
         let cols = w.cols;
-        assert!(x.len() >= len(tokens, cols) && (1..=ROWS).contains(&rows) && cols.is_multiple_of(STEP));
+        assert!(
+            x.len() >= len(tokens, cols) && (1..=ROWS).contains(&rows) && cols.is_multiple_of(STEP)
+        );
         let mut scratch = Scratch::take();
         let kc = KC.min(cols.next_multiple_of(TILE_UNIT));
         let (panels, blocks) = (rows.div_ceil(LANES), tokens.div_ceil(LANES));
@@ -161,15 +175,19 @@ impl TileJob for TileProduct<'_> {
                     ask_for_next::<V>(&self.0, (p, panels), (k0, KC), r);
                     // SAFETY: the instructions are there.
                     unsafe {
-                        unpack::decode::<V>(w.format, w.part(row + p * LANES + r, k0, n), &mut floats[..n]);
+                        unpack::decode::<V>(
+                            w.format,
+                            w.part(row + p * LANES + r, k0, n),
+                            &mut floats[..n],
+                        );
                         put::<V>(&floats[..n], r, panel);
                     }
                 }
                 let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
                 for (b, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                     let at = |b: usize| x.as_ptr().wrapping_add(b * len(LANES, cols) + k0 * LANES);
-                    // SAFETY: each 32 tokens have n elements from k0 on in x, filled up to whole units as are the
-                    // panel's; there are as many sums.
+                    // SAFETY: each 32 tokens have n elements from k0 on in x, filled up to whole
+                    // units as are the panel's; there are as many sums.
                     unsafe {
                         V::tile_block(TileBlock {
                             units,
@@ -192,9 +210,9 @@ impl TileJob for TileProduct<'_> {
     }
 }
 
-/// Asks for what the panel behind number `p` has of row `r`, in this pass of so many columns from `k0` on, or the next one. Each
-/// row's bytes of a pass are few and far from the next row's, so they are asked for 32 rows before (14 % of Q4_K's products with
-/// 128 tokens).
+/// Asks for what the panel behind number `p` has of row `r`, in this pass of so many columns from
+/// `k0` on, or the next one. Each row's bytes of a pass are few and far from the next row's, so
+/// they are asked for 32 rows before (14 % of Q4_K's products with 128 tokens).
 #[inline(always)]
 pub(super) fn ask_for_next<V: Tiles>(
     part: &Part<'_>,
@@ -211,7 +229,8 @@ pub(super) fn ask_for_next<V: Tiles>(
     }
 }
 
-/// Complete sums of a task, 32 rows by 32 tokens in turned order, and all tokens before the next rows.
+/// Complete sums of a task, 32 rows by 32 tokens in turned order, and all tokens before the next
+/// rows.
 pub struct Given<'a> {
     pub part: &'a Part<'a>,
     pub sums: &'a [f32],
@@ -232,8 +251,9 @@ impl Given<'_> {
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {
             let (first, t) = (i / blocks * LANES, i % blocks * LANES);
             let here = LANES.min(rows - first);
-            // Other threads have read what was there, so the next block's lines are asked for. (Writing results was a third of
-            // a product's time by one thread of a Xeon, SmolLM2 with 512 tokens, before they were.)
+            // Other threads have read what was there, so the next block's lines are asked for.
+            // (Writing results was a third of a product's time by one thread of a Xeon, SmolLM2
+            // with 512 tokens, before they were.)
             if i + 1 < panels * blocks {
                 let (first, t) = ((i + 1) / blocks * LANES, (i + 1) % blocks * LANES);
                 for t in t..tokens.min(t + LANES) {
@@ -247,9 +267,15 @@ impl Given<'_> {
             let bias = bias.map(|b| &b[row + first..][..here]);
             for (t, sums) in (t..tokens).zip(turned.as_chunks::<LANES>().0) {
                 // SAFETY: the results' place is the caller's promise.
-                let to = unsafe { std::slice::from_raw_parts_mut(out.add(t * stride + row + first), here) };
+                let to = unsafe {
+                    std::slice::from_raw_parts_mut(out.add(t * stride + row + first), here)
+                };
                 match bias {
-                    Some(bias) => to.iter_mut().zip(sums).zip(bias).for_each(|((to, sum), bias)| *to = sum + bias),
+                    Some(bias) => to
+                        .iter_mut()
+                        .zip(sums)
+                        .zip(bias)
+                        .for_each(|((to, sum), bias)| *to = sum + bias),
                     None => to.copy_from_slice(&sums[..here]),
                 }
             }
@@ -257,7 +283,8 @@ impl Given<'_> {
     }
 }
 
-/// Puts row `r` of 32 into a panel: for each 16 rows, by units, tiles of first and of second halves in turns.
+/// Puts row `r` of 32 into a panel: for each 16 rows, by units, tiles of first and of second halves
+/// in turns.
 ///
 /// # Safety
 /// As [`TileJob::run`] asks of the processor.
@@ -265,10 +292,11 @@ impl Given<'_> {
 pub(super) unsafe fn put<V: Tiles>(row: &[f32], r: usize, panel: &mut [f32]) {
     let tiles = row.len().div_ceil(TILE_UNIT) * 4;
     assert!(r < LANES && panel.len() >= 2 * tiles * TILE);
-    // SAFETY: the instructions are there; two blocks of 16 rows have their tiles in the panel, as was checked, and each 32
-    // elements have 16 floats in two of them.
+    // SAFETY: the instructions are there; two blocks of 16 rows have their tiles in the panel, as
+    // was checked, and each 32 elements have 16 floats in two of them.
     unsafe {
-        let to = panel.as_mut_ptr().add((r / TILE_ROWS * tiles) * TILE + r % TILE_ROWS * (STEP / 2));
+        let to =
+            panel.as_mut_ptr().add((r / TILE_ROWS * tiles) * TILE + r % TILE_ROWS * (STEP / 2));
         let steps = row.len() / STEP;
         for i in 0..steps {
             let high = to.add(2 * i * TILE);
@@ -316,11 +344,15 @@ mod tests {
             eprintln!("this processor has no tiles: only their layout is tested");
         }
         for format in ALL {
-            // Rows behind the last whole panel, tokens behind the last whole tile, columns behind the last whole panel.
-            let shapes = [(1, 256, 1), (37, 768, 17), (128, 256, 33), (100, 512, 50), (64, 256, 64)];
+            // Rows behind the last whole panel, tokens behind the last whole tile, columns behind
+            // the last whole panel.
+            let shapes =
+                [(1, 256, 1), (37, 768, 17), (128, 256, 33), (100, 512, 50), (64, 256, 64)];
             let odd = [(3, 32, 16), (33, 288, 5), (70, 96, 31), (65, 544, 48)];
-            for (rows, cols, tokens) in
-                shapes.into_iter().chain(odd).filter(|(_, cols, _)| cols % format.block_elems() == 0)
+            for (rows, cols, tokens) in shapes
+                .into_iter()
+                .chain(odd)
+                .filter(|(_, cols, _)| cols % format.block_elems() == 0)
             {
                 if !has(format, cols, PAYS) {
                     continue;
@@ -332,23 +364,40 @@ mod tests {
                 let (x, bias) = (rng.reals(tokens * cols), rng.reals(rows));
                 for &isa in &isas {
                     let x_split = split(isa, &x, cols);
-                    let product = |first: usize, rows_here: usize, tokens: usize, out: &mut [f32]| {
-                        let (bias, out) = (Some(&bias[..]), out.as_mut_ptr());
-                        let x = &x_split[..];
-                        let part = Part { w, row: first, rows: rows_here, x, tokens, bias, out, stride: rows };
-                        // SAFETY: the result has a row of `rows` for each token, and this is the only thread.
-                        unsafe { isa.run_tiles(TileProduct(part)) };
-                    };
+                    let product =
+                        |first: usize, rows_here: usize, tokens: usize, out: &mut [f32]| {
+                            let (bias, out) = (Some(&bias[..]), out.as_mut_ptr());
+                            let x = &x_split[..];
+                            let part = Part {
+                                w,
+                                row: first,
+                                rows: rows_here,
+                                x,
+                                tokens,
+                                bias,
+                                out,
+                                stride: rows,
+                            };
+                            // SAFETY: the result has a row of `rows` for each token, and this is
+                            // the only thread.
+                            unsafe { isa.run_tiles(TileProduct(part)) };
+                        };
                     let mut out = vec![f32::NAN; tokens * rows];
                     product(0, rows, tokens, &mut out);
                     for (i, got) in out.iter().enumerate() {
                         let (t, r) = (i / rows, i % rows);
-                        let terms = || (0..cols).map(|k| f64::from(x[t * cols + k]) * f64::from(decoded[r * cols + k]));
+                        let terms = || {
+                            (0..cols).map(|k| {
+                                f64::from(x[t * cols + k]) * f64::from(decoded[r * cols + k])
+                            })
+                        };
                         let want = terms().sum::<f64>() + f64::from(bias[r]);
                         let size = terms().map(f64::abs).sum::<f64>();
-                        // Sums in f32, by chance √n of its steps; of each product two factors are off by 2^-16, and as much
-                        // is left out.
-                        let bound = (((cols as f64).sqrt() * 2.0 + 2.0) * 6e-8 + 3.0 / 65_536.0) * size + 1e-6;
+                        // Sums in f32, by chance √n of its steps; of each product two factors are
+                        // off by 2^-16, and as much is left out.
+                        let bound = (((cols as f64).sqrt() * 2.0 + 2.0) * 6e-8 + 3.0 / 65_536.0)
+                            * size
+                            + 1e-6;
                         let off = (f64::from(*got) - want).abs();
                         assert!(
                             off <= bound,
@@ -363,7 +412,12 @@ mod tests {
                         product(first, LANES.min(rows - first), fewer, &mut parts);
                     }
                     for (i, (a, b)) in parts.iter().zip(&out).take(fewer * rows).enumerate() {
-                        assert_eq!(a.to_bits(), b.to_bits(), "{format} {}: element {i}; {rng}", isa.name());
+                        assert_eq!(
+                            a.to_bits(),
+                            b.to_bits(),
+                            "{format} {}: element {i}; {rng}",
+                            isa.name()
+                        );
                     }
                     assert!(
                         parts[fewer * rows..].iter().all(|x| x.is_nan()),
@@ -392,7 +446,8 @@ mod tests {
         let mut rng = Rng::new();
         let (cols, tokens) = (64, PAYS + 22);
         let x = rng.reals(tokens * cols);
-        let find = |name: &str| ALL.iter().find(|f| f.to_string().eq_ignore_ascii_case(name)).unwrap();
+        let find =
+            |name: &str| ALL.iter().find(|f| f.to_string().eq_ignore_ascii_case(name)).unwrap();
         for (isa, threads) in Isa::with_tiles().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
             let matrices = [("q4_0", 300), ("f16", 40), ("f32", 33)].map(|(name, rows)| {
                 let format = find(name);
@@ -408,19 +463,33 @@ mod tests {
                 out: Shared::new(results.next().unwrap()),
             });
             let mut rounded = Quantised::default();
-            multiply(&mut Pool::new(threads), isa, &x, tokens, &products, Some(&mut rounded), false);
+            multiply(
+                &mut Pool::new(threads),
+                isa,
+                &x,
+                tokens,
+                &products,
+                Some(&mut rounded),
+                false,
+            );
             assert!(!rounded.tiles.is_empty(), "nothing went through tiles");
             for ((format, rows, bytes, _, bias), out) in matrices.iter().zip(&outs) {
                 let mut decoded = vec![0.0; rows * cols];
                 format.decode(bytes, &mut decoded).unwrap();
                 for (i, got) in out.iter().enumerate() {
-                    let (x, w) = (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
+                    let (x, w) =
+                        (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
                     let terms = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                     let want = terms().sum::<f64>() + f64::from(bias[i % rows]);
                     // As above, where a row is 64 long.
-                    let bound = (18.0 * 6e-8 + 3.0 / 65_536.0) * terms().map(f64::abs).sum::<f64>() + 1e-6;
+                    let bound =
+                        (18.0 * 6e-8 + 3.0 / 65_536.0) * terms().map(f64::abs).sum::<f64>() + 1e-6;
                     let off = (f64::from(*got) - want).abs();
-                    assert!(off <= bound, "{format}, {}, {threads} threads: {got}, not {want}; {rng}", isa.name());
+                    assert!(
+                        off <= bound,
+                        "{format}, {}, {threads} threads: {got}, not {want}; {rng}",
+                        isa.name()
+                    );
                 }
             }
         }
@@ -448,7 +517,11 @@ mod tests {
                 let sum = f64::from(half(at)) + f64::from(half(at + 64 * LANES));
                 if x.is_finite() {
                     let off = (sum - f64::from(*x)).abs();
-                    assert!(off <= f64::from(x.abs()) / 65_536.0, "{}: {x:e} is off by {off:e}; {rng}", isa.name());
+                    assert!(
+                        off <= f64::from(x.abs()) / 65_536.0,
+                        "{}: {x:e} is off by {off:e}; {rng}",
+                        isa.name()
+                    );
                 } else {
                     assert!(!sum.is_finite(), "{}: {x} became {sum}", isa.name());
                 }

@@ -1,12 +1,14 @@
 //! Weights to floats, fast: the block formats' descriptions compiled into one decoder each.
 //!
-//! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes, shifts and
-//! biases are constants of the compilation, from which [`Vector::codes`] unpacks. Results are those of
-//! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
+//! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes,
+//! shifts and biases are constants of the compilation, from which [`Vector::codes`] unpacks.
+//! Results are those of [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
 use super::scattered::Scattered;
 use super::simd::{CHUNK, LANES, Vector, unsigned};
-use kjit_kernels::format::{ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset};
+use kjit_kernels::format::{
+    ALL, BlockFormat, BlockScale, Encoding, Format, GroupFactors, GroupScale, Offset,
+};
 
 /// A format as a type.
 pub trait Described {
@@ -36,8 +38,8 @@ const fn block_format(id: u32) -> BlockFormat {
     panic!("no such block format")
 }
 
-/// Runs an expression with `$f` the type of a block format, for each format in the table; another expression
-/// for all else.
+/// Runs an expression with `$f` the type of a block format, for each format in the table; another
+/// expression for all else.
 macro_rules! with_format {
     ($format:expr, $f:ident => $body:expr, else $other:expr) => {
         kjit_kernels::block_format_ids!(with_format!(@ $format, $f, $body, $other,))
@@ -52,8 +54,8 @@ macro_rules! with_format {
 
 pub(super) use with_format;
 
-/// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction, not by a
-/// function that looks for it.
+/// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction,
+/// not by a function that looks for it.
 ///
 /// # Safety
 /// As [`Job::run`](super::simd::Job::run).
@@ -98,8 +100,8 @@ pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f3
     (scales, offsets)
 }
 
-/// 32 weights from `code − bias`, in the description's order of roundings: never one fused operation, and
-/// nothing is added where there is no offset.
+/// 32 weights from `code − bias`, in the description's order of roundings: never one fused
+/// operation, and nothing is added where there is no offset.
 ///
 /// # Safety
 /// As [`Job::run`](super::simd::Job::run); `out` is valid for 32 elements.
@@ -128,8 +130,8 @@ unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
     while b < count {
         let block = &bytes[b * size..][..size];
         let to = out[b * n..].as_mut_ptr();
-        // SAFETY: the instructions are there; each block's bytes and elements are in the slices, as `count`
-        // says.
+        // SAFETY: the instructions are there; each block's bytes and elements are in the slices, as
+        // `count` says.
         unsafe {
             if n == 32 {
                 // A last block by itself is taken twice, and stored once.
@@ -152,7 +154,8 @@ unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
                     V::widen(V::codes::<F, 3>(at, at), bias),
                 ];
                 for (i, v) in quarters.into_iter().flatten().enumerate() {
-                    let (scale, offset) = (V::halves(s[2 * i], s[2 * i + 1]), V::halves(o[2 * i], o[2 * i + 1]));
+                    let (scale, offset) =
+                        (V::halves(s[2 * i], s[2 * i + 1]), V::halves(o[2 * i], o[2 * i + 1]));
                     finish::<V, F>(v, scale, offset, to.add(32 * i));
                 }
                 b += 1;
@@ -177,7 +180,9 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
             let done = whole_halves(bytes, out);
             for i in (0..done).step_by(LANES) {
                 // SAFETY: 32 elements from i on are in both.
-                unsafe { V::load_f16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i)) };
+                unsafe {
+                    V::load_f16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i))
+                };
             }
             for (o, b) in out[done..].iter_mut().zip(bytes[2 * done..].as_chunks::<2>().0) {
                 *o = half::f16::from_le_bytes(*b).to_f32();
@@ -187,7 +192,9 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
             let done = whole_halves(bytes, out);
             for i in (0..done).step_by(LANES) {
                 // SAFETY: 32 elements from i on are in both.
-                unsafe { V::load_bf16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i)) };
+                unsafe {
+                    V::load_bf16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i))
+                };
             }
             for (o, b) in out[done..].iter_mut().zip(bytes[2 * done..].as_chunks::<2>().0) {
                 *o = half::bf16::from_le_bytes(*b).to_f32();
@@ -233,7 +240,8 @@ fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// How many two-byte floats go 32 at a time. (GGUF is little-endian; on a big-endian processor none do.)
+/// How many two-byte floats go 32 at a time. (GGUF is little-endian; on a big-endian processor none
+/// do.)
 fn whole_halves(bytes: &[u8], out: &[f32]) -> usize {
     if cfg!(target_endian = "little") { out.len().min(bytes.len() / 2) / LANES * LANES } else { 0 }
 }
@@ -260,7 +268,8 @@ mod tests {
         let mut rng = Rng::new();
         for format in ALL {
             for blocks in [1, 2, 3, 31, 33, 67] {
-                let bytes: Vec<u8> = (0..blocks * format.block_bytes()).map(|_| rng.next() as u8).collect();
+                let bytes: Vec<u8> =
+                    (0..blocks * format.block_bytes()).map(|_| rng.next() as u8).collect();
                 let mut want = vec![f32::NAN; blocks * format.block_elems()];
                 format.decode(&bytes, &mut want).unwrap();
                 for isa in Isa::available() {
@@ -270,7 +279,11 @@ mod tests {
                     for (i, (g, w)) in got.iter().zip(&want).enumerate() {
                         // A NaN scale makes NaNs, whose payload is free.
                         let same = g.to_bits() == w.to_bits() || g.is_nan() && w.is_nan();
-                        assert!(same, "{format} on {}: weight {i} is {g}, not {w}; {rng}", isa.name());
+                        assert!(
+                            same,
+                            "{format} on {}: weight {i} is {g}, not {w}; {rng}",
+                            isa.name()
+                        );
                     }
                 }
             }
@@ -280,8 +293,10 @@ mod tests {
     #[test]
     fn every_block_format_has_a_type() {
         for format in ALL.iter().filter(|f| matches!(f.encoding, Encoding::Blocks(_))) {
-            let typed = with_format!(format, F => F::BLOCK.bytes == format.block_bytes(), else false);
-            let scattered = Scattered::find(format).is_some_and(|s| s.block.bytes == format.block_bytes());
+            let typed =
+                with_format!(format, F => F::BLOCK.bytes == format.block_bytes(), else false);
+            let scattered =
+                Scattered::find(format).is_some_and(|s| s.block.bytes == format.block_bytes());
             assert!(typed != scattered, "{format}");
         }
     }

@@ -10,12 +10,14 @@ use crate::session::SessionError as ExecError;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a model's matrices that are laid out at most: a bound of memory, not of speed. By 2 threads of a Xeon a token
-/// of 0.09 GB (SmolLM2, Q4_1) came 1.38 times as fast, of 0.76 GB (1b, Q4_0) 1.14 and of 1.2 GB (six layers of 8b) 1.18.
+/// Bytes of a model's matrices that are laid out at most: a bound of memory, not of speed. By 2
+/// threads of a Xeon a token of 0.09 GB (SmolLM2, Q4_1) came 1.38 times as fast, of 0.76 GB (1b,
+/// Q4_0) 1.14 and of 1.2 GB (six layers of 8b) 1.18.
 const LAID_OUT: u64 = 1 << 30;
 
-/// Whether copies of so many bytes are made, where this is all memory; `None`: nobody knows. What is free at the moment has
-/// no say: copies add up in another order, and the same tokens are promised each time.
+/// Whether copies of so many bytes are made, where this is all memory; `None`: nobody knows. What
+/// is free at the moment has no say: copies add up in another order, and the same tokens are
+/// promised each time.
 fn fits(bytes: u64, all: Option<u64>) -> bool {
     bytes <= LAID_OUT && all.is_some_and(|all| bytes <= all / 8)
 }
@@ -28,8 +30,9 @@ fn is_off() -> bool {
 /// Where every weight of a graph lies, and decoded vectors.
 pub struct Weights {
     file: Arc<Gguf>,
-    /// Per weight: part of the file, and bytes in it. By number rather than by reference: the file lies
-    /// beside them in this struct, and finding a slice again costs nothing next to reading a matrix.
+    /// Per weight: part of the file, and bytes in it. By number rather than by reference: the file
+    /// lies beside them in this struct, and finding a slice again costs nothing next to reading a
+    /// matrix.
     places: Vec<(usize, Range<usize>)>,
     /// Per weight: the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
@@ -41,7 +44,8 @@ impl Weights {
     /// Finds the weights in the file.
     ///
     /// # Errors
-    /// A tensor is missing or has another size than the graph says: the graph was made from another file.
+    /// A tensor is missing or has another size than the graph says: the graph was made from another
+    /// file.
     pub fn new(file: Arc<Gguf>, graph: &Graph) -> Result<Weights, ExecError> {
         let mut places = Vec::with_capacity(graph.weights.len());
         for w in &graph.weights {
@@ -49,7 +53,8 @@ impl Weights {
             let bytes = w.bytes_of(w.experts * w.whole);
             if tensor.data.len() != bytes || tensor.ty.id != w.format.ggml_id {
                 return Err(ExecError::Device(format!(
-                    "tensor '{}' has {} bytes of {}, the graph asks for {} of {}: the graph was made from another file",
+                    "tensor '{}' has {} bytes of {}, the graph asks for {} of {}: the graph was \
+                     made from another file",
                     w.tensor,
                     tensor.data.len(),
                     tensor.ty.name,
@@ -62,7 +67,8 @@ impl Weights {
                 let start = usize::try_from(info.data_offset()).ok()?;
                 Some((info.part(), start..start.checked_add(tensor.data.len())?))
             });
-            let gone = || ExecError::Device(format!("tensor '{}' is not where the file says", w.name));
+            let gone =
+                || ExecError::Device(format!("tensor '{}' is not where the file says", w.name));
             places.push(place.filter(|p| bytes_at(&file, p).len() == bytes).ok_or_else(gone)?);
         }
         let mut vectors = vec![vec![]; graph.weights.len()];
@@ -80,13 +86,17 @@ impl Weights {
         Ok(Weights { file, places, vectors, beside })
     }
 
-    /// Lays the matrices of products out anew for few tokens, on all threads, as copies beside the file's: all of them, if
-    /// together they take no more than [`LAID_OUT`] and an eighth of all memory, else none. (Not experts', nor those of
-    /// heads apart, nor what makes vectors of texts: those have many tokens at once.) False: there
-    /// is no memory for what fits.
+    /// Lays the matrices of products out anew for few tokens, on all threads, as copies beside the
+    /// file's: all of them, if together they take no more than [`LAID_OUT`] and an eighth of all
+    /// memory, else none. (Not experts', nor those of heads apart, nor what makes vectors of texts:
+    /// those have many tokens at once.) False: there is no memory for what fits.
     pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) -> bool {
-        let products = graph.ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m.weight) } else { None });
-        let mut ids: Vec<WeightId> = products.filter(|id| Beside::suits(graph.weight(*id).format)).collect();
+        let products = graph
+            .ops
+            .iter()
+            .filter_map(|op| if let Op::MatMul(m) = op { Some(m.weight) } else { None });
+        let mut ids: Vec<WeightId> =
+            products.filter(|id| Beside::suits(graph.weight(*id).format)).collect();
         ids.sort_unstable();
         ids.dedup();
         let bytes: u64 = ids.iter().map(|id| graph.weight(*id).bytes() as u64).sum();
@@ -128,14 +138,16 @@ impl Weights {
     }
 }
 
-/// The bytes of a place; none for one that is not in the file, which [`Weights::new`] lets nobody keep.
+/// The bytes of a place; none for one that is not in the file, which [`Weights::new`] lets nobody
+/// keep.
 fn bytes_at<'a>(file: &'a Gguf, (part, range): &(usize, Range<usize>)) -> &'a [u8] {
     file.part_bytes(*part).and_then(|bytes| bytes.get(range.clone())).unwrap_or_default()
 }
 
 /// Weights that are used as vectors.
 fn vector_ids(graph: &Graph) -> Vec<WeightId> {
-    let factors = graph.ropes.iter().flat_map(|r| r.factors.into_iter().chain(r.long.map(|(_, w)| w)));
+    let factors =
+        graph.ropes.iter().flat_map(|r| r.factors.into_iter().chain(r.long.map(|(_, w)| w)));
     let mut ids: Vec<WeightId> = factors.chain(graph.ops.iter().flat_map(Op::vectors)).collect();
     ids.sort_unstable();
     ids.dedup();

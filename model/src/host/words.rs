@@ -4,14 +4,15 @@
 //! c[t][r] = Σ_g ( d[t][g] s[g][r] · Σ_k q[t][k] (u[r][k] − bias) + o[g][r] · Σ_k d[t][g] q[t][k] )
 //! ```
 //!
-//! As in [`gemm`](super::gemm) a task takes 32 rows and some tokens, unpacks `KC` columns of its rows into a panel, and
-//! runs every token past it. Here the panel has codes less their bias, two successive columns in a word of 32 bits
-//! (`[k / 2][32 rows]`), and beside it the rows' scales and offsets by groups `g` of 16 or 32 columns; tokens are
-//! rounded to 16 bits with a scale for each 32, as they are for decoding. One instruction multiplies and adds 32
-//! numbers where f32 has 16, and a group costs three or four more: 1.6 times as fast by count.
+//! As in [`gemm`](super::gemm) a task takes 32 rows and some tokens, unpacks `KC` columns of its
+//! rows into a panel, and runs every token past it. Here the panel has codes less their bias, two
+//! successive columns in a word of 32 bits (`[k / 2][32 rows]`), and beside it the rows' scales and
+//! offsets by groups `g` of 16 or 32 columns; tokens are rounded to 16 bits with a scale for each
+//! 32, as they are for decoding. One instruction multiplies and adds 32 numbers where f32 has 16,
+//! and a group costs three or four more: 1.6 times as fast by count.
 //!
-//! Sums within a group are exact, and groups are added in order for every element, whatever the tokens and tasks are:
-//! results do not depend on the split.
+//! Sums within a group are exact, and groups are added in order for every element, whatever the
+//! tokens and tasks are: results do not depend on the split.
 
 use super::gemm::{Tile, copy, transpose_panel};
 use super::product::Part;
@@ -21,14 +22,15 @@ use super::simd::{CHUNK, Job, LANES, Vector, WordJob, Words, unsigned};
 use super::unpack::{Described, block_factors, sixteens, with_format};
 use kjit_kernels::format::{Encoding, Format, Offset};
 
-/// Columns of a panel: 512 × 32 integers of two bytes are 32 KiB. A multiple of every block's length.
+/// Columns of a panel: 512 × 32 integers of two bytes are 32 KiB. A multiple of every block's
+/// length.
 const KC: usize = 512;
 
 /// Tokens of a tile: 6 of 32 rows are 12 sums of a group, and 12 of all.
 const WORD_ROWS: usize = 6;
 
-/// Floats for a row of `cols` elements: two integers in each, and behind them, by 32 elements, the scale, by 16 and by
-/// 32, the sum of the rounded elements.
+/// Floats for a row of `cols` elements: two integers in each, and behind them, by 32 elements, the
+/// scale, by 16 and by 32, the sum of the rounded elements.
 pub fn row_len(cols: usize) -> usize {
     cols / 2 + cols / 32 + cols / 16 + cols / 32
 }
@@ -68,24 +70,34 @@ impl Job for RoundRows<'_> {
     }
 }
 
-/// Rows of a matrix of codes, 32 at most, unpacked into a panel that all tokens share; the input is rows of
-/// [`row_len`].
+/// Rows of a matrix of codes, 32 at most, unpacked into a panel that all tokens share; the input is
+/// rows of [`row_len`].
 pub struct WordProduct<'a>(pub Part<'a>);
 
 impl WordJob for WordProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody
-    /// else uses them.
+    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
+    /// nobody else uses them.
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
-        let (w, rows, cols, stride) = (self.0.w, self.0.rows, self.0.w.cols, row_len(self.0.w.cols));
-        assert!(self.0.x.len() >= self.0.tokens * stride && (1..=LANES).contains(&rows) && cols.is_multiple_of(32));
+        let (w, rows, cols, stride) =
+            (self.0.w, self.0.rows, self.0.w.cols, row_len(self.0.w.cols));
+        assert!(
+            self.0.x.len() >= self.0.tokens * stride
+                && (1..=LANES).contains(&rows)
+                && cols.is_multiple_of(32)
+        );
         let Encoding::Blocks(f) = w.format.encoding else { return };
         let group = if f.group < 32 { 16 } else { 32 };
         let has_offset = !matches!(f.offset, Offset::None);
         let kc = KC.min(cols);
         let mut scratch = Scratch::take();
-        let [unpacked, panel, scales, offsets, edge] =
-            scratch.parts([kc / 2 * LANES, kc / 2 * LANES, kc / group * LANES, kc / group * LANES, LANES * WORD_ROWS]);
+        let [unpacked, panel, scales, offsets, edge] = scratch.parts([
+            kc / 2 * LANES,
+            kc / 2 * LANES,
+            kc / group * LANES,
+            kc / group * LANES,
+            LANES * WORD_ROWS,
+        ]);
         if rows < LANES {
             unpacked[rows * kc / 2..].fill(0.0);
             scales.fill(0.0);
@@ -109,14 +121,19 @@ impl WordJob for WordProduct<'_> {
             while t < self.0.tokens {
                 let m = WORD_ROWS.min(self.0.tokens - t);
                 let x = self.0.x[t * stride..].as_ptr();
-                // SAFETY: m tokens from t on are in x, each with n elements from k0 on, and their scales and sums; the
-                // results' place is the caller's promise, or `edge`, which holds m rows of 32.
+                // SAFETY: m tokens from t on are in x, each with n elements from k0 on, and their
+                // scales and sums; the results' place is the caller's promise, or `edge`, which
+                // holds m rows of 32.
                 unsafe {
                     let out = self.0.out.add(t * self.0.stride + self.0.row);
                     if k0 == 0 {
                         self.start(out, m);
                     }
-                    let sums = if group == 32 { cols / 2 + cols / 32 + cols / 16 } else { cols / 2 + cols / 32 };
+                    let sums = if group == 32 {
+                        cols / 2 + cols / 32 + cols / 16
+                    } else {
+                        cols / 2 + cols / 32
+                    };
                     let tile = WordTile {
                         groups: n / group,
                         x: x.add(k0 / 2),
@@ -164,7 +181,9 @@ impl WordProduct<'_> {
         for i in 0..m {
             for r in 0..self.0.rows {
                 // SAFETY: inside the caller's rows.
-                unsafe { *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r]) };
+                unsafe {
+                    *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r])
+                };
             }
         }
     }
@@ -249,12 +268,15 @@ unsafe fn unpack_scattered<V: Words>(s: &Scattered, bytes: &[u8], mut to: Row<'_
         for c in 0..s.block.elems / CHUNK {
             let words = &mut to.words[(b * s.block.elems + c * CHUNK) / 2..][..CHUNK / 2];
             // SAFETY: the instructions are there; 64 integers are 32 words.
-            unsafe { V::store_words(V::load_codes(&(s.codes)(block, c)), s.bias, words.as_mut_ptr()) };
+            unsafe {
+                V::store_words(V::load_codes(&(s.codes)(block, c)), s.bias, words.as_mut_ptr())
+            };
         }
     }
 }
 
-/// Adds the products of some tokens with a panel: pointers to the first elements, and floats from a token to the next.
+/// Adds the products of some tokens with a panel: pointers to the first elements, and floats from a
+/// token to the next.
 #[derive(Clone, Copy)]
 pub struct WordTile {
     /// Groups of columns.
@@ -276,8 +298,8 @@ impl WordTile {
     /// For `m` tokens, [`WORD_ROWS`] at most.
     ///
     /// # Safety
-    /// As [`WordJob::run`] asks of the processor; the pointers are valid for what they are said to point to, `c` for
-    /// `m` rows of 32.
+    /// As [`WordJob::run`] asks of the processor; the pointers are valid for what they are said to
+    /// point to, `c` for `m` rows of 32.
     #[inline(always)]
     unsafe fn rows<V: Words>(self, m: usize, group: usize) {
         // SAFETY: the caller's promise.

@@ -11,8 +11,8 @@ use crate::session::{OpenOptions, Persistence, Session, SessionError, Split};
 use kjit_engine::Engine;
 use std::sync::Arc;
 
-/// Memory of a device that is left alone besides what a stage's plan needs: what copies, kernels and their
-/// proofs take.
+/// Memory of a device that is left alone besides what a stage's plan needs: what copies, kernels
+/// and their proofs take.
 const SPARE: u64 = 256 << 20;
 
 /// Why a model's layers cannot be placed as asked.
@@ -22,12 +22,14 @@ pub enum PlacementError {
     /// [`Split::Tensor`] with something else than several GPUs.
     #[error("--split tensor is for several GPUs that have all layers together: {0}")]
     Tensor(&'static str),
-    /// [`Split::Ranks`](crate::session::Split::Ranks) with what it cannot be together with, or without ranks.
+    /// [`Split::Ranks`](crate::session::Split::Ranks) with what it cannot be together with, or
+    /// without ranks.
     #[error("{0}")]
     Ranks(String),
     /// [`Persistence::On`] with several stages.
     #[error(
-        "--persistent on is one launch on one device, or on each with --split tensor: leave it out where layers are divided"
+        "--persistent on is one launch on one device, or on each with --split tensor: leave it \
+         out where layers are divided"
     )]
     Persistent,
     /// [`OpenOptions::stream`] with several stages.
@@ -43,7 +45,9 @@ pub enum PlacementError {
     #[error("--host-layers is for a model whose other layers are on a GPU: {0}")]
     NoGpu(String),
     /// More host layers than there may be.
-    #[error("--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs one")]
+    #[error(
+        "--host-layers {asked}: the model has {layers} layers, and each of {gpus} GPUs needs one"
+    )]
     HostLayers {
         /// Asked for.
         asked: usize,
@@ -116,36 +120,50 @@ impl Wanted {
             }
         }
         let no_gpu = |why: &str| PlacementError::NoGpu(why.to_owned());
-        let (gpus, cpu) = match (&options.device, asked) {
-            (DeviceChoice::Several(devices), _) => {
-                let gpus = devices.all().iter().filter(|d| **d != DeviceChoice::Cpu).map(ToString::to_string);
-                (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
-            }
-            (_, None) if together => return Err(PlacementError::Tensor(ONE)),
-            (_, None) => return Ok(None),
-            (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names none")),
-            (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
-            (DeviceChoice::Auto, _) => {
-                let here = engine.devices();
-                let first = here.preferred().map(|device| device.label());
-                (vec![first.ok_or_else(|| no_gpu(&format!("auto found none: {}", here.why_none())))?], false)
-            }
-        };
+        let (gpus, cpu) =
+            match (&options.device, asked) {
+                (DeviceChoice::Several(devices), _) => {
+                    let gpus = devices
+                        .all()
+                        .iter()
+                        .filter(|d| **d != DeviceChoice::Cpu)
+                        .map(ToString::to_string);
+                    (gpus.collect::<Vec<_>>(), devices.all().contains(&DeviceChoice::Cpu))
+                }
+                (_, None) if together => return Err(PlacementError::Tensor(ONE)),
+                (_, None) => return Ok(None),
+                (DeviceChoice::Cpu, _) => return Err(no_gpu("--device names none")),
+                (gpu @ DeviceChoice::Gpu { .. }, _) => (vec![gpu.to_string()], false),
+                (DeviceChoice::Auto, _) => {
+                    let here = engine.devices();
+                    let first = here.preferred().map(|device| device.label());
+                    (
+                        vec![first.ok_or_else(|| {
+                            no_gpu(&format!("auto found none: {}", here.why_none()))
+                        })?],
+                        false,
+                    )
+                }
+            };
         let host = match (options.host_layers, cpu) {
             (None, true) => HostLayers::Rest,
             (n, _) => HostLayers::These(n.unwrap_or(0)),
         };
         match (together, host, gpus.len()) {
-            (true, HostLayers::Rest, _) => return Err(PlacementError::Tensor("leave cpu out of --device")),
-            (true, HostLayers::These(1..), _) => return Err(PlacementError::Tensor("leave --host-layers out")),
+            (true, HostLayers::Rest, _) => {
+                return Err(PlacementError::Tensor("leave cpu out of --device"));
+            }
+            (true, HostLayers::These(1..), _) => {
+                return Err(PlacementError::Tensor("leave --host-layers out"));
+            }
             (true, _, 0 | 1) => return Err(PlacementError::Tensor(ONE)),
             _ => {}
         }
         Ok(Some(Wanted { gpus, host, together }))
     }
 
-    /// A session whose layers all GPUs compute together, with their labels; or why it is none, since they are
-    /// not of one kind or what they send each other does not arrive.
+    /// A session whose layers all GPUs compute together, with their labels; or why it is none,
+    /// since they are not of one kind or what they send each other does not arrive.
     fn open_together(
         &self,
         engine: &Engine,
@@ -158,14 +176,16 @@ impl Wanted {
         }
         let mut devices = vec![];
         for label in &self.gpus {
-            let failed = |source: SessionError| PlacementError::Device { label: label.clone(), source };
+            let failed =
+                |source: SessionError| PlacementError::Device { label: label.clone(), source };
             devices.push(engine.device(label).map_err(|e| (failed(e.into()), false))?);
         }
         match Session::on_gpus(engine, &devices, gguf, graph.clone(), options) {
             // All of them have all layers.
-            Ok(session) => {
-                Ok(Ok((session, self.gpus.iter().map(|label| (label.clone(), graph.states.len())).collect())))
-            }
+            Ok(session) => Ok(Ok((
+                session,
+                self.gpus.iter().map(|label| (label.clone(), graph.states.len())).collect(),
+            ))),
             Err(Ok(why)) => Ok(Err(why)),
             Err(Err(source)) => {
                 let lost = devices.iter().any(|d| d.memory().is_err());
@@ -174,10 +194,15 @@ impl Wanted {
         }
     }
 
-    /// Opens the devices and divides the layers. The CPU has the first ones: so the head is on a GPU, which
-    /// reads its large matrix sooner and chooses the token, and rows of the embedding are looked up where they
-    /// lie.
-    pub fn choose(&self, engine: &Engine, graph: &Graph, options: &OpenOptions) -> Result<Vec<Chosen>, PlacementError> {
+    /// Opens the devices and divides the layers. The CPU has the first ones: so the head is on a
+    /// GPU, which reads its large matrix sooner and chooses the token, and rows of the embedding
+    /// are looked up where they lie.
+    pub fn choose(
+        &self,
+        engine: &Engine,
+        graph: &Graph,
+        options: &OpenOptions,
+    ) -> Result<Vec<Chosen>, PlacementError> {
         if options.persistent == Persistence::On {
             return Err(PlacementError::Persistent);
         }
@@ -188,16 +213,20 @@ impl Wanted {
         let needs = needs(graph, &layers, options);
         let (mut devices, mut rooms) = (vec![], vec![]);
         for label in &self.gpus {
-            let failed = |source: SessionError| PlacementError::Device { label: label.clone(), source };
+            let failed =
+                |source: SessionError| PlacementError::Device { label: label.clone(), source };
             let device = engine.device(label).map_err(|e| failed(e.into()))?;
             let memory = plan_for(engine, graph, device.target(), options).map_err(failed)?.memory;
             let (free, _) = free_memory(&device).map_err(failed)?;
             let free = options.memory.map_or(free, |most| most.min(free));
             let bytes = free.saturating_sub(memory.rest).saturating_sub(SPARE.min(free / 16));
-            // Needs are counted as the file has them; the device's own layout takes more for some formats.
+            // Needs are counted as the file has them; the device's own layout takes more for some
+            // formats.
             let file: u64 = needs.iter().map(|n| n.weights).sum();
-            let scale =
-                |n: u64| (u128::from(n) * u128::from(file) / u128::from(memory.weights.max(file).max(1))) as u64;
+            let scale = |n: u64| {
+                (u128::from(n) * u128::from(file) / u128::from(memory.weights.max(file).max(1)))
+                    as u64
+            };
             rooms.push(Room { label: label.clone(), bytes: scale(bytes) });
             devices.push(device);
         }
@@ -211,15 +240,19 @@ impl Wanted {
             HostLayers::Rest => fewest(&needs, &rooms)?,
         };
         let counts = divide(rest(host), &rooms)?;
-        let cpu = (host > 0).then(|| Chosen { label: "cpu".to_owned(), place: Place::Cpu, layers: host });
+        let cpu =
+            (host > 0).then(|| Chosen { label: "cpu".to_owned(), place: Place::Cpu, layers: host });
         let gpus = self.gpus.iter().zip(devices).zip(counts);
-        let gpus =
-            gpus.map(|((label, device), layers)| Chosen { label: label.clone(), place: Place::Gpu(device), layers });
+        let gpus = gpus.map(|((label, device), layers)| Chosen {
+            label: label.clone(),
+            place: Place::Gpu(device),
+            layers,
+        });
         Ok(cpu.into_iter().chain(gpus).collect())
     }
 
-    /// A session as the options ask for it, with the stages' labels and numbers of layers; and whether that
-    /// ended all that was on a device.
+    /// A session as the options ask for it, with the stages' labels and numbers of layers; and
+    /// whether that ended all that was on a device.
     pub fn open(
         &self,
         engine: &Engine,
@@ -239,16 +272,19 @@ impl Wanted {
             Ok(chosen) => chosen,
             Err(error) => return (Err(error), false),
         };
-        let stages: Vec<(Place, usize)> = chosen.iter().map(|c| (c.place.clone(), c.layers)).collect();
+        let stages: Vec<(Place, usize)> =
+            chosen.iter().map(|c| (c.place.clone(), c.layers)).collect();
         let opened = Session::on_stages(engine, &stages, gguf, graph.clone(), options);
         let ended = |place: &Place| matches!(place, Place::Gpu(device) if device.memory().is_err());
         let lost = opened.is_err() && stages.iter().any(|(place, _)| ended(place));
-        let labels: Vec<(String, usize)> = chosen.into_iter().map(|c| (c.label, c.layers)).collect();
+        let labels: Vec<(String, usize)> =
+            chosen.into_iter().map(|c| (c.label, c.layers)).collect();
         let all = || labels.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(",");
         match opened {
             Ok(mut session) => {
                 if let Some(why) = apart {
-                    session.remark(format!("--split layers takes the place of --split tensor: {why}"));
+                    session
+                        .remark(format!("--split layers takes the place of --split tensor: {why}"));
                 }
                 (Ok((session, labels)), false)
             }
@@ -305,17 +341,27 @@ mod tests {
         assert_eq!(wanted("cuda:1", host(0)).unwrap(), None);
         assert_eq!(wanted("cpu", plain()).unwrap(), None);
         let of = |gpus: &[&str], host| {
-            Some(Wanted { gpus: gpus.iter().map(ToString::to_string).collect(), host, together: false })
+            Some(Wanted {
+                gpus: gpus.iter().map(ToString::to_string).collect(),
+                host,
+                together: false,
+            })
         };
         assert_eq!(wanted("cuda:1", host(3)).unwrap(), of(&["cuda:1"], HostLayers::These(3)));
-        assert_eq!(wanted("cuda:1,rocm:0", plain()).unwrap(), of(&["cuda:1", "rocm:0"], HostLayers::These(0)));
+        assert_eq!(
+            wanted("cuda:1,rocm:0", plain()).unwrap(),
+            of(&["cuda:1", "rocm:0"], HostLayers::These(0))
+        );
         assert_eq!(wanted("cuda:1,cpu", plain()).unwrap(), of(&["cuda:1"], HostLayers::Rest));
         assert_eq!(wanted("cuda:1,cpu", host(2)).unwrap(), of(&["cuda:1"], HostLayers::These(2)));
         assert!(matches!(wanted("cpu", host(1)), Err(PlacementError::NoGpu(_))));
         let tensor = OpenOptions { split: Split::Tensor, ..plain() };
         assert!(wanted("cuda:0,cuda:1", tensor.clone()).unwrap().unwrap().together);
         for device in ["cuda:0", "cpu", "cuda:0,cuda:1,cpu"] {
-            assert!(matches!(wanted(device, tensor.clone()), Err(PlacementError::Tensor(_))), "{device}");
+            assert!(
+                matches!(wanted(device, tensor.clone()), Err(PlacementError::Tensor(_))),
+                "{device}"
+            );
         }
         let host = OpenOptions { host_layers: Some(1), ..tensor };
         assert!(matches!(wanted("cuda:0,cuda:1", host), Err(PlacementError::Tensor(_))));

@@ -15,13 +15,18 @@ pub enum CutError {
         arch: String,
     },
     /// Its layers do not come one behind the other.
-    #[error("the layers of architecture '{arch}' are not one behind the other: it runs on one device")]
+    #[error(
+        "the layers of architecture '{arch}' are not one behind the other: it runs on one device"
+    )]
     Order {
         /// `general.architecture`.
         arch: String,
     },
     /// More than one row goes from a layer to the next one.
-    #[error("architecture '{arch}' cannot be cut before layer {layer}, where {what} cross: it runs on one device")]
+    #[error(
+        "architecture '{arch}' cannot be cut before layer {layer}, where {what} cross: it runs on \
+         one device"
+    )]
     Crossing {
         /// `general.architecture`.
         arch: String,
@@ -56,14 +61,20 @@ impl Layers {
             match layer_of(graph, op) {
                 Some(layer) if layer == starts.len() => starts.push(i),
                 // Within the layer at hand; what belongs to no layer goes with the one before it.
-                Some(layer) if layer + 1 != starts.len() => return Err(CutError::Order { arch: arch() }),
+                Some(layer) if layer + 1 != starts.len() => {
+                    return Err(CutError::Order { arch: arch() });
+                }
                 _ => {}
             }
         }
         let mut borders = vec![];
         for (layer, &at) in starts.iter().enumerate() {
             let crossing = |what| CutError::Crossing { arch: arch(), layer, what };
-            borders.push(if layer == 0 { graph.logits } else { border(graph, at).map_err(crossing)? });
+            borders.push(if layer == 0 {
+                graph.logits
+            } else {
+                border(graph, at).map_err(crossing)?
+            });
         }
         if let Some(first) = starts.first_mut() {
             *first = 0;
@@ -92,8 +103,8 @@ impl Layers {
         at(layer)..at(layer + 1)
     }
 
-    /// The operations of some layers: with the first goes what comes before it, with the last what comes
-    /// behind.
+    /// The operations of some layers: with the first goes what comes before it, with the last what
+    /// comes behind.
     pub fn ops<'g>(&self, graph: &'g Graph, layers: Range<usize>) -> &'g [Op] {
         let at = |layer: usize| self.starts.get(layer).copied().unwrap_or(graph.ops.len());
         graph.ops.get(at(layers.start)..at(layers.end)).unwrap_or_default()
@@ -106,16 +117,24 @@ impl Layers {
         let mut here: Vec<StateId> = ops.iter().flat_map(Op::states).collect();
         here.sort_unstable();
         here.dedup();
-        let states = graph.states.iter().zip(0..).map(|(state, id)| match here.binary_search(&StateId(id)) {
-            Ok(_) => state.clone(),
-            Err(_) => crate::graph::State { kind: StateKind::Elsewhere, ..state.clone() },
+        let states = graph.states.iter().zip(0..).map(|(state, id)| {
+            match here.binary_search(&StateId(id)) {
+                Ok(_) => state.clone(),
+                Err(_) => crate::graph::State { kind: StateKind::Elsewhere, ..state.clone() },
+            }
         });
         let states = states.collect();
         if let Some(&out) = self.borders.get(layers.start).filter(|_| layers.start > 0) {
             ops.insert(0, Op::Given(Given { out }));
         }
         let next = self.borders.get(layers.end).copied();
-        Graph { ops, states, logits: next.unwrap_or(graph.logits), hands_on: next.is_some(), ..graph.clone() }
+        Graph {
+            ops,
+            states,
+            logits: next.unwrap_or(graph.logits),
+            hands_on: next.is_some(),
+            ..graph.clone()
+        }
     }
 }
 
@@ -126,7 +145,8 @@ pub(super) fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
     made.or_else(|| op.states().first().and_then(|s| of(&graph.state(*s).name)))
 }
 
-/// The one value that operations from here on read of those before; what else crosses, if it is not one.
+/// The one value that operations from here on read of those before; what else crosses, if it is not
+/// one.
 pub(super) fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
     let (before, behind) = graph.ops.split_at(at.min(graph.ops.len()));
     let mut made: Vec<ValueId> = before.iter().flat_map(Op::writes).collect();
@@ -139,7 +159,9 @@ pub(super) fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
     states.retain(|s| behind.iter().any(|op| op.states().contains(s)));
     states.dedup();
     match (&*cross, &*states) {
-        (&[one], []) if graph.value(one).slots == 1 && graph.value(one).dtype == Dtype::Real => Ok(one),
+        (&[one], []) if graph.value(one).slots == 1 && graph.value(one).dtype == Dtype::Real => {
+            Ok(one)
+        }
         _ => {
             let values = cross.iter().map(|v| format!("'{}'", graph.value(*v).name));
             let states = states.iter().map(|s| format!("the state of '{}'", graph.state(*s).name));

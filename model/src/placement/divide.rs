@@ -43,7 +43,8 @@ pub enum DivideError {
     },
     /// They do not fit.
     #[error(
-        "{layers} layers with their keys and values need {need} MiB, {room} MiB are there for them on {devices}: give a smaller -c, \
+        "{layers} layers with their keys and values need {need} MiB, {room} MiB are there for \
+         them on {devices}: give a smaller -c, \
          fewer sequences, another device, or more layers to the CPU (--host-layers)"
     )]
     Room {
@@ -77,8 +78,8 @@ pub fn needs(graph: &Graph, layers: &Layers, options: &OpenOptions) -> Vec<Layer
     (0..layers.len()).map(|layer| of(layers.ops(graph, layer..layer + 1))).collect()
 }
 
-/// Numbers of layers for these devices, in their order, so that each is filled to the same part of its room
-/// as nearly as whole layers can be; each gets one at least.
+/// Numbers of layers for these devices, in their order, so that each is filled to the same part of
+/// its room as nearly as whole layers can be; each gets one at least.
 ///
 /// # Errors
 /// Fewer layers than devices, or less room than they need.
@@ -106,7 +107,8 @@ pub fn divide(needs: &[LayerNeed], rooms: &[Room]) -> Result<Vec<usize>, DivideE
             filled += next;
             end += 1;
         }
-        let taken = needs.get(first..end).unwrap_or_default().iter().map(LayerNeed::total).sum::<u64>();
+        let taken =
+            needs.get(first..end).unwrap_or_default().iter().map(LayerNeed::total).sum::<u64>();
         if taken > r.bytes {
             let devices = rooms.iter().map(|r| r.label.as_str()).collect::<Vec<_>>().join(", ");
             return Err(DivideError::Room { layers, need: need >> 20, room: room >> 20, devices });
@@ -136,14 +138,22 @@ mod tests {
         assert_eq!(counts(&[10; 8], &[300, 100]), [6, 2]);
         assert_eq!(counts(&[10; 9], &[100, 100, 100]), [3, 3, 3]);
         assert_eq!(counts(&[10, 10], &[10_000, 10]), [1, 1], "none goes without");
-        assert_eq!(counts(&[1, 1, 1, 97], &[100, 100]), [3, 1], "a head that is larger than all layers");
+        assert_eq!(
+            counts(&[1, 1, 1, 97], &[100, 100]),
+            [3, 1],
+            "a head that is larger than all layers"
+        );
         assert_eq!(counts(&[10; 5], &[100]), [5]);
     }
 
     #[test]
     fn what_does_not_fit_says_what_is_there() {
-        assert_eq!(divide(&layers(&[1]), &rooms(&[9, 9])), Err(DivideError::Few { layers: 1, devices: 2 }));
-        let error = divide(&layers(&[3 << 20; 4]), &rooms(&[5 << 20, 5 << 20])).unwrap_err().to_string();
+        assert_eq!(
+            divide(&layers(&[1]), &rooms(&[9, 9])),
+            Err(DivideError::Few { layers: 1, devices: 2 })
+        );
+        let error =
+            divide(&layers(&[3 << 20; 4]), &rooms(&[5 << 20, 5 << 20])).unwrap_err().to_string();
         assert!(error.contains("4 layers") && error.contains("12 MiB, 10 MiB"), "{error}");
     }
 }

@@ -10,14 +10,18 @@ use std::ops::Range;
 #[non_exhaustive]
 pub enum ExpertsError {
     /// There are none.
-    #[error("--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers to the CPU")]
+    #[error(
+        "--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers \
+         to the CPU"
+    )]
     None {
         /// `general.architecture`.
         arch: String,
     },
     /// They are not apart from what keeps a state.
     #[error(
-        "--host-experts: the experts of layer {layer} of architecture '{arch}' are not computed apart from its attention; \
+        "--host-experts: the experts of layer {layer} of architecture '{arch}' are not computed \
+         apart from its attention; \
          --host-layers leaves whole layers to the CPU"
     )]
     Beside {
@@ -28,17 +32,22 @@ pub enum ExpertsError {
     },
     /// They are not such as a device can have some of.
     #[error(
-        "--hot-experts: the experts of architecture '{arch}' are not such as the card can have some of: leave it out"
+        "--hot-experts: the experts of architecture '{arch}' are not such as the card can have \
+         some of: leave it out"
     )]
     Hot {
         /// `general.architecture`.
         arch: String,
     },
     /// The CPU has none.
-    #[error("--hot-experts is for experts that the CPU has: --host-experts says of how many layers")]
+    #[error(
+        "--hot-experts is for experts that the CPU has: --host-experts says of how many layers"
+    )]
     HotAlone,
     /// There is room for too few.
-    #[error("--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB")]
+    #[error(
+        "--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB"
+    )]
     FewPlaces {
         /// MiB of two in each layer.
         bytes: u64,
@@ -50,9 +59,10 @@ pub enum ExpertsError {
     Cut(#[from] CutError),
 }
 
-/// A graph in which the experts of the first `n` layers that have some are the CPU's ([`Elsewhere`]), with how many
-/// layers that are, and how many have experts. What a layer computes between its attention and the next layer goes
-/// with them: the norm before, the routing, shared experts.
+/// A graph in which the experts of the first `n` layers that have some are the CPU's
+/// ([`Elsewhere`]), with how many layers that are, and how many have experts. What a layer computes
+/// between its attention and the next layer goes with them: the norm before, the routing, shared
+/// experts.
 ///
 /// # Errors
 /// See [`ExpertsError`].
@@ -79,14 +89,22 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
         let (x, out) = (edge(part.start)?, edge(part.end)?);
         ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
         at = part.end;
-        ops.push(Elsewhere { x, with: vec![], ops: graph.ops.get(part).unwrap_or_default().to_vec(), out }.into());
+        ops.push(
+            Elsewhere {
+                x,
+                with: vec![],
+                ops: graph.ops.get(part).unwrap_or_default().to_vec(),
+                out,
+            }
+            .into(),
+        );
     }
     ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
     Ok((Graph { ops, ..graph.clone() }, taken, of))
 }
 
-/// The operations that [`experts_apart`] or [`Apart::of`](super::Apart::of) was given, from what it made of them; none
-/// where nothing is apart there.
+/// The operations that [`experts_apart`] or [`Apart::of`](super::Apart::of) was given, from what it
+/// made of them; none where nothing is apart there.
 pub fn experts_here(graph: &Graph) -> Option<Graph> {
     let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
     let (mut ops, mut skip) = (vec![], 0);
@@ -108,8 +126,8 @@ pub(super) fn of_experts(op: &Op) -> bool {
     matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
 }
 
-/// The fewest operations around the experts of a layer that one row goes into and one comes out of; none where a
-/// state is among them, or what needs to know of tokens more than their rows.
+/// The fewest operations around the experts of a layer that one row goes into and one comes out of;
+/// none where a state is among them, or what needs to know of tokens more than their rows.
 fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
     let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
     let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;

@@ -1,7 +1,8 @@
 //! Feed-forward parts of layers that the CPU computes, beside a GPU that has all else.
 //!
-//! Attention stays on the GPU with its keys and values, so nothing but a row of each token crosses, and a prompt may go
-//! through the GPU alone. The matrices between are four fifths of a large model's bytes.
+//! Attention stays on the GPU with its keys and values, so nothing but a row of each token crosses,
+//! and a prompt may go through the GPU alone. The matrices between are four fifths of a large
+//! model's bytes.
 
 use super::cut::{CutError, Layers, border, layer_of};
 use super::experts::of_experts;
@@ -15,7 +16,8 @@ use std::ops::Range;
 pub enum FfnError {
     /// No layer has one that is apart.
     #[error(
-        "--host-ffn: no layer of architecture '{arch}' has a feed-forward part of its own behind its attention; --host-layers \
+        "--host-ffn: no layer of architecture '{arch}' has a feed-forward part of its own behind \
+         its attention; --host-layers \
          leaves whole layers to the CPU, --host-experts a mixture's experts"
     )]
     None {
@@ -49,14 +51,16 @@ pub(crate) fn spread(i: usize, n: usize, k: usize) -> bool {
     (i + 1) * k / n > i * k / n
 }
 
-/// The same with the first one among them: the CPU begins while the first layer is copied. Behind it (70b in 24 GB of an
-/// H200) it waited 10 of a token's 230 ms for that, and for as long nothing was copied at the end.
+/// The same with the first one among them: the CPU begins while the first layer is copied. Behind
+/// it (70b in 24 GB of an H200) it waited 10 of a token's 230 ms for that, and for as long nothing
+/// was copied at the end.
 pub(crate) fn spread_from_first(i: usize, n: usize, k: usize) -> bool {
     spread(n - 1 - i, n, k)
 }
 
 impl FfnApart {
-    /// Of `n` layers, as many as there are at most, spread evenly: between two of them others can be copied.
+    /// Of `n` layers, as many as there are at most, spread evenly: between two of them others can
+    /// be copied.
     ///
     /// # Errors
     /// See [`FfnError`].
@@ -69,11 +73,23 @@ impl FfnApart {
         }
         let (of, taken) = (parts.len(), n.min(parts.len()));
         let (mut ops, mut at): (Vec<Op>, usize) = (vec![], 0);
-        for (_, part) in parts.into_iter().enumerate().filter(|(i, _)| spread_from_first(*i, of, taken)) {
-            let (Ok(x), Ok(out)) = (border(graph, part.start), border(graph, part.end)) else { continue };
+        for (_, part) in
+            parts.into_iter().enumerate().filter(|(i, _)| spread_from_first(*i, of, taken))
+        {
+            let (Ok(x), Ok(out)) = (border(graph, part.start), border(graph, part.end)) else {
+                continue;
+            };
             ops.extend_from_slice(graph.ops.get(at..part.start).unwrap_or_default());
             at = part.end;
-            ops.push(Elsewhere { x, with: vec![], ops: graph.ops.get(part).unwrap_or_default().to_vec(), out }.into());
+            ops.push(
+                Elsewhere {
+                    x,
+                    with: vec![],
+                    ops: graph.ops.get(part).unwrap_or_default().to_vec(),
+                    out,
+                }
+                .into(),
+            );
         }
         ops.extend_from_slice(graph.ops.get(at..).unwrap_or_default());
         Ok(FfnApart { graph: Graph { ops, ..graph.clone() }, taken, of })
@@ -89,11 +105,15 @@ pub(crate) fn is_ffn_apart(graph: &Graph) -> bool {
     apart.next().is_some_and(|first| first && apart.all(|one| one))
 }
 
-/// From behind a layer's attention to its end, where one row goes in and one comes out; none where there is no matrix,
-/// where a token's position counts, or where experts are chosen: of those a token reads few.
+/// From behind a layer's attention to its end, where one row goes in and one comes out; none where
+/// there is no matrix, where a token's position counts, or where experts are chosen: of those a
+/// token reads few.
 fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>> {
     let ops = graph.ops.get(range.clone())?;
-    let behind = ops.iter().rposition(|op| !op.states().is_empty()).map_or(range.start, |i| range.start + i + 1);
+    let behind = ops
+        .iter()
+        .rposition(|op| !op.states().is_empty())
+        .map_or(range.start, |i| range.start + i + 1);
     // What belongs to no layer, as the head, is the last one's.
     let last = range.start + ops.iter().rposition(|op| layer_of(graph, op) == Some(layer))?;
     let start = (behind..=last).find(|at| border(graph, *at).is_ok())?;

@@ -1,5 +1,6 @@
-//! Experts of a mixture that lie in a GPU's memory beside the CPU, which has all of them: those that are chosen
-//! most. Each layer has so many places, and what lies in them changes while tokens are made (`gpu/hot.rs`).
+//! Experts of a mixture that lie in a GPU's memory beside the CPU, which has all of them: those
+//! that are chosen most. Each layer has so many places, and what lies in them changes while tokens
+//! are made (`gpu/hot.rs`).
 
 use super::cut::Layers;
 use super::experts::{ExpertsError, experts_apart, of_experts};
@@ -70,25 +71,38 @@ struct Mixture<'g> {
     sum: ValueId,
 }
 
-/// The first `taken` layers of those that have experts, with as many places as `bytes` of the device hold.
-fn with_places(graph: &Graph, (taken, of): (usize, usize), bytes: u64) -> Result<Apart, ExpertsError> {
+/// The first `taken` layers of those that have experts, with as many places as `bytes` of the
+/// device hold.
+fn with_places(
+    graph: &Graph,
+    (taken, of): (usize, usize),
+    bytes: u64,
+) -> Result<Apart, ExpertsError> {
     let layers = Layers::of(graph)?;
-    let routed = |layer: &usize| graph.ops.get(layers.range(graph, *layer)).unwrap_or_default().iter().any(of_experts);
+    let routed = |layer: &usize| {
+        graph.ops.get(layers.range(graph, *layer)).unwrap_or_default().iter().any(of_experts)
+    };
     let numbers: Vec<usize> = (0..layers.len()).filter(routed).take(taken).collect();
     let mixtures: Option<Vec<Mixture<'_>>> =
         numbers.iter().map(|&layer| mixture(graph, layers.range(graph, layer))).collect();
     let mixtures = mixtures.ok_or_else(|| ExpertsError::Hot { arch: graph.arch.clone() })?;
     // What one more place in each layer takes.
-    let each = mixtures.iter().flat_map(|m| matrices(m)).map(|w| bytes_of(graph, w)).sum::<Option<u64>>();
+    let each =
+        mixtures.iter().flat_map(|m| matrices(m)).map(|w| bytes_of(graph, w)).sum::<Option<u64>>();
     let each = each.ok_or_else(|| ExpertsError::Hot { arch: graph.arch.clone() })?.max(1);
-    let counts: Vec<usize> = mixtures.iter().flat_map(|m| matrices(m)).map(|w| graph.weight(w).experts).collect();
-    let (fewest, experts) = (counts.iter().copied().min().unwrap_or(0), counts.iter().copied().max().unwrap_or(0));
+    let counts: Vec<usize> =
+        mixtures.iter().flat_map(|m| matrices(m)).map(|w| graph.weight(w).experts).collect();
+    let (fewest, experts) =
+        (counts.iter().copied().min().unwrap_or(0), counts.iter().copied().max().unwrap_or(0));
     let places = usize::try_from(bytes / each).unwrap_or(usize::MAX).min(fewest);
     if fewest < FEWEST {
         return Err(ExpertsError::Hot { arch: graph.arch.clone() });
     }
     if places < FEWEST {
-        return Err(ExpertsError::FewPlaces { bytes: (each * FEWEST as u64).div_ceil(1 << 20), given: bytes >> 20 });
+        return Err(ExpertsError::FewPlaces {
+            bytes: (each * FEWEST as u64).div_ceil(1 << 20),
+            given: bytes >> 20,
+        });
     }
     let mut new = Graph { ops: vec![], ..graph.clone() };
     let mut at = 0;
@@ -103,7 +117,9 @@ fn with_places(graph: &Graph, (taken, of): (usize, usize), bytes: u64) -> Result
 }
 
 fn matrices<'a>(m: &'a Mixture<'_>) -> impl Iterator<Item = WeightId> + 'a {
-    m.set.iter().filter_map(|op| if let Op::ExpertMatMul(product) = op { Some(product.weight) } else { None })
+    m.set.iter().filter_map(|op| {
+        if let Op::ExpertMatMul(product) = op { Some(product.weight) } else { None }
+    })
 }
 
 /// Bytes of one expert's matrix on a device; none where it has no layout there.
@@ -112,8 +128,8 @@ fn bytes_of(graph: &Graph, weight: WeightId) -> Option<u64> {
     Layout::new(w.format, w.cols).ok()?.bytes(w.rows, 1).ok().map(|n| n as u64)
 }
 
-/// The mixture of a layer, where a device can have a part of it: one routing, chosen experts without biases, summed
-/// by their shares.
+/// The mixture of a layer, where a device can have a part of it: one routing, chosen experts
+/// without biases, summed by their shares.
 fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     let ops = graph.ops.get(range.clone())?;
     let mut routes = ops.iter().enumerate().filter_map(|(i, op)| match op {
@@ -124,7 +140,9 @@ fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     if routes.next().is_some() {
         return None;
     }
-    let end = ops.iter().position(|op| matches!(op, Op::ExpertSum(s) if s.shares == Some(route.shares)))?;
+    let end = ops
+        .iter()
+        .position(|op| matches!(op, Op::ExpertSum(s) if s.shares == Some(route.shares)))?;
     let mut made = vec![route.experts, route.shares];
     let (mut set, mut first) = (vec![], None);
     for (i, op) in ops.iter().enumerate().take(end + 1).skip(at + 1) {
@@ -152,18 +170,27 @@ fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     if others.into_iter().any(|v| v != sum && made.contains(&v)) || made.contains(&graph.logits) {
         return None;
     }
-    let mut from: Vec<ValueId> = set.iter().flat_map(|op| op.reads()).filter(|v| !made.contains(v)).collect();
+    let mut from: Vec<ValueId> =
+        set.iter().flat_map(|op| op.reads()).filter(|v| !made.contains(v)).collect();
     from.sort_unstable();
     from.dedup();
     let &[row] = &*from else { return None };
-    let norm = ops.iter().take(at).find(|op| matches!(op, Op::Norm(Norm { out, .. }) if *out == row));
+    let norm =
+        ops.iter().take(at).find(|op| matches!(op, Op::Norm(Norm { out, .. }) if *out == row));
     let x = match norm {
         Some(Op::Norm(norm)) => norm.x,
         _ => row,
     };
     let value = graph.value(x);
     let span = range.start + first?..range.start + end + 1;
-    (value.slots == 1 && value.dtype == Dtype::Real).then_some(Mixture { span, route, norm, x, set, sum })
+    (value.slots == 1 && value.dtype == Dtype::Real).then_some(Mixture {
+        span,
+        route,
+        norm,
+        x,
+        set,
+        sum,
+    })
 }
 
 /// What stands for a mixture's span where a device has some of its experts.
@@ -182,7 +209,11 @@ fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Ve
     let rest = value(m.sum, "rest");
     let mut stack = |id: WeightId| {
         let w = graph.weight(id);
-        new.weights.push(Weight { name: format!("{}[{places} places]", w.name), experts: places, ..w.clone() });
+        new.weights.push(Weight {
+            name: format!("{}[{places} places]", w.name),
+            experts: places,
+            ..w.clone()
+        });
         WeightId(new.weights.len() as u32 - 1)
     };
     let of = |v: ValueId| renamed.get(&v).copied().unwrap_or(v);
@@ -193,7 +224,9 @@ fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Ve
         }
         Op::Glu(glu) => Glu { gate: of(glu.gate), up: of(glu.up), out: of(glu.out), ..*glu }.into(),
         Op::Act(act) => Act { x: of(act.x), out: of(act.out), ..act.clone() }.into(),
-        Op::ExpertSum(s) => ExpertSum { x: of(s.x), shares: s.shares.map(of), out: of(s.out) }.into(),
+        Op::ExpertSum(s) => {
+            ExpertSum { x: of(s.x), shares: s.shares.map(of), out: of(s.out) }.into()
+        }
         other => (*other).clone(),
     });
     let hot: Vec<Op> = hot.collect();
@@ -205,7 +238,8 @@ fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Ve
     });
     let aside = Elsewhere { x: m.x, with: vec![experts, shares], ops: ops.collect(), out: rest };
     let both = Add { a: of(m.sum), b: rest, out: m.sum };
-    let behind: Vec<Op> = hot.into_iter().chain(beside).chain([aside.into(), both.into()]).collect();
+    let behind: Vec<Op> =
+        hot.into_iter().chain(beside).chain([aside.into(), both.into()]).collect();
     let (whole, instead) = (span.to_vec(), behind.len());
     let first = Placed { x: m.x, experts, shares, places: there, own, whole, instead };
     std::iter::once(first.into()).chain(behind).collect()

@@ -17,7 +17,9 @@ pub(crate) fn open_rank(
     options: &OpenOptions,
 ) -> Result<(Session, String, Ranks), PlacementError> {
     let refused = match &options.device {
-        DeviceChoice::Cpu | DeviceChoice::Several(_) => Some("each process has one GPU: give --device one, or none"),
+        DeviceChoice::Cpu | DeviceChoice::Several(_) => {
+            Some("each process has one GPU: give --device one, or none")
+        }
         _ if options.host_layers.is_some_and(|n| n > 0) => Some("leave --host-layers out"),
         _ if options.host_experts > 0 => Some("leave --host-experts out"),
         _ if options.host_ffn.is_some_and(|n| n > 0) => Some("leave --host-ffn out"),
@@ -35,15 +37,21 @@ pub(crate) fn open_rank(
     };
     let failed = |source: SessionError| PlacementError::Device { label: label.clone(), source };
     let device = engine.device(&label).map_err(|e| failed(e.into()))?;
-    let session = Session::on_rank(engine, &device, gguf, graph.clone(), options, &ranks).map_err(failed)?;
+    let session =
+        Session::on_rank(engine, &device, gguf, graph.clone(), options, &ranks).map_err(failed)?;
     Ok((session, label, ranks))
 }
 
-/// The device of the process with this number on its machine. Where the launcher shows each process one device, all
-/// have the first.
+/// The device of the process with this number on its machine. Where the launcher shows each process
+/// one device, all have the first.
 fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementError> {
     let here = engine.devices();
-    let none = || PlacementError::Ranks(format!("--split ranks is for GPUs, and there is none: {}", here.why_none()));
+    let none = || {
+        PlacementError::Ranks(format!(
+            "--split ranks is for GPUs, and there is none: {}",
+            here.why_none()
+        ))
+    };
     let first = here.preferred().ok_or_else(none)?;
     let of_a_kind: Vec<_> = here.devices.iter().filter(|d| d.vendor == first.vendor).collect();
     match (of_a_kind.len(), of_a_kind.get(local)) {

@@ -1,20 +1,25 @@
-//! A graph's share of one of several devices that compute each layer together: heads of attention and rows of
-//! feed-forward matrices are divided, and what each device has made of a row is added up.
+//! A graph's share of one of several devices that compute each layer together: heads of attention
+//! and rows of feed-forward matrices are divided, and what each device has made of a row is added
+//! up.
 //!
-//! A value is *whole* (the same on all devices), *divided* (each has a stretch of it), or a *part* (to be added
-//! up). A matrix whose input is whole gives each device some of its rows, if it is one of those that the table
-//! names; one whose input is divided gives each device the columns for its stretch, and its rows are parts.
-//! What stands between needs a rule below, or the model is refused by name.
+//! A value is *whole* (the same on all devices), *divided* (each has a stretch of it), or a *part*
+//! (to be added up). A matrix whose input is whole gives each device some of its rows, if it is one
+//! of those that the table names; one whose input is divided gives each device the columns for its
+//! stretch, and its rows are parts. What stands between needs a rule below, or the model is refused
+//! by name.
 
 use crate::gpu::plan::RANKS;
-use crate::graph::op::{Add, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, Reduce, Rope};
+use crate::graph::op::{
+    Add, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, Reduce, Rope,
+};
 use crate::graph::{Graph, Op, StateKind, Value, ValueId, Weight, WeightId};
 
-/// Architectures whose layers are divided. Others have operations that no rule is known for, or were not tried.
+/// Architectures whose layers are divided. Others have operations that no rule is known for, or
+/// were not tried.
 const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "qwen3moe"];
 
-/// Matrices whose rows are divided, by the end of their names in the file. The head is one, under the name that
-/// it has.
+/// Matrices whose rows are divided, by the end of their names in the file. The head is one, under
+/// the name that it has.
 const BY_ROWS: [&str; 9] = [
     "attn_q.weight",
     "attn_k.weight",
@@ -73,13 +78,18 @@ enum Kind {
     Part,
 }
 
-/// A device's share of a graph: the `rank`-th of `ranks`. Its result is the whole model's, on every device.
+/// A device's share of a graph: the `rank`-th of `ranks`. Its result is the whole model's, on every
+/// device.
 ///
 /// # Errors
-/// An architecture that is not divided, a number of heads or rows that so many devices cannot share.
+/// An architecture that is not divided, a number of heads or rows that so many devices cannot
+/// share.
 pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardError> {
     if !ARCHITECTURES.contains(&graph.arch.as_str()) {
-        return Err(ShardError::Architecture { arch: graph.arch.clone(), known: ARCHITECTURES.join(", ") });
+        return Err(ShardError::Architecture {
+            arch: graph.arch.clone(),
+            known: ARCHITECTURES.join(", "),
+        });
     }
     if !(2..=RANKS).contains(&ranks) {
         return Err(ShardError::Devices(ranks));
@@ -88,7 +98,13 @@ pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardErr
         return Err(ShardError::Vectors);
     }
     let empty = Graph { ops: vec![], ..graph.clone() };
-    let mut all = Sharder { whole: graph, made: empty, kinds: vec![Kind::Whole; graph.values.len()], rank, ranks };
+    let mut all = Sharder {
+        whole: graph,
+        made: empty,
+        kinds: vec![Kind::Whole; graph.values.len()],
+        rank,
+        ranks,
+    };
     for op in &graph.ops {
         all.op(op)?;
     }
@@ -139,8 +155,11 @@ impl Sharder<'_> {
     /// Notes that a value is divided.
     fn divide(&mut self, v: ValueId) -> Result<(), ShardError> {
         let value = self.whole.value(v);
-        let width = self.share(value.width, || format!("the {} elements of '{}'", value.width, value.name))?;
-        if let (Some(kind), Some(value)) = (self.kinds.get_mut(v.0 as usize), self.made.values.get_mut(v.0 as usize)) {
+        let width = self
+            .share(value.width, || format!("the {} elements of '{}'", value.width, value.name))?;
+        if let (Some(kind), Some(value)) =
+            (self.kinds.get_mut(v.0 as usize), self.made.values.get_mut(v.0 as usize))
+        {
             (*kind, value.width) = (Kind::Divided, width);
         }
         Ok(())
@@ -205,8 +224,12 @@ impl Sharder<'_> {
         let kinds: Vec<Kind> = op.reads().iter().map(|v| self.kind(*v)).collect();
         let all = |kind: Kind| kinds.iter().all(|k| *k == kind);
         let op = match *op {
-            Op::MatMul(MatMul { x, weight, bias, out }) => return self.product(x, weight, bias, out, op),
-            Op::ExpertMatMul(m) if all(Kind::Whole) && self.by_rows(m.weight) && m.bias.is_none() => {
+            Op::MatMul(MatMul { x, weight, bias, out }) => {
+                return self.product(x, weight, bias, out, op);
+            }
+            Op::ExpertMatMul(m)
+                if all(Kind::Whole) && self.by_rows(m.weight) && m.bias.is_none() =>
+            {
                 self.divide(m.out)?;
                 Op::ExpertMatMul(ExpertMatMul { weight: self.rows(m.weight)?, ..m })
             }
@@ -228,7 +251,8 @@ impl Sharder<'_> {
                 let (heads, name) = (self.whole.value(x).width / group, &self.whole.value(x).name);
                 self.share(heads, || format!("the {heads} heads of '{name}'"))?;
                 // A norm of each head has one head's factors.
-                let heads = [weight, bias].iter().flatten().all(|w| self.whole.weight(*w).elems() == group);
+                let heads =
+                    [weight, bias].iter().flatten().all(|w| self.whole.weight(*w).elems() == group);
                 if !heads {
                     return Err(self.no_rule(op));
                 }
@@ -237,23 +261,28 @@ impl Sharder<'_> {
             }
             Op::Rope(r) if all(Kind::Divided) => {
                 self.divide(r.out)?;
-                let heads =
-                    self.share(r.heads, || format!("the {} heads of '{}'", r.heads, self.whole.value(r.x).name))?;
+                let heads = self.share(r.heads, || {
+                    format!("the {} heads of '{}'", r.heads, self.whole.value(r.x).name)
+                })?;
                 Op::Rope(Rope { heads, ..r })
             }
             Op::KvWrite(KvWrite { state, .. }) if all(Kind::Divided) => {
                 let heads = self.whole.kv(state).map_or(0, |kv| kv.heads);
-                let share =
-                    self.share(heads, || format!("the {heads} heads of keys of '{}'", self.whole.state(state).name))?;
-                if let Some(StateKind::Kv(kv)) = self.made.states.get_mut(state.0 as usize).map(|s| &mut s.kind) {
+                let share = self.share(heads, || {
+                    format!("the {heads} heads of keys of '{}'", self.whole.state(state).name)
+                })?;
+                if let Some(StateKind::Kv(kv)) =
+                    self.made.states.get_mut(state.0 as usize).map(|s| &mut s.kind)
+                {
                     kv.heads = share;
                 }
                 op.clone()
             }
             Op::Attention(a) if all(Kind::Divided) && a.alibi.is_none() => {
                 self.divide(a.out)?;
-                let heads =
-                    self.share(a.heads, || format!("the {} heads of '{}'", a.heads, self.whole.value(a.out).name))?;
+                let heads = self.share(a.heads, || {
+                    format!("the {} heads of '{}'", a.heads, self.whole.value(a.out).name)
+                })?;
                 let sinks = a.sinks.map(|w| self.rows(w)).transpose()?;
                 Op::Attention(Attention { heads, sinks, ..a })
             }
@@ -287,7 +316,10 @@ impl Sharder<'_> {
                 self.put_together(part, false, out);
                 return Ok(());
             }
-            Kind::Whole if self.is_head(out) && self.whole.weight(weight).rows.is_multiple_of(self.ranks) => {
+            Kind::Whole
+                if self.is_head(out)
+                    && self.whole.weight(weight).rows.is_multiple_of(self.ranks) =>
+            {
                 let rows = self.whole.weight(weight).rows / self.ranks;
                 let (part, weight) = (self.value(out, rows), self.rows(weight)?);
                 let bias = bias.map(|b| self.rows(b)).transpose()?;
@@ -297,7 +329,12 @@ impl Sharder<'_> {
             }
             Kind::Whole if self.by_rows(weight) && !self.is_head(out) => {
                 self.divide(out)?;
-                MatMul { x, weight: self.rows(weight)?, bias: bias.map(|b| self.rows(b)).transpose()?, out }
+                MatMul {
+                    x,
+                    weight: self.rows(weight)?,
+                    bias: bias.map(|b| self.rows(b)).transpose()?,
+                    out,
+                }
             }
             Kind::Whole => MatMul { x, weight, bias, out },
         };
@@ -305,7 +342,8 @@ impl Sharder<'_> {
         Ok(())
     }
 
-    /// Whether a value has an element for each token of the vocabulary: what makes it stands behind the layers.
+    /// Whether a value has an element for each token of the vocabulary: what makes it stands behind
+    /// the layers.
     fn is_head(&self, v: ValueId) -> bool {
         let value = self.whole.value(v);
         value.width == self.whole.value(self.whole.logits).width && !value.name.starts_with("blk.")

@@ -36,8 +36,8 @@ pub(crate) struct Piece<'a> {
 pub(crate) enum Made<'a> {
     /// In the host's memory.
     Host(&'a [f32]),
-    /// On a device, once all that is in the stream now is done. What comes into that stream afterwards may
-    /// write over them.
+    /// On a device, once all that is in the stream now is done. What comes into that stream
+    /// afterwards may write over them.
     Device(&'a Stream, DeviceBuffer<f32>),
 }
 
@@ -75,17 +75,27 @@ impl Stage {
         }
     }
 
-    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has then.
-    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has
+    /// then.
+    pub(crate) fn copy(
+        &mut self,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<usize, SessionError> {
         match self {
             Stage::Host(host) => host.copy(from, to, len),
             Stage::Gpu(gpu) => gpu.copy(from, to, len),
         }
     }
 
-    /// Runs these tokens and hands their rows on, in the order of the pieces, one piece's behind the other's.
-    /// What a sequence has from a piece's first position on is forgotten before.
-    pub(crate) fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+    /// Runs these tokens and hands their rows on, in the order of the pieces, one piece's behind
+    /// the other's. What a sequence has from a piece's first position on is forgotten before.
+    pub(crate) fn rows(
+        &mut self,
+        pieces: &[Piece<'_>],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), SessionError> {
         match self {
             Stage::Host(host) => host.rows(pieces, sink),
             Stage::Gpu(gpu) => gpu.rows(pieces, sink),

@@ -1,5 +1,6 @@
-//! Ranks find each other: all but the first one connect to it, say who they are and what they compute, and are told
-//! what the vendor's library needs. The connections stay: a rank that ends, in whatever way, ends its own.
+//! Ranks find each other: all but the first one connect to it, say who they are and what they
+//! compute, and are told what the vendor's library needs. The connections stay: a rank that ends,
+//! in whatever way, ends its own.
 //!
 //! ```text
 //! rank → first   kjit-rank-3 DRAWN
@@ -28,7 +29,8 @@ const SHOWN: usize = 400;
 /// What all ranks must have alike, in words without spaces: what of it is not the same is named.
 pub(crate) type Hello = Vec<(&'static str, String)>;
 
-/// Connections by rank: the first one's to all, the others' to the first; and what there is to say about the place.
+/// Connections by rank: the first one's to all, the others' to the first; and what there is to say
+/// about the place.
 #[derive(Debug)]
 pub(crate) struct Links(pub Vec<(usize, TcpStream)>, pub Option<String>);
 
@@ -68,7 +70,8 @@ pub(crate) fn meet(
     };
     for (_, stream) in &links.0 {
         let set = stream.set_read_timeout(None).and_then(|()| stream.set_nonblocking(true));
-        set.and_then(|()| stream.set_nodelay(true)).map_err(|e| meeting(format!("a connection: {e}")))?;
+        set.and_then(|()| stream.set_nodelay(true))
+            .map_err(|e| meeting(format!("a connection: {e}")))?;
     }
     Ok((bytes, links))
 }
@@ -126,11 +129,17 @@ impl Unknown {
     fn proven(&mut self, ranks: &Ranks) -> Result<Option<(Drawn, String)>, ()> {
         let Some(line) = self.line()? else { return Ok(None) };
         let Some(drawn) = &self.drawn else {
-            let theirs = line.strip_prefix(WORD).and_then(|rest| rest.strip_prefix(' ')).filter(|d| is_drawn(d));
-            let drawn = Drawn { theirs: theirs.ok_or(())?.to_owned(), first: draw().map_err(|_| ())? };
+            let theirs = line
+                .strip_prefix(WORD)
+                .and_then(|rest| rest.strip_prefix(' '))
+                .filter(|d| is_drawn(d));
+            let drawn =
+                Drawn { theirs: theirs.ok_or(())?.to_owned(), first: draw().map_err(|_| ())? };
             let proof = ranks.secret.proof(part::FIRST, &drawn, "");
             // A line this short goes into any connection's buffer.
-            self.stream.write_all(format!("{} {proof}\n", drawn.first).as_bytes()).map_err(|_| ())?;
+            self.stream
+                .write_all(format!("{} {proof}\n", drawn.first).as_bytes())
+                .map_err(|_| ())?;
             (self.drawn, self.line) = (Some(drawn), vec![]);
             return Ok(None);
         };
@@ -166,28 +175,42 @@ impl Unknown {
 
 /// Where the first rank listens, and what there is to say about it.
 fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
-    let failed = |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
+    let failed =
+        |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
     let everywhere = |why: String| {
         ranks.secret.allows(&[SocketAddr::from(([0, 0, 0, 0], ranks.port))])?;
         let listener = TcpListener::bind(("0.0.0.0", ranks.port));
         let listener = listener.map_err(|e| {
-            meeting(format!("rank 0 cannot listen at {}: {why}, and at all addresses: {e}", place(ranks)))
+            meeting(format!(
+                "rank 0 cannot listen at {}: {why}, and at all addresses: {e}",
+                place(ranks)
+            ))
         })?;
-        Ok((listener, Some(format!("{why}: rank 0 listens at all addresses of its machine, port {}", ranks.port))))
+        Ok((
+            listener,
+            Some(format!(
+                "{why}: rank 0 listens at all addresses of its machine, port {}",
+                ranks.port
+            )),
+        ))
     };
-    // A name may come to be known only after the start, as others wait for it. One that never is means no address.
+    // A name may come to be known only after the start, as others wait for it. One that never is
+    // means no address.
     let end = Instant::now() + ranks.wait;
     let mut all: Vec<SocketAddr> = loop {
         match (&*ranks.host, ranks.port).to_socket_addrs() {
             Ok(all) => break all.collect(),
             Err(e) if Instant::now() > end => {
                 let (host, seconds) = (shown(&ranks.host), ranks.wait.as_secs());
-                return Err(meeting(format!("MASTER_ADDR={host} is not known here after {seconds} s ({e})")));
+                return Err(meeting(format!(
+                    "MASTER_ADDR={host} is not known here after {seconds} s ({e})"
+                )));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
-    // Debian gives a machine's own name 127.0.1.1, where no other machine comes. A number, or localhost, is meant.
+    // Debian gives a machine's own name 127.0.1.1, where no other machine comes. A number, or
+    // localhost, is meant.
     let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
     // The first that can be listened at is taken, so that one goes where there is another.
     if !meant {
@@ -199,7 +222,8 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
         Ok(listener) => Ok((listener, None)),
-        // A name that leads here by a way around (a service's, say) is none that can be listened at.
+        // A name that leads here by a way around (a service's, say) is none that can be listened
+        // at.
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
             everywhere(format!("{} is no address of this machine ({e})", shown(&ranks.host)))
         }
@@ -227,14 +251,21 @@ fn gather(
             return refuse(ranks, came, why);
         }
         if Instant::now() > end {
-            let missing: Vec<usize> = (1..ranks.size).filter(|r| came.iter().all(|known| known.rank != *r)).collect();
+            let missing: Vec<usize> =
+                (1..ranks.size).filter(|r| came.iter().all(|known| known.rank != *r)).collect();
             let (who, seconds) = (numbers(&missing), ranks.wait.as_secs());
             let mut said = said.map_or_else(String::new, |said| format!(" ({said})"));
             if strangers > 0 {
-                said +=
-                    &format!(" ({strangers} came and did not prove to be of this job: {SECRET} is the same for all)");
+                said += &format!(
+                    " ({strangers} came and did not prove to be of this job: {SECRET} is the same \
+                     for all)"
+                );
             }
-            return refuse(ranks, came, format!("{who} did not come to {} within {seconds} s{said}", place(ranks)));
+            return refuse(
+                ranks,
+                came,
+                format!("{who} did not come to {} within {seconds} s{said}", place(ranks)),
+            );
         }
         match listener.accept() {
             Ok((stream, _)) if !ranks.secret.trusts(&stream, Duration::ZERO) => drop(stream),
@@ -249,7 +280,8 @@ fn gather(
         for mut who in std::mem::take(&mut unknown) {
             match who.proven(ranks) {
                 Ok(Some((drawn, line))) => {
-                    if let Some(why) = welcome(ranks, hello, &line, (who.stream, drawn), &mut came) {
+                    if let Some(why) = welcome(ranks, hello, &line, (who.stream, drawn), &mut came)
+                    {
                         return refuse(ranks, came, why);
                     }
                 }
@@ -272,7 +304,8 @@ fn gather(
     Ok((bytes, Links(came.into_iter().map(|known| (known.rank, known.stream)).collect(), said)))
 }
 
-/// Takes who said this line for a rank, or sends it away; the reason where nothing comes of the meeting.
+/// Takes who said this line for a rank, or sends it away; the reason where nothing comes of the
+/// meeting.
 fn welcome(
     ranks: &Ranks,
     hello: &Hello,
@@ -288,7 +321,10 @@ fn welcome(
     };
     if job != Some(&*ranks.job) {
         // Another job of this machine that came to this port: neither ends the other.
-        away(format!("another job's rank 0 listens at {}: give each job its MASTER_PORT", place(ranks)));
+        away(format!(
+            "another job's rank 0 listens at {}: give each job its MASTER_PORT",
+            place(ranks)
+        ));
         return None;
     }
     let Some(rank) = rank.filter(|rank| *rank > 0) else {
@@ -344,25 +380,35 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
         match connected {
             Ok(stream) => break stream,
             Err(e) if Instant::now() > end => {
-                return Err(meeting(format!("rank 0 did not listen at {} within {seconds} s ({e})", place(ranks))));
+                return Err(meeting(format!(
+                    "rank 0 did not listen at {} within {seconds} s ({e})",
+                    place(ranks)
+                )));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
     let stranger = || {
-        meeting(format!("whoever listens at {} is no rank of this job, or was given another {SECRET}", place(ranks)))
+        meeting(format!(
+            "whoever listens at {} is no rank of this job, or was given another {SECRET}",
+            place(ranks)
+        ))
     };
     if !ranks.secret.trusts(&stream, SLOW) {
         return Err(stranger());
     }
-    let silent = |e: std::io::Error| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks)));
+    let silent =
+        |e: std::io::Error| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks)));
     // The first one waits for the others as long, and says so by itself.
     let wait = ranks.wait + SLOW;
     let until = Instant::now() + wait;
     let theirs = draw()?;
-    let said = stream.write_all(format!("{WORD} {theirs}\n").as_bytes()).and_then(|()| line(&mut stream, until));
+    let said = stream
+        .write_all(format!("{WORD} {theirs}\n").as_bytes())
+        .and_then(|()| line(&mut stream, until));
     let said = said.map_err(silent)?;
-    let (first, proof) = said.split_once(' ').filter(|(first, _)| is_drawn(first)).ok_or_else(stranger)?;
+    let (first, proof) =
+        said.split_once(' ').filter(|(first, _)| is_drawn(first)).ok_or_else(stranger)?;
     let drawn = Drawn { theirs, first: first.to_owned() };
     if !ranks.secret.proves(proof, part::FIRST, &drawn, "") {
         return Err(stranger());
@@ -370,7 +416,9 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     let words: Vec<&str> = hello.iter().map(|(_, said)| &**said).collect();
     let said = format!("{} {} {}", ranks.rank, ranks.job, words.join(" "));
     let proof = ranks.secret.proof(part::RANK, &drawn, &said);
-    let answer = stream.write_all(format!("{proof} {said}\n").as_bytes()).and_then(|()| line(&mut stream, until));
+    let answer = stream
+        .write_all(format!("{proof} {said}\n").as_bytes())
+        .and_then(|()| line(&mut stream, until));
     let answer = answer.map_err(silent)?;
     let (proof, answer) = answer.split_once(' ').ok_or_else(stranger)?;
     if !ranks.secret.proves(proof, part::ANSWER, &drawn, answer) {
@@ -378,9 +426,12 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     }
     match answer.split_once(' ') {
         Some(("go", hex)) => {
-            let byte = |i: usize| hex.get(2 * i..2 * i + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+            let byte = |i: usize| {
+                hex.get(2 * i..2 * i + 2).and_then(|two| u8::from_str_radix(two, 16).ok())
+            };
             let bytes: Option<Vec<u8>> = (0..hex.len() / 2).map(byte).collect();
-            let bytes = bytes.ok_or_else(|| meeting("rank 0 said something that is no number".to_owned()))?;
+            let bytes = bytes
+                .ok_or_else(|| meeting("rank 0 said something that is no number".to_owned()))?;
             Ok((bytes, Links(vec![(0, stream)], None)))
         }
         Some(("no", why)) => Err(meeting(shown(why))),
@@ -481,7 +532,9 @@ mod tests {
     fn nothing_is_believed_without_the_secret_and_an_unknown_name_is_no_address() {
         // No address is all addresses.
         for rank in [0, 1] {
-            let why = meets(&at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")), "same").unwrap_err();
+            let why =
+                meets(&at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")), "same")
+                    .unwrap_err();
             assert!(why.contains("no-such-host.invalid"), "{why}");
         }
         // Beyond this machine there must be one.
@@ -499,13 +552,16 @@ mod tests {
             let port = port();
             let [zero, one] = std::thread::scope(|scope| {
                 let both = [(0, ours), (1, theirs)];
-                let both = both.map(|(rank, s)| scope.spawn(move || meets(&at(rank, "127.0.0.1", port, s), "same")));
+                let both = both.map(|(rank, s)| {
+                    scope.spawn(move || meets(&at(rank, "127.0.0.1", port, s), "same"))
+                });
                 both.map(|one| one.join().unwrap())
             });
             assert_eq!((zero.is_ok(), one.is_ok()), (good, good), "{zero:?} {one:?}");
             if let (Err(zero), Err(one)) = (zero, one) {
                 assert!(
-                    zero.contains("rank 1 did not come") && one.contains("another KJIT_RANKS_SECRET"),
+                    zero.contains("rank 1 did not come")
+                        && one.contains("another KJIT_RANKS_SECRET"),
                     "{zero} {one}"
                 );
             }
@@ -517,12 +573,21 @@ mod tests {
         let port = port();
         std::thread::scope(|scope| {
             let zero = scope.spawn(|| meets(&ranks(0, 3, port, "30"), "same"));
-            // A page's reader, another job's rank, a rank with no number, one above all, one of which no end comes.
-            let words = ["GET / HTTP/1.1\r\n\r\n", "kjit-rank-2 1 - same\n", "kjit-rank-3 12\n", "kjit-rank-3 1", ""];
+            // A page's reader, another job's rank, a rank with no number, one above all, one of
+            // which no end comes.
+            let words = [
+                "GET / HTTP/1.1\r\n\r\n",
+                "kjit-rank-2 1 - same\n",
+                "kjit-rank-3 12\n",
+                "kjit-rank-3 1",
+                "",
+            ];
             let _strangers = words.map(|words| says(port, words));
-            for (words, told) in
-                [("1 other same", "another job's"), ("x - same", "above 0"), ("7 - same", "none of 3 ranks")]
-            {
+            for (words, told) in [
+                ("1 other same", "another job's"),
+                ("x - same", "above 0"),
+                ("7 - same", "none of 3 ranks"),
+            ] {
                 let ours = ranks(1, 3, port, "30");
                 let (mut stream, drawn) = begins(port);
                 let proof = ours.secret.proof(part::RANK, &drawn, words);
@@ -537,7 +602,8 @@ mod tests {
                 stream.write_all(format!("{proof} 1 - same\n").as_bytes()).unwrap();
                 assert!(line(&mut stream, soon()).is_err(), "{part}");
             }
-            let others = [1, 2].map(|rank| scope.spawn(move || meets(&ranks(rank, 3, port, "30"), "same")));
+            let others =
+                [1, 2].map(|rank| scope.spawn(move || meets(&ranks(rank, 3, port, "30"), "same")));
             let all = [zero].into_iter().chain(others).map(|one| one.join().unwrap());
             all.for_each(|met| assert_eq!(met, Ok(vec![1, 2, 255])));
         });

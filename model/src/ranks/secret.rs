@@ -1,6 +1,6 @@
-//! What ranks know and nobody else: a text that the launcher gives to all of them. Each proves to the other that it has it
-//! before a word of the other is believed, and neither says it: HMAC-SHA256 (RFC 2104) over a number that the other has
-//! just drawn.
+//! What ranks know and nobody else: a text that the launcher gives to all of them. Each proves to
+//! the other that it has it before a word of the other is believed, and neither says it:
+//! HMAC-SHA256 (RFC 2104) over a number that the other has just drawn.
 
 use super::RanksError;
 use sha2::{Digest, Sha256};
@@ -66,12 +66,14 @@ impl Secret {
     pub fn allows(&self, addresses: &[SocketAddr]) -> Result<(), RanksError> {
         match self.0.is_some() || addresses.iter().all(|at| at.ip().is_loopback()) {
             true => Ok(()),
-            false => Err(RanksError::Secret { why: "is not set, and the ranks do not meet at 127.0.0.1".to_owned() }),
+            false => Err(RanksError::Secret {
+                why: "is not set, and the ranks do not meet at 127.0.0.1".to_owned(),
+            }),
         }
     }
 
-    /// Whether the other end of a connection is to be spoken to: without a secret, only a process of this user (or
-    /// root's) is. So long is waited until a program has taken that end.
+    /// Whether the other end of a connection is to be spoken to: without a secret, only a process
+    /// of this user (or root's) is. So long is waited until a program has taken that end.
     pub fn trusts(&self, stream: &TcpStream, wait: Duration) -> bool {
         self.0.is_some() || same_user(stream, wait)
     }
@@ -81,7 +83,9 @@ impl Secret {
 pub(crate) fn draw() -> Result<String, RanksError> {
     let mut bytes = [0u8; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|e| RanksError::Meeting(format!("the system gives no random numbers (/dev/urandom): {e}")))?;
+    read.map_err(|e| {
+        RanksError::Meeting(format!("the system gives no random numbers (/dev/urandom): {e}"))
+    })?;
     Ok(hex(&bytes))
 }
 
@@ -97,14 +101,20 @@ fn hex(bytes: &[u8]) -> String {
 fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     let short = if key.len() > BLOCK { Sha256::digest(key).to_vec() } else { key.to_vec() };
     let padded = |with: u8| -> Vec<u8> {
-        short.iter().copied().chain(std::iter::repeat(0)).take(BLOCK).map(|byte| byte ^ with).collect()
+        short
+            .iter()
+            .copied()
+            .chain(std::iter::repeat(0))
+            .take(BLOCK)
+            .map(|byte| byte ^ with)
+            .collect()
     };
     let inner = Sha256::new().chain_update(padded(0x36)).chain_update(message).finalize();
     Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().to_vec()
 }
 
-/// Whether the other end of a connection on this machine is of this user, or of root, by the system's list of
-/// connections.
+/// Whether the other end of a connection on this machine is of this user, or of root, by the
+/// system's list of connections.
 fn same_user(stream: &TcpStream, wait: Duration) -> bool {
     let (Ok(here), Ok(there)) = (stream.local_addr(), stream.peer_addr()) else { return false };
     let Some(own) = own_user() else { return false };
@@ -125,7 +135,8 @@ fn own_user() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|of| of.uid())
 }
 
-/// The user of the connection from `local` to `remote`; none if there is no such, or no program has it.
+/// The user of the connection from `local` to `remote`; none if there is no such, or no program has
+/// it.
 fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let (local, remote) = (listed(local), listed(remote));
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|list| {
@@ -146,7 +157,8 @@ fn listed(at: SocketAddr) -> String {
         IpAddr::V4(ip) => ip.octets().to_vec(),
         IpAddr::V6(ip) => ip.octets().to_vec(),
     };
-    let words = bytes.as_chunks::<4>().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
+    let words =
+        bytes.as_chunks::<4>().0.iter().map(|word| format!("{:08X}", u32::from_ne_bytes(*word)));
     format!("{}:{:04X}", words.collect::<String>(), at.port())
 }
 
@@ -159,7 +171,11 @@ mod tests {
     #[test]
     fn the_code_is_that_of_the_standard() {
         for (key, message, want) in [
-            (vec![0x0b; 20], &b"Hi There"[..], "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"),
+            (
+                vec![0x0b; 20],
+                &b"Hi There"[..],
+                "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7",
+            ),
             (
                 b"Jefe".to_vec(),
                 b"what do ya want for nothing?",
@@ -183,9 +199,18 @@ mod tests {
         assert!(secret.proves(&proof, "a", &drawn, "words"));
         let other = Secret::of(Some("sixteen letters?".to_owned())).unwrap();
         let again = Drawn { first: draw().unwrap(), ..drawn.clone() };
-        assert!(!other.proves(&proof, "a", &drawn, "words") && !secret.proves(&proof, "a", &again, "words"));
-        assert!(!secret.proves(&proof, "b", &drawn, "words") && !secret.proves(&proof, "a", &drawn, "word"));
-        assert!(!secret.proves(&proof[1..], "a", &drawn, "words") && !secret.proves("", "a", &drawn, "words"));
+        assert!(
+            !other.proves(&proof, "a", &drawn, "words")
+                && !secret.proves(&proof, "a", &again, "words")
+        );
+        assert!(
+            !secret.proves(&proof, "b", &drawn, "words")
+                && !secret.proves(&proof, "a", &drawn, "word")
+        );
+        assert!(
+            !secret.proves(&proof[1..], "a", &drawn, "words")
+                && !secret.proves("", "a", &drawn, "words")
+        );
         assert!(Secret::of(Some("too short".to_owned())).is_err());
         assert_eq!(format!("{secret:?}"), "Secret(…)");
     }
@@ -196,7 +221,11 @@ mod tests {
             // A machine may be without IPv6.
             let Ok(listener) = TcpListener::bind(at) else { continue };
             let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            assert_eq!(user_of(ours.peer_addr().unwrap(), ours.local_addr().unwrap()), None, "nobody has taken it");
+            assert_eq!(
+                user_of(ours.peer_addr().unwrap(), ours.local_addr().unwrap()),
+                None,
+                "nobody has taken it"
+            );
             let (theirs, _) = listener.accept().unwrap();
             assert!(same_user(&ours, Duration::ZERO) && same_user(&theirs, Duration::ZERO), "{at}");
             assert_eq!(user_of(ours.local_addr().unwrap(), ours.peer_addr().unwrap()), own_user());

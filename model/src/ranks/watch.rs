@@ -1,8 +1,9 @@
 //! A rank at work: what it hears of the others, and how long it waits for them.
 //!
-//! A thread looks at the connections, at the library and at how many sums the device has made. Where this rank waits
-//! and no sum is made, because another has ended or for too long, it gives the library's work up: then the device goes
-//! on with whatever numbers, the host stops waiting, and every later call has the reason.
+//! A thread looks at the connections, at the library and at how many sums the device has made.
+//! Where this rank waits and no sum is made, because another has ended or for too long, it gives
+//! the library's work up: then the device goes on with whatever numbers, the host stops waiting,
+//! and every later call has the reason.
 
 use super::Links;
 use crate::session::SessionError;
@@ -16,13 +17,14 @@ use std::time::{Duration, Instant};
 
 /// How often it is looked.
 const EVERY: Duration = Duration::from_millis(20);
-/// How long a sum may take that another rank has no part in any more: what it sent before its end may be under way.
+/// How long a sum may take that another rank has no part in any more: what it sent before its end
+/// may be under way.
 const GONE: Duration = Duration::from_secs(2);
 /// The same while the model is opened: one may compile its kernels while another finds them.
 const OPENING: Duration = Duration::from_secs(900);
 
-/// How often a rank says that it is there, and how long nothing may be heard of it: a machine that is lost ends no
-/// connection. Longer than a busy machine keeps a thread waiting.
+/// How often a rank says that it is there, and how long nothing may be heard of it: a machine that
+/// is lost ends no connection. Longer than a busy machine keeps a thread waiting.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -58,7 +60,8 @@ struct Shared {
     limit: AtomicU64,
     /// What was given to this rank so far, all in one number each; not yet told.
     given: Mutex<Vec<u64>>,
-    /// How often this rank was given something, and how much of that all others are known to have been given as well.
+    /// How often this rank was given something, and how much of that all others are known to have
+    /// been given as well.
     gave: AtomicUsize,
     same: AtomicUsize,
     stop: AtomicBool,
@@ -124,8 +127,10 @@ impl Far {
             told: Instant::now(),
             broken: None,
         };
-        let thread = std::thread::Builder::new().name("ranks".to_owned()).spawn(move || watch.run());
-        let thread = thread.map_err(|e| SessionError::Device(format!("no thread that watches the ranks: {e}")))?;
+        let thread =
+            std::thread::Builder::new().name("ranks".to_owned()).spawn(move || watch.run());
+        let thread = thread
+            .map_err(|e| SessionError::Device(format!("no thread that watches the ranks: {e}")))?;
         Ok(Far { collective, shared, rank, limit, thread: Some(thread) })
     }
 
@@ -140,7 +145,8 @@ impl Far {
         Waiting(Arc::clone(&self.shared))
     }
 
-    /// Notes what was given to this rank: all must be given the same, or each would wait for another's sums.
+    /// Notes what was given to this rank: all must be given the same, or each would wait for
+    /// another's sums.
     pub fn given(&self, what: u64) {
         self.shared.given.lock().unwrap_or_else(PoisonError::into_inner).push(what);
         self.shared.gave.fetch_add(1, Ordering::Release);
@@ -193,7 +199,13 @@ impl Far {
         if !self.is_over() {
             return Ok(());
         }
-        let why = self.shared.why.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+        let why = self
+            .shared
+            .why
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+            .unwrap_or_default();
         Err(SessionError::Lost(format!("rank {} on {}: {why}", self.rank, device.label())))
     }
 }
@@ -225,7 +237,15 @@ struct Link {
 
 impl Link {
     fn new(rank: usize, stream: TcpStream) -> Link {
-        Link { rank, stream, part: vec![], given: vec![], same: 0, heard: Instant::now(), ended: false }
+        Link {
+            rank,
+            stream,
+            part: vec![],
+            given: vec![],
+            same: 0,
+            heard: Instant::now(),
+            ended: false,
+        }
     }
 
     /// Whole frames that have come.
@@ -240,7 +260,10 @@ impl Link {
                     continue;
                 }
                 Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
-                Err(e) => self.ended |= e.kind() != std::io::ErrorKind::WouldBlock || self.heard.elapsed() > SILENCE,
+                Err(e) => {
+                    self.ended |=
+                        e.kind() != std::io::ErrorKind::WouldBlock || self.heard.elapsed() > SILENCE
+                }
             }
             break;
         }
@@ -256,7 +279,8 @@ impl Link {
         all
     }
 
-    /// Nine bytes fit whatever is on the way; who does not take them is gone, or will be found to hang.
+    /// Nine bytes fit whatever is on the way; who does not take them is gone, or will be found to
+    /// hang.
     fn tell(&mut self, kind: u8, number: u64) {
         let mut frame = [kind; FRAME];
         frame.iter_mut().skip(1).zip(number.to_le_bytes()).for_each(|(to, b)| *to = b);
@@ -333,14 +357,16 @@ impl Watch {
         if let Some(rank) = other.filter(|_| !self.shared.over.load(Ordering::Acquire)) {
             self.links.iter_mut().for_each(|link| link.tell(OTHER, rank as u64));
             let why = format!(
-                "rank {rank} was given another prompt, -n or --stop, or other tokens or options of sampling, than rank 0"
+                "rank {rank} was given another prompt, -n or --stop, or other tokens or options \
+                 of sampling, than rank 0"
             );
             self.shared.fail(why, &self.collective);
         }
     }
 
     fn tell(&mut self) {
-        let new = std::mem::take(&mut *self.shared.given.lock().unwrap_or_else(PoisonError::into_inner));
+        let new =
+            std::mem::take(&mut *self.shared.given.lock().unwrap_or_else(PoisonError::into_inner));
         if self.rank > 0 {
             for number in &new {
                 self.links.iter_mut().for_each(|link| link.tell(GIVEN, *number));
@@ -374,7 +400,12 @@ impl Watch {
             return Some(format!("the library by which ranks work together has failed: {said}"));
         }
         let limit = Duration::from_millis(self.shared.limit.load(Ordering::Acquire));
-        let late = || format!("waited longer than {} s for the other ranks: one of them hangs", limit.as_secs());
+        let late = || {
+            format!(
+                "waited longer than {} s for the other ranks: one of them hangs",
+                limit.as_secs()
+            )
+        };
         (waited > limit).then(late)
     }
 }

@@ -1,4 +1,5 @@
-//! Who has a place in the session: requests that come in, sequences that end, and those that give their place to others.
+//! Who has a place in the session: requests that come in, sequences that end, and those that give
+//! their place to others.
 
 use super::borders;
 use super::kept::{Source, WORTH, coming};
@@ -11,7 +12,8 @@ use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
-/// Tokens that a request that comes in should have room for beside its prompt, so that it is not put back at once.
+/// Tokens that a request that comes in should have room for beside its prompt, so that it is not
+/// put back at once.
 pub(super) const ROOM: usize = 32;
 
 impl Worker {
@@ -21,16 +23,21 @@ impl Worker {
         self.crowded &= !self.running.is_empty();
         while self.running.len() < slots && !self.crowded {
             let mut by_client: HashMap<Option<String>, usize> = HashMap::new();
-            self.running.iter().for_each(|r| *by_client.entry(r.job.client.clone()).or_default() += 1);
+            self.running
+                .iter()
+                .for_each(|r| *by_client.entry(r.job.client.clone()).or_default() += 1);
             let (running, reuse) = (&self.running, self.reuse);
             let (session, prefixes) = (self.session.as_ref(), &self.prefixes);
-            let room = self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
+            let room =
+                self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
             let marks = reuse && session.is_some_and(borders::has);
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
                 // Who waits for another's prompt need not compute the same.
-                let shared =
-                    |r: &Running| r.job.owner == job.owner && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt);
+                let shared = |r: &Running| {
+                    r.job.owner == job.owner
+                        && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt)
+                };
                 let mut later = || match marks {
                     false => running.iter().any(shared),
                     true => match borders::wait(running, prefixes, job) {
@@ -41,7 +48,8 @@ impl Worker {
                         None => false,
                     },
                 };
-                let pages = || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
+                let pages =
+                    || session.is_none_or(|session| paged::fits(session, prefixes, running, job));
                 match running.is_empty() || (job.tokens.len() + ROOM <= room && pages()) {
                     false => Ready::NoRoom,
                     true if reuse && later() => Ready::Later,
@@ -94,7 +102,11 @@ impl Worker {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let his = self.running.iter().filter(|r| r.job.owner == job.owner);
         let running = his.filter_map(|r| Some((r.id, r.job.tokens.get(..r.fed)?)));
-        let source = if self.reuse { self.kept.source(job.owner, &job.tokens, running) } else { Source::None };
+        let source = if self.reuse {
+            self.kept.source(job.owner, &job.tokens, running)
+        } else {
+            Source::None
+        };
         let full = self.running.len() + self.kept.len() >= session.sequences();
         let (id, fed) = match source {
             Source::Continue(id, len) => (id, session.truncate(id, len)?),
@@ -126,7 +138,8 @@ impl Worker {
     /// A sequence chooses as its request does, or did when it lost its place.
     fn take_sampler(&mut self, job: &mut Job, id: SequenceId) -> Result<(), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
-        *session.sampler(id)? = job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
+        *session.sampler(id)? =
+            job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));
         Ok(())
     }
 
@@ -150,11 +163,15 @@ impl Worker {
         self.end(job, end);
     }
 
-    /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first; then the youngest sequence is put back
-    /// into the queue, to be computed again when there is room. The oldest always goes on.
+    /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first;
+    /// then the youngest sequence is put back into the queue, to be computed again when there is
+    /// room. The oldest always goes on.
     pub fn make_room(&mut self, more: usize) {
-        let held = |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);
-        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens && self.forget_oldest() {}
+        let held =
+            |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);
+        while held(&self.running).saturating_add(self.kept.tokens()) > self.held_tokens
+            && self.forget_oldest()
+        {}
         while held(&self.running) > self.held_tokens && self.put_back_youngest() {}
     }
 }

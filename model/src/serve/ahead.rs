@@ -1,4 +1,5 @@
-//! Few answers and nobody else: on a GPU the device chooses token after token and runs ahead, as it does for one who talks to it alone.
+//! Few answers and nobody else: on a GPU the device chooses token after token and runs ahead, as it
+//! does for one who talks to it alone.
 
 use super::request::{Failure, Refused};
 use super::running::{End, Running, guarded};
@@ -8,18 +9,26 @@ use crate::sample::Sampler;
 use crate::session::{After, SequenceId, Session, SessionError};
 use std::time::{Duration, Instant};
 
-/// Answers at most. Whoever comes has the device throw away what it is ahead, up to four steps: of many, somebody comes or goes at every few.
+/// Answers at most. Whoever comes has the device throw away what it is ahead, up to four steps: of
+/// many, somebody comes or goes at every few.
 pub(super) const FEW: usize = 2;
 /// Others see how things are so often meanwhile.
 const SHOWN: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Whether those that run are few, have nothing but tokens to come, and all of them are chosen by the device.
+    /// Whether those that run are few, have nothing but tokens to come, and all of them are chosen
+    /// by the device.
     pub fn are_few_and_plain(&mut self) -> bool {
-        let Some(session) = self.session.as_mut().filter(|s| s.gpu().is_some()) else { return false };
-        let alone = |r: &Running| r.rest().len() == 1 && r.job.logprobs.is_none() && !r.job.constrained;
-        let mut plain = |r: &Running| session.sampler(r.id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
-        self.held_tokens == usize::MAX && self.running.len() <= FEW && self.running.iter().all(|r| alone(r) && plain(r))
+        let Some(session) = self.session.as_mut().filter(|s| s.gpu().is_some()) else {
+            return false;
+        };
+        let alone =
+            |r: &Running| r.rest().len() == 1 && r.job.logprobs.is_none() && !r.job.constrained;
+        let mut plain =
+            |r: &Running| session.sampler(r.id).is_ok_and(|s| Sampler::takes_logits_as_they_are(s));
+        self.held_tokens == usize::MAX
+            && self.running.len() <= FEW
+            && self.running.iter().all(|r| alone(r) && plain(r))
     }
 
     /// Whether the device may run ahead for them now: nobody waits, and nobody has drafts that pay.
@@ -36,10 +45,13 @@ impl Worker {
     pub fn run_ahead(&mut self) -> Option<Refused> {
         let Worker { session, running, seen, shared, usual, pays_ahead: pays, drafted, .. } = self;
         let session = session.as_mut()?;
-        let (context, drafts, many) = (session.context(), !session.graph().is_recurrent(), running.len());
+        let (context, drafts, many) =
+            (session.context(), !session.graph().is_recurrent(), running.len());
         let (lead, after_drafts) = (running.first().map(|r| r.id), std::mem::take(drafted));
-        let starts: Vec<(SequenceId, Vec<u32>)> = running.iter().map(|r| (r.id, r.rest().to_vec())).collect();
-        let starts: Vec<(SequenceId, &[u32])> = starts.iter().map(|(id, tokens)| (*id, tokens.as_slice())).collect();
+        let starts: Vec<(SequenceId, Vec<u32>)> =
+            running.iter().map(|r| (r.id, r.rest().to_vec())).collect();
+        let starts: Vec<(SequenceId, &[u32])> =
+            starts.iter().map(|(id, tokens)| (*id, tokens.as_slice())).collect();
         let mut ends: Vec<(usize, End)> = vec![];
         let start = Instant::now();
         let (mut shown, mut counted) = (start, start);
@@ -60,7 +72,8 @@ impl Worker {
                 let took = now - last;
                 (last, came) = (now, came + 1);
                 match came {
-                    // The first token after drafts waits for a device that is not ahead: that is theirs, too.
+                    // The first token after drafts waits for a device that is not ahead: that is
+                    // theirs, too.
                     1 if after_drafts => pays.saw(took, Some(0)),
                     1 | 2 => {}
                     _ => pays.saw(took, None),

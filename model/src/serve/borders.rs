@@ -1,9 +1,10 @@
-//! Where copies of states that do not grow are kept: a recurrent state cannot go back, so others begin only where somebody
-//! kept it. Three places are worth a copy: near the end of a prompt, where a prompt leaves a text that is
-//! known (what both have in common others will have, too), and where an answer ends. The first two are ends of pages, so
-//! that they lie at the same place in all texts that begin alike; prompts are fed in pieces that end there. On a GPU a piece
-//! more is a pass more over all weights (16 % of the tokens a second of 32 clients with prompts of 512, where experts are many):
-//! there the first place is the end of as many tokens as a step takes anyway.
+//! Where copies of states that do not grow are kept: a recurrent state cannot go back, so others
+//! begin only where somebody kept it. Three places are worth a copy: near the end of a prompt,
+//! where a prompt leaves a text that is known (what both have in common others will have, too), and
+//! where an answer ends. The first two are ends of pages, so that they lie at the same place in all
+//! texts that begin alike; prompts are fed in pieces that end there. On a GPU a piece more is a
+//! pass more over all weights (16 % of the tokens a second of 32 clients with prompts of 512, where
+//! experts are many): there the first place is the end of as many tokens as a step takes anyway.
 
 use super::kept::common;
 use super::prefixes::Prefixes;
@@ -36,7 +37,11 @@ pub(super) fn has(session: &Session) -> bool {
 }
 
 /// Whose prompt is being computed to a border at which this request can begin, and which that is.
-pub(super) fn wait(running: &[Running], prefixes: &Prefixes, job: &Job) -> Option<(SequenceId, usize)> {
+pub(super) fn wait(
+    running: &[Running],
+    prefixes: &Prefixes,
+    job: &Job,
+) -> Option<(SequenceId, usize)> {
     let asked = asked(&job.tokens);
     let of = |r: &Running| {
         let prompt = r.job.tokens.get(..r.job.prompt).unwrap_or_default();
@@ -69,7 +74,11 @@ impl Worker {
         let mut due = vec![];
         for r in &mut self.running {
             if r.borders.contains(&r.fed) {
-                due.push((r.job.owner, r.id, r.job.tokens.get(..r.fed).unwrap_or_default().to_vec()));
+                due.push((
+                    r.job.owner,
+                    r.id,
+                    r.job.tokens.get(..r.fed).unwrap_or_default().to_vec(),
+                ));
             }
             r.borders.retain(|border| *border > r.fed);
         }
@@ -89,7 +98,10 @@ mod tests {
     #[test]
     fn a_prompt_that_a_step_takes_whole_is_no_piece_more_for_a_copy() {
         // A prompt of 512 has 511 tokens that may come from elsewhere.
-        assert_eq!([511, 512, 513, 2047].map(|tokens| own_border(tokens, 512)), [0, 512, 512, 1536]);
+        assert_eq!(
+            [511, 512, 513, 2047].map(|tokens| own_border(tokens, 512)),
+            [0, 512, 512, 1536]
+        );
         assert_eq!([127, 128, 300].map(|tokens| own_border(tokens, 1)), [0, 128, 256]);
         assert_eq!(own_border(1000, 200), 768);
     }

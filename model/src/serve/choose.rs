@@ -1,11 +1,13 @@
-//! A token chosen here, of a row of logits, where somebody wants more than the token or has a constraint.
+//! A token chosen here, of a row of logits, where somebody wants more than the token or has a
+//! constraint.
 
 use super::request::{Alternative, Failure, Logprobs};
 use super::running::Job;
 use crate::sample::{Sampler, TokenMask};
 use crate::session::{SessionError, check_scores};
 
-/// Chooses the token at a position, of a row of logits, as the job wants it, of those that the mask allows.
+/// Chooses the token at a position, of a row of logits, as the job wants it, of those that the mask
+/// allows.
 pub(super) fn choose(
     job: &Job,
     sampler: &mut Sampler,

@@ -1,14 +1,16 @@
 //! How many tokens of each sequence go into a step.
 
-/// Tokens of each sequence for one step. `rest` says how many each has that were not fed, the oldest sequence
-/// first. Who has one goes: a token of an answer that somebody waits for. Besides go `budget` tokens of
-/// prompts: all that the oldest has, where that fits, else half of the budget to it, so that no prompt waits
-/// forever; the rest to the shortest, which are done with it. A piece that does not end its prompt has at
-/// least `least` tokens: on a GPU each piece is a pass over all weights (an H200 and 8b Q4_K_M: 512 tokens
-/// in one piece take 20 ms, in two of 481 and 31 more than 30).
+/// Tokens of each sequence for one step. `rest` says how many each has that were not fed, the
+/// oldest sequence first. Who has one goes: a token of an answer that somebody waits for. Besides
+/// go `budget` tokens of prompts: all that the oldest has, where that fits, else half of the budget
+/// to it, so that no prompt waits forever; the rest to the shortest, which are done with it. A
+/// piece that does not end its prompt has at least `least` tokens: on a GPU each piece is a pass
+/// over all weights (an H200 and 8b Q4_K_M: 512 tokens in one piece take 20 ms, in two of 481 and
+/// 31 more than 30).
 pub(super) fn compose(rest: &[usize], budget: usize, least: usize) -> Vec<usize> {
     let mut take: Vec<usize> = rest.iter().map(|&n| n.min(1)).collect();
-    let mut prompts: Vec<(usize, usize)> = (0..).zip(rest.iter().copied()).filter(|(_, n)| *n > 1).collect();
+    let mut prompts: Vec<(usize, usize)> =
+        (0..).zip(rest.iter().copied()).filter(|(_, n)| *n > 1).collect();
     // Whatever the budget, prompts go on.
     let mut left = budget.max(1);
     let Some(&(oldest, all)) = prompts.first() else { return take };
@@ -51,7 +53,8 @@ mod tests {
         // However many answers there are, prompts go on.
         assert_eq!(compose(&[1, 1, 1, 9], 1, 1), [1, 1, 1, 1]);
         assert_eq!(compose(&[], 2, 1), [0usize; 0]);
-        // The oldest goes whole where it fits; what is left is no piece that would cost a pass for little.
+        // The oldest goes whole where it fits; what is left is no piece that would cost a pass for
+        // little.
         assert_eq!(compose(&[1, 60, 500], 64, 16), [1, 60, 0]);
         assert_eq!(compose(&[1, 60, 500], 76, 16), [1, 60, 16]);
         assert_eq!(compose(&[500, 3, 300], 64, 16), [32, 3, 29]);

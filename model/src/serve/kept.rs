@@ -1,5 +1,5 @@
-//! Sequences that ended and stay in the session, because the next prompt may begin as they do: the next turn of a conversation, a system
-//! prompt that all have in common.
+//! Sequences that ended and stay in the session, because the next prompt may begin as they do: the
+//! next turn of a conversation, a system prompt that all have in common.
 
 use super::request::Owner;
 use crate::session::SequenceId;
@@ -49,16 +49,17 @@ impl Kept {
         self.all.iter().map(|one| one.tokens.len()).sum()
     }
 
-    /// A sequence ended with these tokens in it. What begins another is of no use beside it: it is given back, to be
-    /// removed.
+    /// A sequence ended with these tokens in it. What begins another is of no use beside it: it is
+    /// given back, to be removed.
     pub fn keep(&mut self, owner: Owner, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
         if self.of(owner).any(|(_, one)| common(&one.tokens, &tokens) == tokens.len()) {
             return vec![id];
         }
         self.now += 1;
-        let (gone, stay) = std::mem::take(&mut self.all)
-            .into_iter()
-            .partition::<Vec<One>, _>(|one| one.owner == owner && common(&one.tokens, &tokens) == one.tokens.len());
+        let (gone, stay) =
+            std::mem::take(&mut self.all).into_iter().partition::<Vec<One>, _>(|one| {
+                one.owner == owner && common(&one.tokens, &tokens) == one.tokens.len()
+            });
         self.all = stay;
         self.all.push(One { id, owner, tokens, used: self.now });
         gone.into_iter().map(|one| one.id).collect()
@@ -71,9 +72,10 @@ impl Kept {
         Some(self.all.swap_remove(at).id)
     }
 
-    /// Where the beginning of these tokens comes from, of what is kept of this owner's and of those that run, which are his, with the tokens
-    /// that are in them; one token at least is left to feed. A sequence that goes on as it was is continued, and one that has little besides; else what it has may be of
-    /// use once more, and is copied.
+    /// Where the beginning of these tokens comes from, of what is kept of this owner's and of those
+    /// that run, which are his, with the tokens that are in them; one token at least is left to
+    /// feed. A sequence that goes on as it was is continued, and one that has little besides; else
+    /// what it has may be of use once more, and is copied.
     pub fn source<'a>(
         &mut self,
         owner: Owner,
@@ -121,7 +123,8 @@ impl Kept {
     }
 }
 
-/// Tokens of this prompt that a sequence that runs will have once its own prompt is computed, and has not yet: worth waiting for.
+/// Tokens of this prompt that a sequence that runs will have once its own prompt is computed, and
+/// has not yet: worth waiting for.
 pub(super) fn coming(prompt: &[u32], tokens: &[u32], fed: usize, most: usize) -> bool {
     let shared = common(prompt, tokens.get(..most).unwrap_or(tokens));
     shared > fed && shared >= 4 * WORTH && shared - fed >= WORTH

@@ -1,4 +1,5 @@
-//! Constraints at work while the device computes: what may come after the tokens of a step is known before their scores are.
+//! Constraints at work while the device computes: what may come after the tokens of a step is known
+//! before their scores are.
 
 use super::request::{Constraint, Failure};
 use super::running::guarded;
@@ -40,7 +41,8 @@ impl Masks {
 
     /// Asks a constraint; it comes back with the answer of [`Masks::answers`].
     pub fn ask(&mut self, at: usize, constraint: Boxed) {
-        // Where nobody is there to be asked, the constraint is gone, which whoever waits for it sees.
+        // Where nobody is there to be asked, the constraint is gone, which whoever waits for it
+        // sees.
         if self.ask.send((at, constraint)).is_ok() {
             self.asked += 1;
         }

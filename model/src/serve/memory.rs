@@ -1,6 +1,7 @@
-//! Memory that cannot be had where sequences take it as they come: what is only kept goes first, then the youngest
-//! sequence is put back into the queue. One that is alone and has too little all the same fails, and may be asked again.
-//! From then on, until as much can be had, [`State::Short`] is shown: it is tried again while nobody is there.
+//! Memory that cannot be had where sequences take it as they come: what is only kept goes first,
+//! then the youngest sequence is put back into the queue. One that is alone and has too little all
+//! the same fails, and may be asked again. From then on, until as much can be had, [`State::Short`]
+//! is shown: it is tried again while nobody is there.
 
 use super::request::Failure;
 use super::running::{End, Job, Running};
@@ -20,8 +21,8 @@ impl Worker {
         oldest.is_some()
     }
 
-    /// Puts the youngest sequence back into the queue, to be computed again when there is room. False: it would be the
-    /// only one, which always goes on.
+    /// Puts the youngest sequence back into the queue, to be computed again when there is room.
+    /// False: it would be the only one, which always goes on.
     pub(super) fn put_back_youngest(&mut self) -> bool {
         if self.running.len() < 2 {
             return false;
@@ -49,7 +50,8 @@ impl Worker {
         }
     }
 
-    /// There is no memory for this request: it waits for those that run. Where nobody does, it fails.
+    /// There is no memory for this request: it waits for those that run. Where nobody does, it
+    /// fails.
     pub(super) fn lacks_memory(&mut self, job: Job, error: &SessionError) {
         if self.running.is_empty() {
             let failure = self.short(error, 0);

@@ -4,8 +4,8 @@ use crate::sample::{SampleOptions, TokenMask};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Takes a request's events, on the scheduler's thread: it must not wait for anything. To break ends the answer after the token at hand;
-/// [`Event::Done`] with [`Reason::Ended`] still comes.
+/// Takes a request's events, on the scheduler's thread: it must not wait for anything. To break
+/// ends the answer after the token at hand; [`Event::Done`] with [`Reason::Ended`] still comes.
 pub type Sink = Box<dyn FnMut(Event) -> ControlFlow<()> + Send>;
 
 /// What the tokens of an answer must be like: a grammar, say.
@@ -23,8 +23,9 @@ pub trait Constraint: Send {
     fn accept(&mut self, token: u32) -> Result<bool, String>;
 }
 
-/// Whose texts are kept: a request goes on from what others of the same owner computed, and from nobody else's. The
-/// default is one owner, of all requests that name none. A digest of a key, say: it is compared and never shown.
+/// Whose texts are kept: a request goes on from what others of the same owner computed, and from
+/// nobody else's. The default is one owner, of all requests that name none. A digest of a key, say:
+/// it is compared and never shown.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Owner(pub [u8; 32]);
 
@@ -60,11 +61,13 @@ pub struct Request {
     pub constraint: Option<Box<dyn Constraint>>,
     /// Log probabilities of each token, and of so many that were the likeliest.
     pub logprobs: Option<usize>,
-    /// Whether tokens may be drafted from what the prompt and the answer repeat. The answer is the same, but for near-ties.
+    /// Whether tokens may be drafted from what the prompt and the answer repeat. The answer is the
+    /// same, but for near-ties.
     pub lookup: bool,
     /// Who asks: clients take turns.
     pub client: Option<String>,
-    /// Whose text it is: only requests of the same owner go on from it, wait for it or tell by times that it was there.
+    /// Whose text it is: only requests of the same owner go on from it, wait for it or tell by
+    /// times that it was there.
     pub owner: Owner,
     /// Takes the events.
     pub sink: Sink,
@@ -93,7 +96,8 @@ impl Request {
 pub struct Alternative {
     /// The token.
     pub id: u32,
-    /// The natural logarithm of its probability, of the model's own scores: before biases, penalties, temperature and cuts.
+    /// The natural logarithm of its probability, of the model's own scores: before biases,
+    /// penalties, temperature and cuts.
     pub logprob: f32,
 }
 
@@ -185,7 +189,10 @@ pub enum Refused {
         retry_after: Duration,
     },
     /// The prompt is longer than the context.
-    #[error("the prompt has {tokens} tokens, the context {context}: shorten it, or serve with a larger -c")]
+    #[error(
+        "the prompt has {tokens} tokens, the context {context}: shorten it, or serve with a \
+         larger -c"
+    )]
     Context {
         /// Tokens of the prompt.
         tokens: usize,
@@ -238,7 +245,8 @@ pub enum Failure {
     /// The device failed; the model is opened again. The same request may be made once more.
     #[error("the device failed while this was computed; ask again: {0}")]
     Device(String),
-    /// Memory for it could not be had, though nobody else had any of it. There may be more when other programs have ended.
+    /// Memory for it could not be had, though nobody else had any of it. There may be more when
+    /// other programs have ended.
     #[error("there is no memory for this now; ask again later: {0}")]
     Memory(String),
     /// The session cannot do this.

@@ -1,6 +1,9 @@
-//! A request on its way: what was asked, what is known of its tokens, and the events that it was given.
+//! A request on its way: what was asked, what is known of its tokens, and the events that it was
+//! given.
 
-use super::request::{Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Stop, Usage};
+use super::request::{
+    Constraint, Event, Failure, Logprobs, Owner, Reason, Request, Sink, Stop, Usage,
+};
 use crate::lookup::{Lookup, MOST};
 use crate::sample::{SampleOptions, Sampler};
 use crate::session::SequenceId;
@@ -93,9 +96,14 @@ impl Job {
         true
     }
 
-    /// Enters a token of the answer and hands it out; how long it took since the last one, and the end, if this is it. `full`: no token can be
-    /// fed any more.
-    pub fn token(&mut self, id: u32, logprobs: Option<Logprobs>, full: bool) -> (Duration, Option<End>) {
+    /// Enters a token of the answer and hands it out; how long it took since the last one, and the
+    /// end, if this is it. `full`: no token can be fed any more.
+    pub fn token(
+        &mut self,
+        id: u32,
+        logprobs: Option<Logprobs>,
+        full: bool,
+    ) -> (Duration, Option<End>) {
         let now = Instant::now();
         let took = now - self.last_token.replace(now).unwrap_or(self.submitted);
         self.tokens.push(id);
@@ -113,7 +121,9 @@ impl Job {
             Ok(_) if self.stop_ids.contains(&id) => Some(End::Done(Reason::Stop)),
             Ok(_) if complete => Some(End::Done(Reason::Constraint)),
             Ok(ControlFlow::Break(())) => Some(End::Done(Reason::Ended)),
-            Ok(_) if self.usage.generated_tokens >= self.max_tokens => Some(End::Done(Reason::Length)),
+            Ok(_) if self.usage.generated_tokens >= self.max_tokens => {
+                Some(End::Done(Reason::Length))
+            }
             Ok(_) if full => Some(End::Done(Reason::ContextFull)),
             Ok(_) => None,
         };
@@ -159,7 +169,8 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, Failure> {
 /// What a panic said.
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without words".to_owned())
 }
 
 /// A request that has a place in the session.
@@ -181,7 +192,8 @@ impl Running {
         Running { id, fed, borders: vec![], job, lookup: Lookup::default(), dry: (vec![], 0) }
     }
 
-    /// What may come next, where somebody wants that tried: no more than the answer, and the context, have room for.
+    /// What may come next, where somebody wants that tried: no more than the answer, and the
+    /// context, have room for.
     pub fn draft(&mut self, context: usize) -> Vec<u32> {
         if !self.job.lookup || self.job.constrained || self.job.usage.generated_tokens == 0 {
             return vec![];
@@ -192,8 +204,8 @@ impl Running {
         self.lookup.draft(&self.job.tokens, left.min(room).min(MOST))
     }
 
-    /// Holds the last token against a draft that was not run; what such a draft was worth, when it is over. True: now
-    /// there is another.
+    /// Holds the last token against a draft that was not run; what such a draft was worth, when it
+    /// is over. True: now there is another.
     pub fn count_dry(&mut self, context: usize) -> (Option<usize>, bool) {
         let Some(&token) = self.job.tokens.last() else { return (None, false) };
         let (draft, right) = &mut self.dry;

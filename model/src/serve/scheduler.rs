@@ -20,11 +20,12 @@ pub(super) const MOST_LOGPROBS: usize = 20;
 pub struct SchedulerOptions {
     /// Requests that wait at most; those that are being answered are not among them.
     pub max_queue: usize,
-    /// Tokens of a step; none: as many as suit the device. A token of each answer goes in any case; what is left is for prompts. More
-    /// is better for prompts, and every answer waits for it.
+    /// Tokens of a step; none: as many as suit the device. A token of each answer goes in any case;
+    /// what is left is for prompts. More is better for prompts, and every answer waits for it.
     pub token_budget: Option<usize>,
-    /// Tokens of all sequences that the session holds at most; none: as many as its slots have room for. No fewer than a context. On the CPU
-    /// memory is taken as tokens come, so this bounds it; where it is used up, the youngest sequence is put back and computed again.
+    /// Tokens of all sequences that the session holds at most; none: as many as its slots have room
+    /// for. No fewer than a context. On the CPU memory is taken as tokens come, so this bounds it;
+    /// where it is used up, the youngest sequence is put back and computed again.
     pub held_tokens: Option<usize>,
     /// Whether sequences that ended stay while there is room, for prompts that begin as they do.
     pub reuse: bool,
@@ -34,7 +35,13 @@ pub struct SchedulerOptions {
 
 impl Default for SchedulerOptions {
     fn default() -> Self {
-        SchedulerOptions { max_queue: 256, token_budget: None, held_tokens: None, reuse: true, reopen: None }
+        SchedulerOptions {
+            max_queue: 256,
+            token_budget: None,
+            held_tokens: None,
+            reuse: true,
+            reopen: None,
+        }
     }
 }
 
@@ -154,7 +161,8 @@ impl Drop for Handle {
     }
 }
 
-/// A session on a thread of its own, asked by many. Clones are handles of the same; when the last one is dropped, it stops.
+/// A session on a thread of its own, asked by many. Clones are handles of the same; when the last
+/// one is dropped, it stops.
 #[derive(Clone)]
 pub struct Scheduler {
     handle: Arc<Handle>,
@@ -194,11 +202,14 @@ impl Scheduler {
             news: AtomicBool::new(false),
         });
         let worker = Worker::new(session, options, Arc::clone(&shared));
-        std::thread::Builder::new().name("kjit-scheduler".to_owned()).spawn(move || worker.run())?;
+        std::thread::Builder::new()
+            .name("kjit-scheduler".to_owned())
+            .spawn(move || worker.run())?;
         Ok(Scheduler { handle: Arc::new(Handle(shared)) })
     }
 
-    /// Takes a request, unless there is a reason not to. Its sink has had no event when this returns an error.
+    /// Takes a request, unless there is a reason not to. Its sink has had no event when this
+    /// returns an error.
     ///
     /// # Errors
     /// [`Refused`] says which reason.
@@ -223,7 +234,8 @@ impl Scheduler {
         Ok(Answer { cancelled, shared: Arc::clone(shared), attached: true })
     }
 
-    /// Whether one more could wait, beside so many who are about to come: whoever works for it before asks this first.
+    /// Whether one more could wait, beside so many who are about to come: whoever works for it
+    /// before asks this first.
     ///
     /// # Errors
     /// As [`Scheduler::submit`], as far as it is known without the request.
@@ -261,15 +273,16 @@ impl Scheduler {
         Status { waiting: inner.waiting.len() + inner.embeds.len(), ..inner.status.clone() }
     }
 
-    /// Has the session opened again, as after a fault: what it has on its device was lost to somebody else's. Those
-    /// that are being answered fail.
+    /// Has the session opened again, as after a fault: what it has on its device was lost to
+    /// somebody else's. Those that are being answered fail.
     pub fn renew(&self, why: &str) {
         self.handle.0.lock().renew = Some(why.to_owned());
         self.handle.0.wake();
     }
 
-    /// Takes nothing any more, finishes what was taken, and waits for that, so long at most: what is not done then fails with
-    /// [`Failure::Stopped`]. True: everything was finished. It blocks: not for an async thread.
+    /// Takes nothing any more, finishes what was taken, and waits for that, so long at most: what
+    /// is not done then fails with [`Failure::Stopped`]. True: everything was finished. It blocks:
+    /// not for an async thread.
     pub fn stop(&self, deadline: Duration) -> bool {
         let shared = &self.handle.0;
         let until = Instant::now() + deadline;
@@ -335,7 +348,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Ends it at once: after the step at hand. [`super::Event::Done`] with [`super::Reason::Cancelled`] comes, unless it has ended.
+    /// Ends it at once: after the step at hand. [`super::Event::Done`] with
+    /// [`super::Reason::Cancelled`] comes, unless it has ended.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         // With the lock, so that a worker that is about to wait has seen it, or is woken.

@@ -3,14 +3,16 @@
 use crate::gpu::PageCount;
 use std::time::Duration;
 
-/// Upper bounds of the [`Histogram`]'s buckets in seconds: 1 ms to 100 s, about three to the decade.
+/// Upper bounds of the [`Histogram`]'s buckets in seconds: 1 ms to 100 s, about three to the
+/// decade.
 pub const BOUNDS: [f64; 16] =
     [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0];
 
 /// How long something took, how often.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Histogram {
-    /// How often it took at most as long as each of `BOUNDS` and longer than the one before; the last: longer than all.
+    /// How often it took at most as long as each of `BOUNDS` and longer than the one before; the
+    /// last: longer than all.
     pub counts: [u64; BOUNDS.len() + 1],
     /// Sum of all in seconds.
     pub sum: f64,
@@ -44,7 +46,8 @@ pub enum State {
     /// It takes requests.
     #[default]
     Ready,
-    /// Memory could not be had for a request that ran alone. Requests are taken, and tried; it is ready again when there is as much.
+    /// Memory could not be had for a request that ran alone. Requests are taken, and tried; it is
+    /// ready again when there is as much.
     Short,
     /// The device failed; the model is being opened again. Requests are taken, and wait.
     Reopening,
@@ -79,10 +82,11 @@ pub struct Status {
     pub held_tokens: usize,
     /// Those of them that are in kept slots, or in pages that nobody has who runs.
     pub kept_tokens: usize,
-    /// Copies of states that do not grow, kept where texts with the same beginning can go on; those that sequences on the
-    /// CPU have of their own are not counted.
+    /// Copies of states that do not grow, kept where texts with the same beginning can go on; those
+    /// that sequences on the CPU have of their own are not counted.
     pub kept_states: usize,
-    /// The pages of keys and values that sequences share; none where each slot has a place of its own.
+    /// The pages of keys and values that sequences share; none where each slot has a place of its
+    /// own.
     pub pages: Option<PageCount>,
     /// Bytes that a token takes in a slot.
     pub bytes_per_token: u64,

@@ -55,20 +55,26 @@ impl Worker {
         let parts = self.parts(&take, drafts);
         self.ask_masks(&parts);
         let constrained = |p: &Part| self.running.get(p.at).is_some_and(|r| r.job.constrained);
-        // What the session chooses it must know before; what is chosen here is known when the row is.
+        // What the session chooses it must know before; what is chosen here is known when the row
+        // is.
         let late = parts.iter().any(|p| p.want == Want::Choose && constrained(p));
         let Worker { session, running, masks, .. } = self;
         let session = session.as_mut()?;
-        let ids: Vec<(usize, SequenceId)> = parts.iter().filter_map(|p| Some((p.at, running.get(p.at)?.id))).collect();
+        let ids: Vec<(usize, SequenceId)> =
+            parts.iter().filter_map(|p| Some((p.at, running.get(p.at)?.id))).collect();
         let with = ids.iter().zip(&parts);
-        let work: Vec<Work<'_>> =
-            with.map(|(&(_, sequence), p)| Work { sequence, tokens: &p.tokens, want: p.want }).collect();
+        let work: Vec<Work<'_>> = with
+            .map(|(&(_, sequence), p)| Work { sequence, tokens: &p.tokens, want: p.want })
+            .collect();
         let start = Instant::now();
         let mut known: Option<Vec<(usize, Mask)>> = None;
         let mut ask = || {
             let known = known.get_or_insert_with(|| answers(masks, running));
             let id = |at: usize| ids.iter().find(|(place, _)| *place == at).map(|(_, id)| *id);
-            known.iter().filter_map(|(at, mask)| Some((id(*at)?, mask.as_ref().ok()?.clone()))).collect()
+            known
+                .iter()
+                .filter_map(|(at, mask)| Some((id(*at)?, mask.as_ref().ok()?.clone())))
+                .collect()
         };
         let done = guarded(|| together_or_alone(session, &work, late.then_some(&mut ask)));
         let took = start.elapsed();
@@ -83,7 +89,8 @@ impl Worker {
         let accepted_before = self.seen.accepted_tokens;
         let mut ends: Vec<(usize, End)> = vec![];
         for (part, given) in parts.iter().zip(given) {
-            let mask = masks.iter().position(|(at, _)| *at == part.at).map(|i| masks.swap_remove(i).1);
+            let mask =
+                masks.iter().position(|(at, _)| *at == part.at).map(|i| masks.swap_remove(i).1);
             match self.enter(part, given, mask) {
                 Ok(None) => {}
                 Ok(Some(end)) => ends.push((part.at, end)),
@@ -96,7 +103,8 @@ impl Worker {
             let given = drafted.then_some(accepted);
             match beside_ahead {
                 false => self.pays.saw(took, given),
-                // A step that only waits for somebody who comes or goes says nothing of those that run ahead.
+                // A step that only waits for somebody who comes or goes says nothing of those that
+                // run ahead.
                 true if drafted => self.pays_ahead.saw(took, given),
                 true => {}
             }
@@ -122,12 +130,17 @@ impl Worker {
     pub(super) fn compose(&self) -> Vec<usize> {
         let rest: Vec<usize> = self.running.iter().map(|r| r.rest().len()).collect();
         let session = self.session.as_ref();
-        let aside =
-            |s: &Session| s.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none());
+        let aside = |s: &Session| {
+            s.gpu()
+                .is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty() && gpu.copied().is_none())
+        };
         let on_cpu = session.is_some_and(|s| s.cpu().is_some() || aside(s));
-        // Where layers are streamed a piece costs all their copies: as many tokens as go through at once.
+        // Where layers are streamed a piece costs all their copies: as many tokens as go through at
+        // once.
         let gpu = session.and_then(Session::gpu);
-        let streamed = gpu.filter(|gpu| gpu.statistics().streamed.is_some()).and_then(|gpu| gpu.plan().prompts.last());
+        let streamed = gpu
+            .filter(|gpu| gpu.statistics().streamed.is_some())
+            .and_then(|gpu| gpu.plan().prompts.last());
         let copied = gpu.filter(|gpu| gpu.copied().is_some()).and_then(|gpu| gpu.plan().copying());
         let chunk = copied.or(streamed).map(|p| p.tokens as usize);
         let (usual, least) = match chunk {
@@ -145,8 +158,9 @@ impl Worker {
         take
     }
 
-    /// Whether this step may have drafts. A state that cannot go back step by step computes more than it wins; and on a
-    /// GPU each sequence that has some is a pass of its own over all weights, which is for few.
+    /// Whether this step may have drafts. A state that cannot go back step by step computes more
+    /// than it wins; and on a GPU each sequence that has some is a pass of its own over all
+    /// weights, which is for few.
     pub fn drafts(&self, beside_ahead: bool) -> bool {
         let Some(session) = &self.session else { return false };
         let few = session.gpu().is_none() || self.running.len() <= FEW;
@@ -159,7 +173,9 @@ impl Worker {
         let Some(session) = &self.session else { return vec![] };
         let (context, on_gpu) = (session.context(), session.gpu().is_some());
         let mut parts = vec![];
-        for (at, (r, &n)) in self.running.iter_mut().zip(take).enumerate().filter(|(_, (_, n))| **n > 0) {
+        for (at, (r, &n)) in
+            self.running.iter_mut().zip(take).enumerate().filter(|(_, (_, n))| **n > 0)
+        {
             let all = n == r.rest().len();
             let mut tokens = r.rest().get(..n).unwrap_or_default().to_vec();
             let mut drafted = 0;
@@ -183,7 +199,9 @@ impl Worker {
     /// Asks the constraints of those that will choose, while the step computes.
     fn ask_masks(&mut self, parts: &[Part]) {
         for p in parts.iter().filter(|p| p.want != Want::Nothing) {
-            let Some(r) = self.running.get_mut(p.at).filter(|r| r.job.constraint.is_some()) else { continue };
+            let Some(r) = self.running.get_mut(p.at).filter(|r| r.job.constraint.is_some()) else {
+                continue;
+            };
             if self.masks.is_none() {
                 self.masks = Masks::new();
             }
@@ -201,20 +219,25 @@ impl Worker {
         mask: Option<Mask>,
     ) -> Result<Option<End>, Failure> {
         let refused = |e: SessionError| Failure::Request(e.to_string());
-        // A step failed for somebody else, and states that cannot go back are made again, in pages that were not there. Who
-        // is not alone goes on when there are some: `make_pages` sees to it.
+        // A step failed for somebody else, and states that cannot go back are made again, in pages
+        // that were not there. Who is not alone goes on when there are some: `make_pages` sees to
+        // it.
         if matches!(given, Err(SessionError::Pages { .. })) && self.running.len() > 1 {
             return Ok(None);
         }
         let alone = self.running.len() == 1 && self.kept.len() == 0;
-        let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else { return Ok(None) };
+        let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else {
+            return Ok(None);
+        };
         if given.is_err() {
             // A state that could not be made again is at its beginning.
             r.fed = session.len(r.id).map_err(refused)?;
         }
         // The same where memory could not be had that others have.
         let given = match given {
-            Err(error @ SessionError::Memory { .. }) if alone => return Err(self.short(&error, part.tokens.len())),
+            Err(error @ SessionError::Memory { .. }) if alone => {
+                return Err(self.short(&error, part.tokens.len()));
+            }
             Err(SessionError::Memory { .. }) => {
                 self.lacks = true;
                 return Ok(None);
@@ -249,7 +272,8 @@ impl Worker {
         r.job.usage.drafted_tokens += part.drafted;
         let drafts = part.tokens.get(n..).unwrap_or_default();
         let mut end = None;
-        // One row behind the last token that is sure, one behind each draft; those in front of it are of no interest.
+        // One row behind the last token that is sure, one behind each draft; those in front of it
+        // are of no interest.
         let first = (row.len() / n_vocab.max(1)).saturating_sub(1 + part.drafted);
         for (i, row) in row.chunks_exact(n_vocab).skip(first).enumerate() {
             let sampler = session.sampler(r.id).map_err(refused)?;
@@ -273,7 +297,9 @@ impl Worker {
 
     /// Enters tokens of which all but the last one were drafted; the end, if one of them was it.
     fn enter_drafted(&mut self, part: &Part, ids: &[u32]) -> Result<Option<End>, Failure> {
-        let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else { return Ok(None) };
+        let (Some(session), Some(r)) = (&mut self.session, self.running.get_mut(part.at)) else {
+            return Ok(None);
+        };
         self.seen.drafted_tokens += part.drafted as u64;
         r.job.usage.drafted_tokens += part.drafted;
         let (context, mut end) = (session.context(), None);
@@ -329,14 +355,15 @@ pub(super) fn hand_out(
     end
 }
 
-/// Whether a token is chosen here, of a row of logits, not by the session. A GPU takes a constraint's mask and
-/// chooses by itself; on the CPU the row is here anyway, and is computed while the constraint is asked.
+/// Whether a token is chosen here, of a row of logits, not by the session. A GPU takes a
+/// constraint's mask and chooses by itself; on the CPU the row is here anyway, and is computed
+/// while the constraint is asked.
 fn chosen_here(job: &Job, on_gpu: bool) -> bool {
     job.logprobs.is_some() || job.constrained && !on_gpu
 }
 
-/// One step; where somebody in it makes that impossible, one for each, so that only he fails. An error: there is
-/// nothing to go on with.
+/// One step; where somebody in it makes that impossible, one for each, so that only he fails. An
+/// error: there is nothing to go on with.
 fn together_or_alone(
     session: &mut Session,
     work: &[Work<'_>],

@@ -3,7 +3,8 @@
 use super::running::Job;
 use std::collections::{HashMap, VecDeque};
 
-/// How often others may go before a request for which there is no room: then they wait until there is.
+/// How often others may go before a request for which there is no room: then they wait until there
+/// is.
 const PASSED: u32 = 8;
 
 /// Whether a request may go.
@@ -19,7 +20,8 @@ pub(super) enum Ready {
 /// Whose request it is; all that name no client are one.
 type Client = Option<String>;
 
-/// Requests that wait, by client. Clients take turns; one client's requests go in the order in which they came.
+/// Requests that wait, by client. Clients take turns; one client's requests go in the order in
+/// which they came.
 #[derive(Default)]
 pub(super) struct Waiting {
     /// Of clients that have some, in the order of their turns.
@@ -51,16 +53,30 @@ impl Waiting {
         self.clients.push_front((client, jobs));
     }
 
-    /// The next one: of the client of whom the fewest are `running`, among those of the one whose turn is next. `ready` may pass over some;
-    /// while one was passed over too often for want of room, nobody goes.
-    pub fn pop(&mut self, running: &HashMap<Client, usize>, mut ready: impl FnMut(&Job) -> Ready) -> Option<Job> {
+    /// The next one: of the client of whom the fewest are `running`, among those of the one whose
+    /// turn is next. `ready` may pass over some; while one was passed over too often for want of
+    /// room, nobody goes.
+    pub fn pop(
+        &mut self,
+        running: &HashMap<Client, usize>,
+        mut ready: impl FnMut(&Job) -> Ready,
+    ) -> Option<Job> {
         let of = |c: &Client| running.get(c).copied().unwrap_or(0);
-        let heads = self.clients.iter().enumerate().filter_map(|(i, (c, jobs))| Some((i, of(c), jobs.front()?)));
-        let mut heads: Vec<(usize, usize, Ready)> = heads.map(|(i, running, job)| (i, running, ready(job))).collect();
+        let heads = self
+            .clients
+            .iter()
+            .enumerate()
+            .filter_map(|(i, (c, jobs))| Some((i, of(c), jobs.front()?)));
+        let mut heads: Vec<(usize, usize, Ready)> =
+            heads.map(|(i, running, job)| (i, running, ready(job))).collect();
         heads.sort_by_key(|(_, running, _)| *running);
         let &(at, ..) = heads.iter().find(|(.., ready)| *ready == Ready::Now)?;
         for (i, _, of) in heads {
-            let job = self.clients.get_mut(i).and_then(|(_, jobs)| jobs.front_mut()).filter(|_| of == Ready::NoRoom);
+            let job = self
+                .clients
+                .get_mut(i)
+                .and_then(|(_, jobs)| jobs.front_mut())
+                .filter(|_| of == Ready::NoRoom);
             if let Some(job) = job {
                 if job.passed >= PASSED {
                     return None;
@@ -81,7 +97,8 @@ impl Waiting {
     pub fn drain(&mut self, mut gone: impl FnMut(&Job) -> bool) -> Vec<Job> {
         let mut out = vec![];
         for (_, jobs) in &mut self.clients {
-            let (left, kept): (Vec<Job>, Vec<Job>) = std::mem::take(jobs).into_iter().partition(&mut gone);
+            let (left, kept): (Vec<Job>, Vec<Job>) =
+                std::mem::take(jobs).into_iter().partition(&mut gone);
             out.extend(left);
             jobs.extend(kept);
         }

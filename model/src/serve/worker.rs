@@ -1,4 +1,5 @@
-//! The thread that owns the session: turn by turn it lets requests in, runs a step, and lets others see how things are.
+//! The thread that owns the session: turn by turn it lets requests in, runs a step, and lets others
+//! see how things are.
 
 use super::Reopen;
 use super::kept::Kept;
@@ -196,7 +197,8 @@ impl Worker {
         self.usual += (took - self.usual) / 16.0;
     }
 
-    /// After a fault everything that runs fails, and the model is opened again; why not, if it cannot be.
+    /// After a fault everything that runs fails, and the model is opened again; why not, if it
+    /// cannot be.
     pub fn fault(&mut self, failure: Failure) -> Option<Refused> {
         // All of the device's must be gone before it can be opened anew.
         self.session = None;
@@ -209,7 +211,9 @@ impl Worker {
             self.end(r.job, End::Failed(failure.clone()));
         }
         self.publish();
-        let Some(reopen) = &mut self.reopen else { return Some(Refused::Lost(failure.to_string())) };
+        let Some(reopen) = &mut self.reopen else {
+            return Some(Refused::Lost(failure.to_string()));
+        };
         match guarded(reopen) {
             Ok(Ok(session)) => {
                 {
@@ -245,7 +249,10 @@ impl Worker {
             _ => None,
         };
         match &made {
-            Ok(_) => (self.seen.embeddings, self.seen.done) = (self.seen.embeddings + 1, self.seen.done + 1),
+            Ok(_) => {
+                (self.seen.embeddings, self.seen.done) =
+                    (self.seen.embeddings + 1, self.seen.done + 1)
+            }
             Err(_) => self.seen.failed += 1,
         }
         self.publish();
@@ -256,8 +263,10 @@ impl Worker {
     /// Lets others see how things are.
     pub fn publish(&mut self) {
         // What somebody who runs has, too, is his.
-        let alone = |page: u32| self.session.as_ref().is_some_and(|session| session.page_users(page) == 1);
-        let in_pages: usize = self.prefixes.filled().filter(|(page, _)| alone(*page)).map(|(_, tokens)| tokens).sum();
+        let alone =
+            |page: u32| self.session.as_ref().is_some_and(|session| session.page_users(page) == 1);
+        let in_pages: usize =
+            self.prefixes.filled().filter(|(page, _)| alone(*page)).map(|(_, tokens)| tokens).sum();
         let kept_tokens = self.kept.tokens() + in_pages;
         self.seen.pages = self.session.as_ref().and_then(Session::pages);
         self.seen.running = self.running.len();

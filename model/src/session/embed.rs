@@ -8,8 +8,8 @@ impl Session {
     /// A text's vector, of a model that makes such.
     ///
     /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a device that
-    /// failed.
+    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a
+    /// device that failed.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         self.not_lost()?;
         let made = match &mut self.runner {
@@ -27,7 +27,11 @@ impl Session {
 ///
 /// # Errors
 /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
-pub(crate) fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
+pub(crate) fn embeds(
+    graph: &Graph,
+    tokens: &[u32],
+    context: usize,
+) -> Result<Pooling, SessionError> {
     let Some(pooling) = graph.pooling else {
         return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
     };

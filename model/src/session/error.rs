@@ -2,17 +2,21 @@
 
 use crate::graph::GraphError;
 
-/// Why a session could not be made or could not go on. Whatever it is, no sequence has more tokens than
-/// before.
+/// Why a session could not be made or could not go on. Whatever it is, no sequence has more tokens
+/// than before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// Kernels compute wrongly on this device, in every variant that it can run: a line each. The verdicts
-    /// are kept.
-    #[error("{}; --device cpu computes without it, kjit doctor --run --report FILE says which kernels are wrong", .0.join("; "))]
+    /// Kernels compute wrongly on this device, in every variant that it can run: a line each. The
+    /// verdicts are kept.
+    #[error("{}; --device cpu computes without it, kjit doctor --run --report FILE says which \
+        kernels are wrong", .0.join("; "))]
     Wrong(Vec<String>),
     /// The model makes no logits.
-    #[error("architecture '{arch}' is an encoder: it makes one vector of a text, no scores of a next token")]
+    #[error(
+        "architecture '{arch}' is an encoder: it makes one vector of a text, no scores of a \
+         next token"
+    )]
     Encoder {
         /// `general.architecture`.
         arch: String,
@@ -29,7 +33,10 @@ pub enum SessionError {
         n_vocab: usize,
     },
     /// No room for more tokens in a sequence.
-    #[error("{tokens} tokens do not fit in the context of {context}: give a larger -c, or a shorter prompt")]
+    #[error(
+        "{tokens} tokens do not fit in the context of {context}: give a larger -c, or a \
+         shorter prompt"
+    )]
     Context {
         /// Tokens asked for, those already there included.
         tokens: usize,
@@ -37,14 +44,17 @@ pub enum SessionError {
         context: usize,
     },
     /// No room for another sequence.
-    #[error("all {sequences} sequences that fit are there: remove one, or open the model with more")]
+    #[error(
+        "all {sequences} sequences that fit are there: remove one, or open the model with more"
+    )]
     Full {
         /// Sequences that fit.
         sequences: usize,
     },
     /// All pages for keys and values are somebody's.
     #[error(
-        "{needed} pages of keys and values are needed, and {free} are free: remove a sequence, or open the model with room for more tokens"
+        "{needed} pages of keys and values are needed, and {free} are free: remove a sequence, or \
+         open the model with room for more tokens"
     )]
     Pages {
         /// Pages that the step takes.
@@ -76,7 +86,8 @@ pub enum SessionError {
     },
     /// A score is infinite or no number.
     #[error(
-        "the model's scores are no numbers (token {id}'s is {score}): weights in the file are damaged or too large; download it again"
+        "the model's scores are no numbers (token {id}'s is {score}): weights in the file are \
+         damaged or too large; download it again"
     )]
     Scores {
         /// The first such token.
@@ -84,8 +95,9 @@ pub enum SessionError {
         /// Its score.
         score: f32,
     },
-    /// The device failed in a way after which nothing on it can be trusted: the session is of no more use.
-    /// Another one may be opened, in a fresh context: where the device does not give one, in a fresh process.
+    /// The device failed in a way after which nothing on it can be trusted: the session is of no
+    /// more use. Another one may be opened, in a fresh context: where the device does not give one,
+    /// in a fresh process.
     #[error("{0}")]
     Lost(String),
     /// The device or its compiler failed.

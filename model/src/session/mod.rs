@@ -1,10 +1,10 @@
 //! Any number of sequences in one model, whatever runs it.
 //!
-//! A [`Session`] owns the weights once and the state of each sequence. [`Session::step`] takes some tokens of
-//! some sequences (a piece of a prompt, one token, a few drafted ones), runs them in one go, and gives rows
-//! of logits or chosen tokens. Sequences join and leave between steps; nothing is uploaded for a newcomer.
-//! [`Session::decode`] is the loop that most callers want: on a GPU the device chooses each token and goes on
-//! while the host watches behind.
+//! A [`Session`] owns the weights once and the state of each sequence. [`Session::step`] takes some
+//! tokens of some sequences (a piece of a prompt, one token, a few drafted ones), runs them in one
+//! go, and gives rows of logits or chosen tokens. Sequences join and leave between steps; nothing
+//! is uploaded for a newcomer. [`Session::decode`] is the loop that most callers want: on a GPU the
+//! device chooses each token and goes on while the host watches behind.
 
 mod embed;
 mod error;
@@ -49,11 +49,12 @@ pub enum Want {
     Last,
     /// The logits after every token, in order.
     All,
-    /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next step may.
+    /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next
+    /// step may.
     Choose,
-    /// So many of the tokens, the last ones, are drafts: a token chosen after the one before them and after each
-    /// draft, as long as drafts are what was chosen. Those that are not are forgotten: after the step
-    /// [`Session::len`] says where the sequence is.
+    /// So many of the tokens, the last ones, are drafts: a token chosen after the one before them
+    /// and after each draft, as long as drafts are what was chosen. Those that are not are
+    /// forgotten: after the step [`Session::len`] says where the sequence is.
     Drafted(usize),
 }
 
@@ -77,7 +78,8 @@ pub enum Given {
     Logits(Vec<f32>),
     /// The token that was chosen.
     Token(u32),
-    /// The tokens that were chosen, at least one: all but the last are drafts that were right, and are fed.
+    /// The tokens that were chosen, at least one: all but the last are drafts that were right, and
+    /// are fed.
     Tokens(Vec<u32>),
 }
 
@@ -157,7 +159,8 @@ impl Session {
         self.sequences.len()
     }
 
-    /// Has more sequences fit, where each takes memory as its tokens come: on the CPU alone. Else nothing changes.
+    /// Has more sequences fit, where each takes memory as its tokens come: on the CPU alone. Else
+    /// nothing changes.
     pub fn seat(&mut self, sequences: usize) -> bool {
         let may = self.cpu().is_some_and(|host| host.before().is_none());
         if may && sequences > self.sequences.len() {
@@ -176,8 +179,8 @@ impl Session {
         self.n_vocab
     }
 
-    /// Tokens of a prompt that may as well be fed in a step of their own: between such pieces somebody may
-    /// change his mind.
+    /// Tokens of a prompt that may as well be fed in a step of their own: between such pieces
+    /// somebody may change his mind.
     pub fn piece(&self) -> usize {
         self.piece
     }
@@ -187,8 +190,8 @@ impl Session {
         self.kv
     }
 
-    /// The tokens after which [`Session::decode`] ends a sequence. [`crate::Model`] sets those that end a turn; a
-    /// session that was opened without a tokenizer has none.
+    /// The tokens after which [`Session::decode`] ends a sequence. [`crate::Model`] sets those that
+    /// end a turn; a session that was opened without a tokenizer has none.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }
@@ -259,14 +262,19 @@ impl Session {
         Ok(SequenceId { slot, serial })
     }
 
-    /// A new sequence that begins with the first `len` tokens of another, whose state is copied: nothing is
-    /// computed. What it has is what [`Session::len`] says: fewer tokens where a layer's state has no way
-    /// back to that position; the caller feeds the others.
+    /// A new sequence that begins with the first `len` tokens of another, whose state is copied:
+    /// nothing is computed. What it has is what [`Session::len`] says: fewer tokens where a layer's
+    /// state has no way back to that position; the caller feeds the others.
     ///
     /// # Errors
-    /// [`SessionError::NoSequence`], [`SessionError::Full`]; [`SessionError::Memory`] on the CPU; what a
-    /// device may say.
-    pub fn fork(&mut self, of: SequenceId, len: usize, options: SampleOptions) -> Result<SequenceId, SessionError> {
+    /// [`SessionError::NoSequence`], [`SessionError::Full`]; [`SessionError::Memory`] on the CPU;
+    /// what a device may say.
+    pub fn fork(
+        &mut self,
+        of: SequenceId,
+        len: usize,
+        options: SampleOptions,
+    ) -> Result<SequenceId, SessionError> {
         let len = len.min(self.sequence(of)?.len);
         let id = self.add(options)?;
         match self.runner.copy(of.slot, id.slot, len) {
@@ -305,8 +313,8 @@ impl Session {
         self.sequences.iter().all(Option::is_none)
     }
 
-    /// How a sequence's tokens are chosen: to change it, or to look at it. It has seen the tokens that were
-    /// chosen, and no prompt's.
+    /// How a sequence's tokens are chosen: to change it, or to look at it. It has seen the tokens
+    /// that were chosen, and no prompt's.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -314,9 +322,9 @@ impl Session {
         self.sequence_mut(id).map(|s| &mut s.sampler)
     }
 
-    /// Forgets a sequence's tokens from position `len` on. Gives the tokens that are left: fewer than asked
-    /// where a layer's state has no way back to that position, as a recurrent one's; the caller feeds them
-    /// again.
+    /// Forgets a sequence's tokens from position `len` on. Gives the tokens that are left: fewer
+    /// than asked where a layer's state has no way back to that position, as a recurrent one's; the
+    /// caller feeds them again.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -358,14 +366,14 @@ impl Session {
     /// Appends tokens to sequences, all in one go; what was wanted, in the order of the work.
     ///
     /// # Errors
-    /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], and what a device may say.
-    /// No sequence has more tokens then.
+    /// Those of [`Session::check`] for any of the work, [`SessionError::Twice`], and what a device
+    /// may say. No sequence has more tokens then.
     pub fn step(&mut self, work: &[Work<'_>]) -> Result<Vec<Given>, SessionError> {
         self.step_by(work, None)
     }
 
-    /// The same, where it is not known yet which tokens some of them may choose: `masks` says so, once what comes
-    /// before the choice is on its way to the device.
+    /// The same, where it is not known yet which tokens some of them may choose: `masks` says so,
+    /// once what comes before the choice is on its way to the device.
     ///
     /// # Errors
     /// As [`Session::step`].
@@ -384,14 +392,18 @@ impl Session {
         self.step_by(work, Some(&mut set))
     }
 
-    fn step_by(&mut self, work: &[Work<'_>], late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+    fn step_by(
+        &mut self,
+        work: &[Work<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
         self.check_all(work)?;
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, work);
         // Who gives no tokens has no part in it.
         let idle: Vec<bool> = work.iter().map(|w| w.tokens.is_empty()).collect();
         tasks.retain(|t| !t.tokens.is_empty());
-        // Drafts are held against what is chosen one after the other, and somebody else may fail behind them: then
-        // nobody has drawn anything.
+        // Drafts are held against what is chosen one after the other, and somebody else may fail
+        // behind them: then nobody has drawn anything.
         let drafts = tasks.iter().any(|t| matches!(t.want, Want::Drafted(_)));
         let marks: Vec<Mark> = tasks.iter().filter(|_| drafts).map(|t| t.sampler.mark()).collect();
         let done = match (tasks.is_empty(), runner) {
@@ -416,39 +428,47 @@ impl Session {
             self.sequence_mut(w.sequence)?.len += w.tokens.len();
         }
         let with = work.iter().filter(|w| !w.tokens.is_empty()).zip(&given);
-        for (w, right) in
-            with.filter_map(|(w, given)| if let Given::Tokens(ids) = given { Some((w, ids.len())) } else { None })
-        {
+        for (w, right) in with.filter_map(|(w, given)| {
+            if let Given::Tokens(ids) = given { Some((w, ids.len())) } else { None }
+        }) {
             if let Want::Drafted(n) = w.want {
                 let wrong = (n + 1).saturating_sub(right);
                 self.truncate(w.sequence, self.len(w.sequence)?.saturating_sub(wrong))?;
             }
         }
         let mut given = given.into_iter();
-        Ok(idle.into_iter().map(|idle| if idle { None } else { given.next() }.unwrap_or(Given::Nothing)).collect())
+        Ok(idle
+            .into_iter()
+            .map(|idle| if idle { None } else { given.next() }.unwrap_or(Given::Nothing))
+            .collect())
     }
 
-    /// A step of one sequence that gives rows of logits, `n_vocab` each; none where nothing, or a token, is
-    /// wanted.
+    /// A step of one sequence that gives rows of logits, `n_vocab` each; none where nothing, or a
+    /// token, is wanted.
     ///
     /// # Errors
     /// As [`Session::step`].
-    pub fn feed(&mut self, sequence: SequenceId, tokens: &[u32], want: Want) -> Result<Vec<f32>, SessionError> {
+    pub fn feed(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[u32],
+        want: Want,
+    ) -> Result<Vec<f32>, SessionError> {
         match self.step(&[Work { sequence, tokens, want }])?.pop() {
             Some(Given::Logits(rows)) => Ok(rows),
             _ => Ok(vec![]),
         }
     }
 
-    /// Appends each sequence's tokens, then chooses, hands each token to `sink` and appends it, until a token of
-    /// [`Session::end_ids`] or the sink ends every sequence, the sink pauses, or their contexts are full; the sink
-    /// gets the token that ends, too. The token after which a sequence ends or
-    /// pauses is not appended: to go on, start again with it.
+    /// Appends each sequence's tokens, then chooses, hands each token to `sink` and appends it,
+    /// until a token of [`Session::end_ids`] or the sink ends every sequence, the sink pauses, or
+    /// their contexts are full; the sink gets the token that ends, too. The token after which a
+    /// sequence ends or pauses is not appended: to go on, start again with it.
     ///
-    /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is forgotten. Where
-    /// a sequence has penalties, biases or a mask, all are decoded step by step instead. Where the pages that
-    /// sequences share run out, all of them pause. Where states cannot go back the sink has each one's token of a
-    /// step before all pause.
+    /// On a GPU the device chooses and runs ahead of the sink; what it appended too much is
+    /// forgotten. Where a sequence has penalties, biases or a mask, all are decoded step by step
+    /// instead. Where the pages that sequences share run out, all of them pause. Where states
+    /// cannot go back the sink has each one's token of a step before all pause.
     ///
     /// # Errors
     /// As [`Session::step`] with [`Want::Choose`]; tokens that the sink had until then are good.
@@ -473,10 +493,13 @@ impl Session {
         starts: &[(SequenceId, &[u32])],
         sink: &mut dyn FnMut(SequenceId, u32) -> After,
     ) -> Result<(), SessionError> {
-        let work: Vec<Work<'_>> =
-            starts.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Choose }).collect();
+        let work: Vec<Work<'_>> = starts
+            .iter()
+            .map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Choose })
+            .collect();
         self.check_all(&work)?;
-        let mut samplers = starts.iter().filter_map(|(id, _)| self.sequence(*id).ok()).map(|s| &s.sampler);
+        let mut samplers =
+            starts.iter().filter_map(|(id, _)| self.sequence(*id).ok()).map(|s| &s.sampler);
         let plain = !starts.is_empty() && samplers.all(Sampler::takes_logits_as_they_are);
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, &work);
         let gpu = match runner {
@@ -484,7 +507,9 @@ impl Session {
             Stage::Gpu(gpu) if plain && gpu.before().is_none() => gpu,
             _ => return self.decode_by_steps(starts, sink),
         };
-        let mut handed = |index: usize, token| starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token));
+        let mut handed = |index: usize, token| {
+            starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token))
+        };
         let (lens, done) = gpu.decode(&mut tasks, &mut handed);
         for ((id, _), len) in starts.iter().zip(lens) {
             self.sequence_mut(*id)?.len = len;
@@ -497,14 +522,19 @@ impl Session {
         starts: &[(SequenceId, &[u32])],
         sink: &mut dyn FnMut(SequenceId, u32) -> After,
     ) -> Result<(), SessionError> {
-        let mut going: Vec<(SequenceId, Vec<u32>)> = starts.iter().map(|(id, tokens)| (*id, tokens.to_vec())).collect();
+        let mut going: Vec<(SequenceId, Vec<u32>)> =
+            starts.iter().map(|(id, tokens)| (*id, tokens.to_vec())).collect();
         while !going.is_empty() {
-            let work = going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
+            let work =
+                going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
             let work: Vec<Work<'_>> = work.collect();
             // Where somebody may pause before the others have had their tokens.
             let marks: Vec<Option<Mark>> = match going.len() {
                 1 => vec![None],
-                _ => going.iter().map(|(id, _)| self.sequence(*id).ok().map(|s| s.sampler.mark())).collect(),
+                _ => going
+                    .iter()
+                    .map(|(id, _)| self.sequence(*id).ok().map(|s| s.sampler.mark()))
+                    .collect(),
             };
             let given = self.step(&work)?;
             let (mut next, mut paused) = (vec![], false);
@@ -572,12 +602,17 @@ impl Session {
     }
 
     fn sequence(&self, id: SequenceId) -> Result<&Sequence, SessionError> {
-        let found = self.sequences.get(id.slot).and_then(Option::as_ref).filter(|s| s.serial == id.serial);
+        let found =
+            self.sequences.get(id.slot).and_then(Option::as_ref).filter(|s| s.serial == id.serial);
         found.ok_or(SessionError::NoSequence)
     }
 
     fn sequence_mut(&mut self, id: SequenceId) -> Result<&mut Sequence, SessionError> {
-        let found = self.sequences.get_mut(id.slot).and_then(Option::as_mut).filter(|s| s.serial == id.serial);
+        let found = self
+            .sequences
+            .get_mut(id.slot)
+            .and_then(Option::as_mut)
+            .filter(|s| s.serial == id.serial);
         found.ok_or(SessionError::NoSequence)
     }
 }
@@ -591,16 +626,23 @@ fn tasks<'s, 'w: 's>(
     runner: &'s mut Stage,
     work: &[Work<'w>],
 ) -> (Vec<Task<'s>>, &'s mut Stage) {
-    let mut by_slot: Vec<Option<&mut Sequence>> = sequences.iter_mut().map(Option::as_mut).collect();
+    let mut by_slot: Vec<Option<&mut Sequence>> =
+        sequences.iter_mut().map(Option::as_mut).collect();
     let task = |w: &Work<'w>| {
         let s = by_slot.get_mut(w.sequence.slot).and_then(Option::take)?;
-        Some(Task { slot: w.sequence.slot, first: s.len, tokens: w.tokens, want: w.want, sampler: &mut s.sampler })
+        Some(Task {
+            slot: w.sequence.slot,
+            first: s.len,
+            tokens: w.tokens,
+            want: w.want,
+            sampler: &mut s.sampler,
+        })
     };
     (work.iter().filter_map(task).collect(), runner)
 }
 
-/// Holds drafts against what is chosen from these rows of logits, one of the token before them and one of each:
-/// what was chosen, up to the first that was not drafted.
+/// Holds drafts against what is chosen from these rows of logits, one of the token before them and
+/// one of each: what was chosen, up to the first that was not drafted.
 pub(crate) fn follow(
     task: &mut Task<'_>,
     rows: &[f32],
@@ -623,8 +665,8 @@ pub(crate) fn follow(
     if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
 }
 
-/// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an error none
-/// is.
+/// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an
+/// error none is.
 pub(crate) fn choose<'a, 'b: 'a>(
     rows: impl IntoIterator<Item = (&'a mut Task<'b>, Vec<f32>)>,
 ) -> Result<Vec<u32>, SessionError> {

@@ -1,4 +1,5 @@
-//! How sessions are opened: on the CPU, on one GPU, on several that compute together, on devices that have layers each.
+//! How sessions are opened: on the CPU, on one GPU, on several that compute together, on devices
+//! that have layers each.
 
 use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
@@ -16,7 +17,11 @@ impl Session {
     ///
     /// # Errors
     /// The graph does not fit the file, or memory for the state of a sequence is refused.
-    pub fn on_cpu(gguf: Arc<Gguf>, graph: Graph, options: &OpenOptions) -> Result<Session, SessionError> {
+    pub fn on_cpu(
+        gguf: Arc<Gguf>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<Session, SessionError> {
         Session::on_cpu_with(gguf, graph, options, Isa::best())
     }
 
@@ -48,7 +53,8 @@ impl Session {
     /// On a GPU. Kernels are compiled (or found) while the weights travel.
     ///
     /// # Errors
-    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not compile.
+    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not
+    /// compile.
     pub fn on_gpu(
         engine: &Engine,
         device: &Device,
@@ -61,15 +67,18 @@ impl Session {
         let (part, whole, remark, planned) =
             match (options.host_experts, options.host_ffn.or(options.reproducible.then_some(0))) {
                 (0, asked) if options.hot_experts.is_none() => {
-                    let nothing_else = options.sequences <= 1 && !options.stream && options.output == Output::Own;
+                    let nothing_else =
+                        options.sequences <= 1 && !options.stream && options.output == Output::Own;
                     match asked {
-                        None if nothing_else => match shared(engine, device, gguf, &graph, options)? {
-                            Shared { apart: Some((apart, rates)), plan, .. } => {
-                                let said = format!("{apart}: {rates}");
-                                (apart.graph, Some((graph, said)), None, Some(plan))
+                        None if nothing_else => {
+                            match shared(engine, device, gguf, &graph, options)? {
+                                Shared { apart: Some((apart, rates)), plan, .. } => {
+                                    let said = format!("{apart}: {rates}");
+                                    (apart.graph, Some((graph, said)), None, Some(plan))
+                                }
+                                Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
                             }
-                            Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
-                        },
+                        }
                         Some(n) if n > 0 => {
                             let apart = FfnApart::of(&graph, n).map_err(|e| wrong(&e))?;
                             let said = apart.to_string();
@@ -99,23 +108,26 @@ impl Session {
             runner.remark(vec![copied.map_or(said.clone(), |copied| format!("{said}; {copied}"))]);
             graph
         });
-        let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), runner.graph().n_vocab());
+        let (slots, context, n_vocab) =
+            (runner.plan().slots, runner.context(), runner.graph().n_vocab());
         // Halves are the most that a GPU keeps.
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        // Whole prompts: between pieces the device would wait for the host. Where the CPU computes, too, a prompt
-        // may take minutes, and can be ended between pieces; so can one whose experts are copied for each piece.
+        // Whole prompts: between pieces the device would wait for the host. Where the CPU computes,
+        // too, a prompt may take minutes, and can be ended between pieces; so can one whose experts
+        // are copied for each piece.
         let piece = match (aside, copied) {
             (false, _) => usize::MAX,
             (_, Some(_)) => options.chunk_on_gpu(),
             (_, None) => options.chunk_on_cpu(),
         };
-        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
+        let session =
+            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
         Ok(Session { whole, ..session })
     }
 
-    /// On several GPUs that compute each layer together: each has its share of heads and rows. `Err(Ok(why))`:
-    /// they cannot, since they are not of one kind or what they send does not arrive; layers may go one behind the
-    /// other there.
+    /// On several GPUs that compute each layer together: each has its share of heads and rows.
+    /// `Err(Ok(why))`: they cannot, since they are not of one kind or what they send does not
+    /// arrive; layers may go one behind the other there.
     ///
     /// # Errors
     /// A model that so many devices cannot share, what one of them says.
@@ -141,14 +153,16 @@ impl Session {
         })?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        let session =
+            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
     /// This process's share of a model that several processes compute together, with a GPU each.
     ///
     /// # Errors
-    /// Ranks that do not find each other, a model that so many devices cannot share, what the device says.
+    /// Ranks that do not find each other, a model that so many devices cannot share, what the
+    /// device says.
     pub fn on_rank(
         engine: &Engine,
         device: &Device,
@@ -164,18 +178,21 @@ impl Session {
         let wrong = |e: String| SessionError::Device(e.replace("--split tensor", "--split ranks"));
         let share = share.map_err(|e| wrong(e.to_string()))?;
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
-        let options = &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
+        let options =
+            &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::of_rank(engine, device, gguf, share, options, ranks)?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        let session = Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        let session =
+            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
     /// On several devices: each of these places has so many layers, in this order.
     ///
     /// # Errors
-    /// A model that cannot be cut there, other numbers of layers than it has, what one of the devices says.
+    /// A model that cannot be cut there, other numbers of layers than it has, what one of the
+    /// devices says.
     pub fn on_stages(
         engine: &Engine,
         stages: &[(Place, usize)],
@@ -188,8 +205,13 @@ impl Session {
         let layers = Layers::of(&graph).map_err(|e| SessionError::Device(e.to_string()))?;
         let sum: usize = stages.iter().map(|(_, n)| n).sum();
         if sum != layers.len() || stages.iter().any(|(_, n)| *n == 0) {
-            let (of, each) = (layers.len(), stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "));
-            return Err(SessionError::Device(format!("{each} layers on the devices, of {of} that the model has")));
+            let (of, each) = (
+                layers.len(),
+                stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "),
+            );
+            return Err(SessionError::Device(format!(
+                "{each} layers on the devices, of {of} that the model has"
+            )));
         }
         // All kernels are waited for, on each device; a token is launches.
         let options = &OpenOptions {
@@ -204,16 +226,18 @@ impl Session {
             let part = layers.part(&graph, first..first + n);
             first += n;
             let stage = match place {
-                Place::Cpu => {
-                    Stage::Host(Box::new(HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before)))
-                }
-                Place::Gpu(device) => {
-                    Stage::Gpu(Box::new(GpuRunner::open(engine, device, gguf, part, options)?.behind(before)?))
-                }
+                Place::Cpu => Stage::Host(Box::new(
+                    HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before),
+                )),
+                Place::Gpu(device) => Stage::Gpu(Box::new(
+                    GpuRunner::open(engine, device, gguf, part, options)?.behind(before)?,
+                )),
             };
             before = Some(Box::new(stage));
         }
-        let Some(last) = before else { return Err(SessionError::Device("there is no device".to_owned())) };
+        let Some(last) = before else {
+            return Err(SessionError::Device("there is no device".to_owned()));
+        };
         let (context, n_vocab) = (options.context_of(&graph), graph.n_vocab());
         let context = graph.positions.map_or(context, |n| n.min(context));
         let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
@@ -227,9 +251,26 @@ impl Session {
         Ok(Session { whole: Some(graph), ..session })
     }
 
-    fn with(runner: Stage, sequences: usize, context: usize, n_vocab: usize, piece: usize, kv: KvType) -> Session {
+    fn with(
+        runner: Stage,
+        sequences: usize,
+        context: usize,
+        n_vocab: usize,
+        piece: usize,
+        kv: KvType,
+    ) -> Session {
         let sequences = (0..sequences.max(1)).map(|_| None).collect();
-        Session { runner, whole: None, sequences, context, n_vocab, piece, kv, end_ids: vec![], lost: None }
+        Session {
+            runner,
+            whole: None,
+            sequences,
+            context,
+            n_vocab,
+            piece,
+            kv,
+            end_ids: vec![],
+            lost: None,
+        }
     }
 }
 
@@ -243,7 +284,8 @@ fn with_remark(error: SessionError, remark: Option<&str>) -> SessionError {
     }
 }
 
-/// What is wrong where parts that were asked for lack a kernel, and what to do; none where that is not it.
+/// What is wrong where parts that were asked for lack a kernel, and what to do; none where that is
+/// not it.
 fn without_kernels(
     engine: &Engine,
     device: &Device,
@@ -253,6 +295,7 @@ fn without_kernels(
     let plan = plan_for(engine, part, device.target(), options).ok()?;
     let missing = lacks(engine, &plan, None)?;
     Some(SessionError::Device(format!(
-        "--host-ffn {n}: {missing}; kjit warm --host-ffn {n} compiles it where there is a compiler, --host-ffn 0 does without"
+        "--host-ffn {n}: {missing}; kjit warm --host-ffn {n} compiles it where there is a \
+         compiler, --host-ffn 0 does without"
     )))
 }

@@ -44,12 +44,14 @@ pub enum Output {
     Vector(Option<Pooling>),
 }
 
-/// Whether a token of one sequence, or of each of two, is one launch, of a kernel that is rendered for the model.
+/// Whether a token of one sequence, or of each of two, is one launch, of a kernel that is rendered
+/// for the model.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Persistence {
-    /// Where that was shown to be faster: on Hopper cards, for dense models that are mostly Q4_0, Q4_1, Q4_K, Q5_K,
-    /// Q6_K or Q8_0, with heads of 128 at most and 50 MiB of weights a layer at least (100 MiB of each card's share
-    /// where two compute a layer together, and one sequence runs). Launches where its kernel cannot be compiled.
+    /// Where that was shown to be faster: on Hopper cards, for dense models that are mostly Q4_0,
+    /// Q4_1, Q4_K, Q5_K, Q6_K or Q8_0, with heads of 128 at most and 50 MiB of weights a layer at
+    /// least (100 MiB of each card's share where two compute a layer together, and one sequence
+    /// runs). Launches where its kernel cannot be compiled.
     #[default]
     Auto,
     /// Where it is possible; else launches, and the plan says why.
@@ -58,12 +60,12 @@ pub enum Persistence {
     Off,
 }
 
-/// Who computes a prompt's experts, or feed-forward parts, where single tokens' are the CPU's ([`OpenOptions::host_experts`],
-/// [`OpenOptions::host_ffn`]).
+/// Who computes a prompt's experts, or feed-forward parts, where single tokens' are the CPU's
+/// ([`OpenOptions::host_experts`], [`OpenOptions::host_ffn`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HostPrompts {
-    /// The CPU, or from as many tokens on as that takes longer than copying the experts to the GPU, the GPU: by rates
-    /// that are measured when the model is opened.
+    /// The CPU, or from as many tokens on as that takes longer than copying the experts to the GPU,
+    /// the GPU: by rates that are measured when the model is opened.
     #[default]
     Measured,
     /// The CPU, whatever it takes; nothing is copied, and no memory of the GPU is kept for it.
@@ -80,8 +82,8 @@ pub enum Split {
     Layers,
     /// By heads and rows of each layer, which all devices compute together.
     Tensor,
-    /// The same with a device of each of several processes, of which this is one by what its launcher says
-    /// ([`Ranks`](crate::ranks::Ranks)).
+    /// The same with a device of each of several processes, of which this is one by what its
+    /// launcher says ([`Ranks`](crate::ranks::Ranks)).
     Ranks,
 }
 
@@ -93,34 +95,36 @@ pub struct OpenOptions {
     pub device: DeviceChoice,
     /// How it is divided among several devices.
     pub split: Split,
-    /// The model's first layers that the CPU computes, with a GPU for the others; none: as many as do not fit
-    /// where the CPU is one of several devices, else no layers.
+    /// The model's first layers that the CPU computes, with a GPU for the others; none: as many as
+    /// do not fit where the CPU is one of several devices, else no layers.
     pub host_layers: Option<usize>,
-    /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass: as many as there
-    /// are, at most.
+    /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass:
+    /// as many as there are, at most.
     pub host_experts: usize,
-    /// Layers whose feed-forward part the CPU computes, in the midst of a GPU's pass, spread evenly: as many as there are,
-    /// at most; none: as many as measured rates say, of a model that one GPU does not hold and that was opened for one sequence
-    /// (unless [`OpenOptions::stream`] is set), else no layers.
+    /// Layers whose feed-forward part the CPU computes, in the midst of a GPU's pass, spread
+    /// evenly: as many as there are, at most; none: as many as measured rates say, of a model that
+    /// one GPU does not hold and that was opened for one sequence (unless [`OpenOptions::stream`]
+    /// is set), else no layers.
     pub host_ffn: Option<usize>,
-    /// Bytes of the GPU for those of these experts that are chosen most: it computes them, the CPU the others; none: the
-    /// CPU computes all.
+    /// Bytes of the GPU for those of these experts that are chosen most: it computes them, the CPU
+    /// the others; none: the CPU computes all.
     pub hot_experts: Option<u64>,
     /// Who computes those experts for prompts.
     pub host_prompts: HostPrompts,
     /// What it is opened for.
     pub output: Output,
-    /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was trained on,
-    /// 8192 at most.
+    /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was
+    /// trained on, 8192 at most.
     pub context: Option<usize>,
-    /// Sequences that fit, each with a context of its own: 64 at most on a GPU. Their state is laid out when
-    /// the model is opened.
+    /// Sequences that fit, each with a context of its own: 64 at most on a GPU. Their state is laid
+    /// out when the model is opened.
     pub sequences: usize,
-    /// On a GPU: fewer sequences where so many would take memory that the weights need: half as many, and so on, down to
-    /// [`OpenOptions::FEW`].
+    /// On a GPU: fewer sequences where so many would take memory that the weights need: half as
+    /// many, and so on, down to [`OpenOptions::FEW`].
     pub fewer: bool,
-    /// On one GPU: tokens that all sequences have room for together, in pages that those which begin alike share, each a context at most; none:
-    /// each sequence has room for a context. The CPU, which takes memory as tokens come, has no use for it.
+    /// On one GPU: tokens that all sequences have room for together, in pages that those which
+    /// begin alike share, each a context at most; none: each sequence has room for a context. The
+    /// CPU, which takes memory as tokens come, has no use for it.
     pub paged: Option<usize>,
     /// Storage of keys and values.
     pub kv: KvType,
@@ -134,30 +138,34 @@ pub struct OpenOptions {
     pub threads: usize,
     /// Tokens of a prompt that go through the model at once; none: as many as suit the device.
     pub prefill_chunk: Option<usize>,
-    /// On a GPU: ready as soon as single tokens can be fed. Kernels for prompts that are missing are compiled
-    /// meanwhile, and take over between tokens. Not for whom the same tokens were promised twice.
+    /// On a GPU: ready as soon as single tokens can be fed. Kernels for prompts that are missing
+    /// are compiled meanwhile, and take over between tokens. Not for whom the same tokens were
+    /// promised twice.
     pub early: bool,
-    /// On a GPU: a program for a few tokens of one sequence at once, for drafted ones ([`Want::Drafted`]).
+    /// On a GPU: a program for a few tokens of one sequence at once, for drafted ones
+    /// ([`Want::Drafted`]).
     ///
     /// [`Want::Drafted`]: crate::session::Want::Drafted
     pub drafts: bool,
     /// On a GPU: whether one launch does all of a token.
     pub persistent: Persistence,
-    /// What the kernel of that launch does beside its work, if there is one: for tests, and written to no file.
+    /// What the kernel of that launch does beside its work, if there is one: for tests, and written
+    /// to no file.
     #[serde(skip)]
     pub probe: Probe,
-    /// On a GPU: bytes of it that weights, state and working memory may take together; none: what is free.
-    /// Layers that do not fit are copied to it for each step.
+    /// On a GPU: bytes of it that weights, state and working memory may take together; none: what
+    /// is free. Layers that do not fit are copied to it for each step.
     pub memory: Option<u64>,
     /// On a GPU: copy all layers for each step, whether they would fit or not.
     pub stream: bool,
-    /// On a GPU: values of these names are there after each step, but for those that a fused step has in
-    /// registers only.
+    /// On a GPU: values of these names are there after each step, but for those that a fused step
+    /// has in registers only.
     pub keep: Vec<String>,
 }
 
 impl Default for OpenOptions {
-    /// The first GPU, else the CPU with every core; one sequence; keys and values in half precision.
+    /// The first GPU, else the CPU with every core; one sequence; keys and values in half
+    /// precision.
     fn default() -> OpenOptions {
         OpenOptions {
             device: DeviceChoice::Auto,
@@ -195,7 +203,8 @@ impl OpenOptions {
         OpenOptions { context: Some(context), ..OpenOptions::default() }
     }
 
-    /// Tokens that fit in a sequence of this model: no more than it has learned positions for, if they are learned.
+    /// Tokens that fit in a sequence of this model: no more than it has learned positions for, if
+    /// they are learned.
     pub fn context_of(&self, graph: &Graph) -> usize {
         let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
         graph.positions.map_or(context, |n| n.min(context))
@@ -210,8 +219,12 @@ impl OpenOptions {
     /// Why not.
     pub fn may_page(&self, graph: &Graph) -> Result<(), String> {
         match (&self.device, self.host_layers) {
-            (DeviceChoice::Cpu, _) => return Err("the CPU has no pages: it takes memory as tokens come".to_owned()),
-            (DeviceChoice::Several(_), _) | (_, Some(1..)) => return Err("pages are one GPU's".to_owned()),
+            (DeviceChoice::Cpu, _) => {
+                return Err("the CPU has no pages: it takes memory as tokens come".to_owned());
+            }
+            (DeviceChoice::Several(_), _) | (_, Some(1..)) => {
+                return Err("pages are one GPU's".to_owned());
+            }
             (DeviceChoice::Auto | DeviceChoice::Gpu { .. }, _) => {}
         }
         crate::gpu::why_no_pages(graph).map_or(Ok(()), Err)

@@ -16,7 +16,8 @@ impl Session {
     /// [`SessionError::NoSequence`].
     pub fn pages_needed(&self, id: SequenceId, tokens: usize) -> Result<usize, SessionError> {
         let len = self.sequence(id)?.len;
-        // States that do not reach there are made again from the beginning, and so is what lies in shared pages.
+        // States that do not reach there are made again from the beginning, and so is what lies in
+        // shared pages.
         let from = |gpu: &GpuRunner| if gpu.reaches(id.slot, len) { len } else { 0 };
         Ok(self.gpu().map_or(0, |gpu| gpu.pages_needed(id.slot, from(gpu), len + tokens)))
     }
@@ -52,8 +53,8 @@ impl Session {
         }
     }
 
-    /// A sequence without tokens begins with these, which are in these pages: somebody has them. `copy`: of its states
-    /// that do not grow, where it has such.
+    /// A sequence without tokens begins with these, which are in these pages: somebody has them.
+    /// `copy`: of its states that do not grow, where it has such.
     pub(crate) fn begin_as(
         &mut self,
         id: SequenceId,
@@ -69,14 +70,19 @@ impl Session {
         Ok(())
     }
 
-    /// Copies of states that do not grow which there is room for beside the sequences' own; none but where sequences
-    /// share pages.
+    /// Copies of states that do not grow which there is room for beside the sequences' own; none
+    /// but where sequences share pages.
     pub(crate) fn copies(&self) -> usize {
         self.gpu().filter(|gpu| gpu.pages().is_some()).map_or(0, |gpu| gpu.plan().copies())
     }
 
-    /// Keeps such a copy, of a sequence as it is, in this place. False: its states are not what they should be.
-    pub(crate) fn keep_states(&mut self, id: SequenceId, copy: usize) -> Result<bool, SessionError> {
+    /// Keeps such a copy, of a sequence as it is, in this place. False: its states are not what
+    /// they should be.
+    pub(crate) fn keep_states(
+        &mut self,
+        id: SequenceId,
+        copy: usize,
+    ) -> Result<bool, SessionError> {
         let len = self.sequence(id)?.len;
         match &mut self.runner {
             Stage::Gpu(gpu) => gpu.keep_states(id.slot, len, copy),
@@ -84,9 +90,9 @@ impl Session {
         }
     }
 
-    /// Keeps a copy of a sequence's recurrent states as they are now, so that [`Session::truncate`] and
-    /// [`Session::fork`] to this position, or soon behind it, run little again. On the CPU, where a sequence has a few of
-    /// them; false where there is nothing to keep, and on GPUs.
+    /// Keeps a copy of a sequence's recurrent states as they are now, so that [`Session::truncate`]
+    /// and [`Session::fork`] to this position, or soon behind it, run little again. On the CPU,
+    /// where a sequence has a few of them; false where there is nothing to keep, and on GPUs.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -103,7 +109,9 @@ impl Session {
 pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), SessionError> {
     match options.reproducible {
         false => Ok(()),
-        true => Err(SessionError::Device(format!("--reproducible: {what} is not reproducible yet"))),
+        true => {
+            Err(SessionError::Device(format!("--reproducible: {what} is not reproducible yet")))
+        }
     }
 }
 
@@ -111,6 +119,8 @@ pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), 
 pub(super) fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
     match options.paged {
         None => Ok(()),
-        Some(_) => Err(SessionError::Device("keys and values in pages are one GPU's: give one device".to_owned())),
+        Some(_) => Err(SessionError::Device(
+            "keys and values in pages are one GPU's: give one device".to_owned(),
+        )),
     }
 }

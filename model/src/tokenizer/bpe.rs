@@ -15,8 +15,8 @@ use super::wordpiece;
 /// Symbol of a character that no token and no merge mentions.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Up to this many symbols the next merge is found by looking at all pairs, which beats a heap; beyond, the
-/// heap keeps long words from being quadratic.
+/// Up to this many symbols the next merge is found by looking at all pairs, which beats a heap;
+/// beyond, the heap keeps long words from being quadratic.
 const SCAN_LIMIT: usize = 40;
 
 /// Pieces up to this length are remembered within one text.
@@ -35,16 +35,20 @@ pub struct Bpe {
 }
 
 impl Bpe {
-    /// Reads the merges (`left right`, in order of rank). Texts that are no tokens are added to the table
-    /// behind the vocabulary.
-    pub fn new(pre: &'static Pretokenizer, table: &mut TokenTable, merges: &[&[u8]]) -> Result<Bpe, TokenizerError> {
+    /// Reads the merges (`left right`, in order of rank). Texts that are no tokens are added to the
+    /// table behind the vocabulary.
+    pub fn new(
+        pre: &'static Pretokenizer,
+        table: &mut TokenTable,
+        merges: &[&[u8]],
+    ) -> Result<Bpe, TokenizerError> {
         let n_vocab = table.len() as u32;
         let mut map = PairMap::with_capacity(merges.len());
         let mut cuts = SpaceCuts::default();
         let mut joined = Vec::new();
         for (i, merge) in merges.iter().enumerate() {
-            // The left part may itself begin with a space, so the separator is looked for behind its first
-            // byte.
+            // The left part may itself begin with a space, so the separator is looked for behind
+            // its first byte.
             let space = merge.iter().skip(1).position(|&b| b == b' ').map(|at| at + 1);
             let parts = space.and_then(|at| Some((merge.get(..at)?, merge.get(at + 1..)?)));
             let Some((left, right)) = parts.filter(|(_, right)| !right.is_empty()) else {
@@ -76,8 +80,8 @@ impl Bpe {
         Ok(Bpe { pre, n_vocab, merges: map, bytes, cuts })
     }
 
-    /// A text as it is looked up: raw UTF-8 with spaces replaced, or with white space as it is and letters
-    /// small if asked for.
+    /// A text as it is looked up: raw UTF-8 with spaces replaced, or with white space as it is and
+    /// letters small if asked for.
     pub fn prepare<'t>(&self, text: &'t [u8], lowercase: bool) -> Cow<'t, [u8]> {
         if self.pre.words_only {
             let text = unicode::normalize(text);
@@ -114,7 +118,14 @@ impl Bpe {
 
     /// A worker for one text of any number of fragments.
     pub fn session<'t>(&'t self, table: &'t TokenTable, limit: &'t Limit) -> Session<'t> {
-        Session { bpe: self, table, limit, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
+        Session {
+            bpe: self,
+            table,
+            limit,
+            cache: HashMap::new(),
+            memory: Vec::new(),
+            scratch: Scratch::default(),
+        }
     }
 }
 
@@ -157,7 +168,8 @@ struct Candidate {
 }
 
 impl<'t> Session<'t> {
-    /// Appends the ids of a text from [`unicode::normalize`] (raw UTF-8: with spaces replaced already).
+    /// Appends the ids of a text from [`unicode::normalize`] (raw UTF-8: with spaces replaced
+    /// already).
     pub fn encode(&mut self, text: &'t [u8], out: &mut Vec<u32>) {
         let bpe = self.bpe;
         bpe.pre.split(text, &mut |piece| match bpe.pre.raw_utf8 {
@@ -189,7 +201,9 @@ impl<'t> Session<'t> {
     fn merge(&mut self, piece: &[u8], out: &mut Vec<u32>) {
         let Session { bpe, table, limit, scratch, .. } = self;
         let whole = if bpe.pre.raw_utf8 {
-            (bpe.pre.whole_lines && piece.iter().all(|&b| b == b'\n')).then(|| table.get(piece)).flatten()
+            (bpe.pre.whole_lines && piece.iter().all(|&b| b == b'\n'))
+                .then(|| table.get(piece))
+                .flatten()
         } else if bpe.pre.ignore_merges {
             scratch.letters.clear();
             for &b in piece {
@@ -242,7 +256,8 @@ impl Bpe {
         self.merges.get(left.id, right.id)
     }
 
-    /// Merges the lowest rank, leftmost first, until no pair merges; quadratic in the number of symbols.
+    /// Merges the lowest rank, leftmost first, until no pair merges; quadratic in the number of
+    /// symbols.
     fn merge_by_scan(&self, scratch: &mut Scratch) {
         let Scratch { symbols, merges, .. } = scratch;
         merges.clear();
@@ -251,7 +266,8 @@ impl Bpe {
             _ => None,
         }));
         loop {
-            let best = merges.iter().enumerate().filter_map(|(i, m)| m.map(|m| (m.rank, i, m.into))).min();
+            let best =
+                merges.iter().enumerate().filter_map(|(i, m)| m.map(|m| (m.rank, i, m.into))).min();
             let Some((_, i, into)) = best else { return };
             let end = symbols.remove(i + 1).end;
             merges.remove(i);
@@ -279,7 +295,10 @@ impl Bpe {
         links.extend((0..n).map(|i| (i.wrapping_sub(1), if i + 1 < n { i + 1 } else { NONE })));
         heap.clear();
         let note = |heap: &mut BinaryHeap<_>, symbols: &[Symbol], left: u32, right: u32| {
-            let (Some(l), Some(r)) = (symbols.get(left as usize), symbols.get(right as usize)) else { return };
+            let (Some(l), Some(r)) = (symbols.get(left as usize), symbols.get(right as usize))
+            else {
+                return;
+            };
             if let Some(Merge { rank, into }) = self.lookup(*l, *r) {
                 heap.push(Reverse(Candidate { rank, left, right, ids: (l.id, r.id), into }));
             }
@@ -292,7 +311,10 @@ impl Bpe {
                 return;
             }
             let (left, right) = (c.left as usize, c.right as usize);
-            let (Some(&(before, next)), Some(&(_, after))) = (links.get(left), links.get(right)) else { return };
+            let (Some(&(before, next)), Some(&(_, after))) = (links.get(left), links.get(right))
+            else {
+                return;
+            };
             let (Some(l), Some(&r)) = (symbols.get(left), symbols.get(right)) else { return };
             let stale = next != c.right || after == c.right || (l.id, r.id) != c.ids;
             if stale {
@@ -321,21 +343,25 @@ impl Bpe {
         });
     }
 
-    /// A symbol that is no token: one token a byte of its text, where the vocabulary has one. Bytes without a
-    /// token are left out, as in the implementation that the vocabularies are used with; byte-level
-    /// vocabularies that lack some (Falcon's has no control characters) rely on it.
+    /// A symbol that is no token: one token a byte of its text, where the vocabulary has one. Bytes
+    /// without a token are left out, as in the implementation that the vocabularies are used with;
+    /// byte-level vocabularies that lack some (Falcon's has no control characters) rely on it.
     fn spell(&self, table: &TokenTable, id: u32, text: &[u8], out: &mut Vec<u32>) {
         if self.pre.raw_utf8 {
-            out.extend(text.iter().filter_map(|&b| self.bytes.get(usize::from(b)).copied().flatten()));
+            out.extend(
+                text.iter().filter_map(|&b| self.bytes.get(usize::from(b)).copied().flatten()),
+            );
         } else {
             let letters = table.text(id).unwrap_or_default();
-            out.extend(letters.iter().filter_map(|&b| table.get(&[b])).filter(|&id| id < self.n_vocab));
+            out.extend(
+                letters.iter().filter_map(|&b| table.get(&[b])).filter(|&id| id < self.n_vocab),
+            );
         }
     }
 }
 
-/// The letter that byte-level BPE writes a byte as: printable bytes are themselves, the others U+0100 and up
-/// in order.
+/// The letter that byte-level BPE writes a byte as: printable bytes are themselves, the others
+/// U+0100 and up in order.
 pub fn byte_to_letter(b: u8) -> u32 {
     let b = u32::from(b);
     match b {
@@ -357,8 +383,8 @@ pub fn letter_to_byte(letter: u32) -> Option<u8> {
     }
 }
 
-/// Appends what a byte-level token stands for. Letters outside the alphabet (there are such tokens, which no
-/// text becomes) stand for themselves.
+/// Appends what a byte-level token stands for. Letters outside the alphabet (there are such tokens,
+/// which no text becomes) stand for themselves.
 pub fn decode_letters(text: &[u8], out: &mut Vec<u8>) {
     let mut pos = 0;
     while pos < text.len() {
@@ -397,12 +423,14 @@ mod tests {
             (seed >> 33) as usize % n
         };
         for round in 0..300 {
-            // Merges of texts that are there by then, in an order that does not follow their lengths.
+            // Merges of texts that are there by then, in an order that does not follow their
+            // lengths.
             let mut table = TokenTable::with_capacity(0, 0);
             let mut texts: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
             let mut merges = Vec::new();
             for _ in 0..next(30) {
-                let (left, right) = (texts[next(texts.len())].clone(), texts[next(texts.len())].clone());
+                let (left, right) =
+                    (texts[next(texts.len())].clone(), texts[next(texts.len())].clone());
                 texts.push(format!("{left}{right}"));
                 merges.insert(next(merges.len() + 1), format!("{left} {right}"));
             }

@@ -20,8 +20,8 @@ impl Tokenizer {
     /// The bytes of some ids, special tokens written out: `decode_with(ids, remove_special: false,
     /// unparse_special: true)`.
     ///
-    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) tidy up: a space before
-    /// `?!.,` and in contractions is dropped. [`Detokenizer`] does neither.
+    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) tidy up: a space
+    /// before `?!.,` and in contractions is dropped. [`Detokenizer`] does neither.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -33,10 +33,14 @@ impl Tokenizer {
     ///
     /// # Errors
     /// An id outside the vocabulary.
-    pub fn decode_with(&self, ids: &[u32], options: DecodeOptions) -> Result<Vec<u8>, TokenizerError> {
+    pub fn decode_with(
+        &self,
+        ids: &[u32],
+        options: DecodeOptions,
+    ) -> Result<Vec<u8>, TokenizerError> {
         let mut ids = ids;
-        // SentencePiece put a space in front of the text; it goes again, unless a BOS that is removed stood
-        // before it.
+        // SentencePiece put a space in front of the text; it goes again, unless a BOS that is
+        // removed stood before it.
         let mut drop_space = self.add_space_prefix;
         if options.remove_special {
             if let ([first, rest @ ..], true) = (ids, self.add_bos)
@@ -63,12 +67,17 @@ impl Tokenizer {
         Ok(if self.clean_spaces { clean_spaces(&out) } else { out })
     }
 
-    /// Appends what one token stands for. Control and unknown tokens stand for nothing unless they are asked
-    /// for.
+    /// Appends what one token stands for. Control and unknown tokens stand for nothing unless they
+    /// are asked for.
     ///
     /// # Errors
     /// An id outside the vocabulary.
-    pub fn push_piece(&self, id: u32, special: bool, out: &mut Vec<u8>) -> Result<(), TokenizerError> {
+    pub fn push_piece(
+        &self,
+        id: u32,
+        special: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TokenizerError> {
         let attrs = self.attrs(id)?;
         let text = self.table.text(id).unwrap_or_default();
         if attrs & (attr::CONTROL | attr::UNKNOWN) != 0 {
@@ -95,8 +104,8 @@ impl Tokenizer {
     }
 }
 
-/// Drops the space before `?`, `!`, `.` and `,`; then the spaces around a lone apostrophe; then the space
-/// before `'s`, `'m`, `'re` and `'ve`.
+/// Drops the space before `?`, `!`, `.` and `,`; then the spaces around a lone apostrophe; then the
+/// space before `'s`, `'m`, `'re` and `'ve`.
 fn clean_spaces(text: &[u8]) -> Vec<u8> {
     let at = |text: &[u8], i: usize| text.get(i).copied().unwrap_or(0);
     let mut first = Vec::with_capacity(text.len());
@@ -175,7 +184,8 @@ impl<'t> Detokenizer<'t> {
                     break;
                 }
                 Err(error) => {
-                    let (valid, tail) = rest.split_at_checked(error.valid_up_to()).unwrap_or_default();
+                    let (valid, tail) =
+                        rest.split_at_checked(error.valid_up_to()).unwrap_or_default();
                     text.push_str(std::str::from_utf8(valid).unwrap_or_default());
                     rest = tail;
                     let Some(bad) = error.error_len() else { break };
@@ -206,7 +216,10 @@ mod tests {
         assert_eq!(clean("x  ."), "x .");
         assert_eq!(clean(" ' "), "'");
         assert_eq!(clean("a ' ' b"), "a'' b");
-        assert_eq!(clean("it 's I 'm we 've you 're he 'll can 't I 'd"), "it's I'm we've you're he 'll can 't I 'd");
+        assert_eq!(
+            clean("it 's I 'm we 've you 're he 'll can 't I 'd"),
+            "it's I'm we've you're he 'll can 't I 'd"
+        );
         assert_eq!(clean(" 's"), "'s");
         assert_eq!(clean(""), "");
     }

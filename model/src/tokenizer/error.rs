@@ -12,13 +12,15 @@ pub enum TokenizerError {
     #[error(transparent)]
     File(#[from] gguf::Error),
     /// `tokenizer.ggml.model` names an algorithm that is not implemented.
-    #[error("tokenizer.ggml.model: unknown tokenizer {} (known: gpt2, gemma4, llama, bert, t5, rwkv, plamo2)", Shown(.0))]
+    #[error("tokenizer.ggml.model: unknown tokenizer {} (known: gpt2, gemma4, llama, bert, t5, \
+        rwkv, plamo2)", Shown(.0))]
     UnknownModel(String),
     /// The file says that it has no vocabulary.
-    #[error("tokenizer.ggml.model is {}: this file has no vocabulary, so text cannot be tokenized", Shown(.0))]
+    #[error("tokenizer.ggml.model is {}: this file has no vocabulary, so text cannot be \
+        tokenized", Shown(.0))]
     NoVocabulary(String),
-    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented; guessing one would give other ids
-    /// than the model was trained with.
+    /// `tokenizer.ggml.pre` names a pre-tokenizer that is not implemented; guessing one would give
+    /// other ids than the model was trained with.
     #[error("tokenizer.ggml.pre: unknown pre-tokenizer {} (known: {known})", Shown(name))]
     UnknownPre {
         /// The name in the file.

@@ -1,4 +1,5 @@
-//! How many tokens of a text are wanted at most, and what is known of their number before they are counted.
+//! How many tokens of a text are wanted at most, and what is known of their number before they are
+//! counted.
 
 use super::special::attr;
 use super::table::TokenTable;
@@ -44,10 +45,12 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    /// Of a vocabulary that leaves some bytes out. Its longest text is measured: that of byte-level BPE is written in
-    /// letters of one or two bytes, and RWKV's with escapes, so what it stands for is no longer.
+    /// Of a vocabulary that leaves some bytes out. Its longest text is measured: that of byte-level
+    /// BPE is written in letters of one or two bytes, and RWKV's with escapes, so what it stands
+    /// for is no longer.
     pub fn new(table: &TokenTable, attrs: &[u8], left_out: &[bool; 256]) -> Reach {
-        // The mark of a text's begin that PLaMo 2 leaves out, one in front of each special token at most.
+        // The mark of a text's begin that PLaMo 2 leaves out, one in front of each special token at
+        // most.
         const MARK: usize = 3;
         let longest = (0..table.len() as u32).map(|id| table.text(id).map_or(0, <[u8]>::len)).max();
         // Special tokens may take white space besides, as much as there is.

@@ -1,9 +1,10 @@
 //! Text to token ids and back, by the vocabulary in the file.
 //!
-//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` which spells UTF-8), SentencePiece (`llama`), its
-//! unigram model (`t5`), WordPiece (`bert`), RWKV's longest match and PLaMo 2's (`plamo2`). Ids are those of
-//! llama.cpp, which is what GGUF vocabularies are written for, down to its treatment of bytes that are no
-//! UTF-8; where that differs from a model's original tokenizer, the file's users expect the former.
+//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` which spells UTF-8), SentencePiece
+//! (`llama`), its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match and PLaMo 2's
+//! (`plamo2`). Ids are those of llama.cpp, which is what GGUF vocabularies are written for, down to
+//! its treatment of bytes that are no UTF-8; where that differs from a model's original tokenizer,
+//! the file's users expect the former.
 //!
 //! Time is linear in the text but for the merges of one very long word, which take n log n.
 
@@ -52,7 +53,8 @@ use wordpiece::WordPiece;
 pub struct EncodeOptions {
     /// Put BOS in front and EOS at the end if the model asks for them.
     pub add_special: bool,
-    /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always recognised.
+    /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always
+    /// recognised.
     pub parse_special: bool,
 }
 
@@ -113,8 +115,8 @@ struct Defaults {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer of a file: a model, of an architecture that is known here or not, or a vocabulary
-    /// alone.
+    /// Builds the tokenizer of a file: a model, of an architecture that is known here or not, or a
+    /// vocabulary alone.
     ///
     /// # Errors
     /// As [`Self::new`], and keys of the wrong type.
@@ -125,14 +127,15 @@ impl Tokenizer {
     /// Builds the tokenizer of a vocabulary.
     ///
     /// # Errors
-    /// An algorithm or a pre-tokenizer that is not known, and lists that are missing or do not fit each
-    /// other.
+    /// An algorithm or a pre-tokenizer that is not known, and lists that are missing or do not fit
+    /// each other.
     pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(vocabulary)?;
         let mut table = read_tokens(vocabulary)?;
         let n_vocab = table.len() as u32;
         let defaults = kind.defaults();
-        let Resolved { ids, attrs, eog, remarks } = special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
+        let Resolved { ids, attrs, eog, remarks } =
+            special::resolve(vocabulary, &table, n_vocab, defaults.ids)?;
         let partition = Partition::new(&table, &attrs)?;
         let mut add_bos = vocabulary.add_bos.unwrap_or(defaults.add_bos);
         let add_eos = vocabulary.add_eos.unwrap_or(defaults.add_eos);
@@ -147,10 +150,17 @@ impl Tokenizer {
                 Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
             }
             Kind::Spm => {
-                // Only a token that the file calls unknown may stand for bytes: id 0 by default need not be
-                // one.
-                let is_unknown = |id: &u32| attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0);
-                Algorithm::Spm(Spm::new(&table, scores()?, vocabulary.never, ids.unk.filter(is_unknown))?)
+                // Only a token that the file calls unknown may stand for bytes: id 0 by default
+                // need not be one.
+                let is_unknown = |id: &u32| {
+                    attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0)
+                };
+                Algorithm::Spm(Spm::new(
+                    &table,
+                    scores()?,
+                    vocabulary.never,
+                    ids.unk.filter(is_unknown),
+                )?)
             }
             Kind::WordPiece => {
                 add_bos = true;
@@ -158,14 +168,22 @@ impl Tokenizer {
                 Algorithm::WordPiece(WordPiece {
                     lowercase,
                     strip_accents: vocabulary.strip_accents.unwrap_or(lowercase),
-                    max_token_len: vocabulary.tokens.iter().map(|text| text.len()).max().unwrap_or(0),
+                    max_token_len: vocabulary
+                        .tokens
+                        .iter()
+                        .map(|text| text.len())
+                        .max()
+                        .unwrap_or(0),
                     unknown: ids.unk.ok_or_else(|| missing("unknown_token_id"))?,
                 })
             }
             Kind::Unigram => {
                 let merge_spaces = vocabulary.merge_spaces.unwrap_or(false);
-                let normalizer =
-                    Normalizer { rules: &vocabulary.charsmap, space_in_front: add_space_prefix, merge_spaces };
+                let normalizer = Normalizer {
+                    rules: &vocabulary.charsmap,
+                    space_in_front: add_space_prefix,
+                    merge_spaces,
+                };
                 let unknown = ids.unk.ok_or_else(|| missing("unknown_token_id"))?;
                 Algorithm::Unigram(Unigram::new(&table, &attrs, scores()?, unknown, &normalizer)?)
             }
@@ -220,18 +238,23 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for bytes that
-    /// are not, SentencePiece takes them as they are.
+    /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for
+    /// bytes that are not, SentencePiece takes them as they are.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
         self.encode_to(text, options, &Limit::default())
     }
 
-    /// The same of a text that must have few enough tokens. One that has far more is not read, and of any other no more
-    /// than is wanted.
+    /// The same of a text that must have few enough tokens. One that has far more is not read, and
+    /// of any other no more than is wanted.
     ///
     /// # Errors
     /// It has too many, or nobody waits for it any more.
-    pub fn encode_within(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Result<Vec<u32>, Stopped> {
+    pub fn encode_within(
+        &self,
+        text: &[u8],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
         let too_many = |least: usize| limit.most.is_some_and(|most| least > most);
         let least = self.reach.as_ref().map_or(0, |reach| reach.fewest(text));
         if too_many(least) {
@@ -251,7 +274,10 @@ impl Tokenizer {
         let bos_and_end = match &self.algorithm {
             Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
             Algorithm::Rwkv(_) | Algorithm::Plamo2(_) => (None, None),
-            _ => (self.special.bos.filter(|_| self.add_bos), self.special.eos.filter(|_| self.add_eos)),
+            _ => (
+                self.special.bos.filter(|_| self.add_bos),
+                self.special.eos.filter(|_| self.add_eos),
+            ),
         };
         out.extend(bos_and_end.0.filter(|_| options.add_special));
         let fragments = self.partition.split(&self.table, text, options.parse_special);
@@ -263,7 +289,9 @@ impl Tokenizer {
                     .iter()
                     .map(|fragment| match *fragment {
                         Fragment::Token(_) => Cow::Borrowed::<[u8]>(&[]),
-                        Fragment::Text { start, end } => bpe.prepare(bytes(start, end), self.lowercase),
+                        Fragment::Text { start, end } => {
+                            bpe.prepare(bytes(start, end), self.lowercase)
+                        }
                     })
                     .collect();
                 let mut session = bpe.session(&self.table, limit);
@@ -287,7 +315,8 @@ impl Tokenizer {
                     match fragment {
                         Fragment::Token(id) => out.push(id),
                         Fragment::Text { start, end } => {
-                            let text = escape(bytes(start, end), self.add_space_prefix && after_special);
+                            let text =
+                                escape(bytes(start, end), self.add_space_prefix && after_special);
                             session.encode(&text, &mut out);
                         }
                     }
@@ -295,18 +324,30 @@ impl Tokenizer {
                 }
             }
             Algorithm::WordPiece(a) => {
-                each(&fragments, &mut out, |text, out| a.encode(&self.table, text, out), bytes, limit);
+                each(
+                    &fragments,
+                    &mut out,
+                    |text, out| a.encode(&self.table, text, out),
+                    bytes,
+                    limit,
+                );
             }
-            Algorithm::Unigram(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit),
-            Algorithm::Rwkv(a) => each(&fragments, &mut out, |text, out| a.encode(text, limit, out), bytes, limit),
-            Algorithm::Plamo2(a) => each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit),
+            Algorithm::Unigram(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit)
+            }
+            Algorithm::Rwkv(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(text, limit, out), bytes, limit)
+            }
+            Algorithm::Plamo2(a) => {
+                each(&fragments, &mut out, |text, out| a.encode(text, out), bytes, limit)
+            }
         }
         out.extend(bos_and_end.1.filter(|_| options.add_special));
         out
     }
 
-    /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in front if the
-    /// model wants it and the template did not write it.
+    /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in
+    /// front if the model wants it and the template did not write it.
     pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
         self.begun(self.encode(prompt.as_bytes(), CHAT))
     }
@@ -322,7 +363,9 @@ impl Tokenizer {
     /// With BOS in front, if the model wants it and it is not there.
     fn begun(&self, ids: Vec<u32>) -> Vec<u32> {
         match self.special.bos {
-            Some(bos) if self.add_bos && ids.first() != Some(&bos) => [&[bos], ids.as_slice()].concat(),
+            Some(bos) if self.add_bos && ids.first() != Some(&bos) => {
+                [&[bos], ids.as_slice()].concat()
+            }
             _ => ids,
         }
     }
@@ -438,14 +481,18 @@ enum Kind {
 impl Kind {
     fn of(vocabulary: &Vocabulary<'_>) -> Result<Kind, TokenizerError> {
         let pre = match vocabulary.model {
-            "gpt2" | "whitespace" => vocabulary.pre.filter(|pre| !pre.is_empty()).unwrap_or("default"),
+            "gpt2" | "whitespace" => {
+                vocabulary.pre.filter(|pre| !pre.is_empty()).unwrap_or("default")
+            }
             "gemma4" => "gemma4",
             "llama" => return Ok(Kind::Spm),
             "bert" => return Ok(Kind::WordPiece),
             "t5" => return Ok(Kind::Unigram),
             "rwkv" => return Ok(Kind::Rwkv),
             "plamo2" => return Ok(Kind::Plamo2),
-            "none" | "no_vocab" => return Err(TokenizerError::NoVocabulary(vocabulary.model.to_owned())),
+            "none" | "no_vocab" => {
+                return Err(TokenizerError::NoVocabulary(vocabulary.model.to_owned()));
+            }
             other => return Err(TokenizerError::UnknownModel(other.to_owned())),
         };
         Pretokenizer::find(pre).map(Kind::Bpe).ok_or_else(|| TokenizerError::UnknownPre {
@@ -463,7 +510,11 @@ impl Kind {
             Kind::Bpe(pre) => {
                 let legacy = Some(11).filter(|_| !pre.raw_utf8);
                 Defaults {
-                    ids: SpecialIds { bos: legacy.filter(|_| !pre.no_default_bos), eos: legacy, ..Default::default() },
+                    ids: SpecialIds {
+                        bos: legacy.filter(|_| !pre.no_default_bos),
+                        eos: legacy,
+                        ..Default::default()
+                    },
                     add_bos: pre.add_bos,
                     clean_spaces: pre.clean_spaces,
                     raw_utf8: pre.raw_utf8,
@@ -477,7 +528,13 @@ impl Kind {
             },
             Kind::Rwkv => Defaults::default(),
             Kind::Plamo2 => Defaults {
-                ids: SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), pad: Some(3), ..Default::default() },
+                ids: SpecialIds {
+                    bos: Some(1),
+                    eos: Some(2),
+                    unk: Some(0),
+                    pad: Some(3),
+                    ..Default::default()
+                },
                 ..Default::default()
             },
             Kind::Spm => Defaults {
@@ -504,7 +561,10 @@ impl Kind {
 }
 
 fn missing(key: &str) -> TokenizerError {
-    TokenizerError::vocabulary(&format!("tokenizer.ggml.{key}"), "missing, though the tokenizer needs it")
+    TokenizerError::vocabulary(
+        &format!("tokenizer.ggml.{key}"),
+        "missing, though the tokenizer needs it",
+    )
 }
 
 fn fits(key: &str, len: usize, n_vocab: u32) -> Result<(), TokenizerError> {
@@ -521,11 +581,13 @@ fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError
     if n == 0 {
         return Err(TokenizerError::vocabulary(KEY, "missing or empty"));
     }
-    let n_vocab = u32::try_from(n).map_err(|_| TokenizerError::vocabulary(KEY, "more than 4294967295 tokens"))?;
+    let n_vocab = u32::try_from(n)
+        .map_err(|_| TokenizerError::vocabulary(KEY, "more than 4294967295 tokens"))?;
     if let Some(types) = &vocabulary.types {
         fits("token_type", types.len(), n_vocab)?;
     }
-    let mut table = TokenTable::with_capacity(n, vocabulary.tokens.iter().map(|text| text.len()).sum());
+    let mut table =
+        TokenTable::with_capacity(n, vocabulary.tokens.iter().map(|text| text.len()).sum());
     for (i, text) in vocabulary.tokens.iter().enumerate() {
         let (id, new) = match text.is_empty() {
             true => table.intern(format!("[EMPTY_{i}]").as_bytes()),
@@ -533,7 +595,10 @@ fn read_tokens(vocabulary: &Vocabulary<'_>) -> Result<TokenTable, TokenizerError
         };
         if !new {
             let text = String::from_utf8_lossy(text);
-            return Err(TokenizerError::vocabulary(KEY, format!("tokens {id} and {i} have the same text {text:?}")));
+            return Err(TokenizerError::vocabulary(
+                KEY,
+                format!("tokens {id} and {i} have the same text {text:?}"),
+            ));
         }
     }
     Ok(table)

@@ -1,10 +1,10 @@
 //! Cutting a text at its special tokens.
 //!
-//! The rule: of all special tokens the longest is cut out first, wherever it occurs from left to right, then
-//! the next longest from what remains. Doing just that costs one search of the text per special token, and
-//! Gemma has 6,242 of them. Here one walk with a trie finds where tokens occur at all; where occurrences do
-//! not overlap, as nearly always, each stands; only in stretches of overlapping ones the rule is played out,
-//! among the tokens that occur there.
+//! The rule: of all special tokens the longest is cut out first, wherever it occurs from left to
+//! right, then the next longest from what remains. Doing just that costs one search of the text per
+//! special token, and Gemma has 6,242 of them. Here one walk with a trie finds where tokens occur
+//! at all; where occurrences do not overlap, as nearly always, each stands; only in stretches of
+//! overlapping ones the rule is played out, among the tokens that occur there.
 
 use std::cmp::Reverse;
 
@@ -77,11 +77,14 @@ impl Partition {
             .collect();
         let bytes: usize = tokens.iter().map(|token| token.len).sum();
         if bytes > MAX_BYTES {
-            let problem = format!("special tokens of {bytes} bytes in all: more than {MAX_BYTES} are not taken");
+            let problem = format!(
+                "special tokens of {bytes} bytes in all: more than {MAX_BYTES} are not taken"
+            );
             return Err(TokenizerError::vocabulary("tokenizer.ggml.token_type", problem));
         }
         tokens.sort_by_key(|token| Reverse(token.len));
-        let mut partition = Partition { tokens, nodes: vec![Node::default()], first: Box::new([0; 256]) };
+        let mut partition =
+            Partition { tokens, nodes: vec![Node::default()], first: Box::new([0; 256]) };
         for rank in 0..partition.tokens.len() {
             let id = partition.tokens.get(rank).map_or(0, |t| t.id);
             partition.insert(table.text(id).unwrap_or_default(), rank as u32);
@@ -113,8 +116,8 @@ impl Partition {
         }
     }
 
-    /// Cuts a text. Without `parse_special` only user-defined tokens are cut out; control and unknown tokens
-    /// are text.
+    /// Cuts a text. Without `parse_special` only user-defined tokens are cut out; control and
+    /// unknown tokens are text.
     pub fn split(&self, table: &TokenTable, text: &[u8], parse_special: bool) -> Vec<Fragment> {
         let mut found = Vec::new();
         // In which stretch each token was last seen.
@@ -123,7 +126,8 @@ impl Partition {
         let mut ranks = Vec::new();
         let mut pos = 0;
         while pos < text.len() {
-            // A stretch begins with an occurrence and goes on while the next one begins within those before.
+            // A stretch begins with an occurrence and goes on while the next one begins within
+            // those before.
             let start = pos;
             let mut end = pos;
             let mut matches = 0usize;
@@ -136,7 +140,8 @@ impl Partition {
                     last = Some(Match { start: pos, end: pos + len, rank });
                     end = end.max(pos + len);
                     seen.resize(self.tokens.len(), 0);
-                    if let Some(seen) = seen.get_mut(rank as usize).filter(|seen| **seen != stretch) {
+                    if let Some(seen) = seen.get_mut(rank as usize).filter(|seen| **seen != stretch)
+                    {
                         *seen = stretch;
                         ranks.push(rank);
                     }
@@ -155,17 +160,23 @@ impl Partition {
         self.fragments(text, &found)
     }
 
-    fn matches_at(&self, text: &[u8], pos: usize, parse_special: bool, mut found: impl FnMut(u32, usize)) {
+    fn matches_at(
+        &self,
+        text: &[u8],
+        pos: usize,
+        parse_special: bool,
+        mut found: impl FnMut(u32, usize),
+    ) {
         let bytes = text.get(pos..).unwrap_or_default();
-        let mut at = bytes.first().and_then(|&b| self.first.get(usize::from(b))).map_or(0, |&n| n as usize);
+        let mut at =
+            bytes.first().and_then(|&b| self.first.get(usize::from(b))).map_or(0, |&n| n as usize);
         let mut len = 1;
         while at > 0 {
             let Some(node) = self.nodes.get(at) else { return };
             if let Some(rank) = node.token
-                && self
-                    .tokens
-                    .get(rank as usize)
-                    .is_some_and(|token| parse_special || token.attrs & (attr::CONTROL | attr::UNKNOWN) == 0)
+                && self.tokens.get(rank as usize).is_some_and(|token| {
+                    parse_special || token.attrs & (attr::CONTROL | attr::UNKNOWN) == 0
+                })
             {
                 found(rank, len);
             }
@@ -268,7 +279,12 @@ mod tests {
     }
 
     /// The rule as it is stated, one search of every fragment per token.
-    fn by_the_book(table: &TokenTable, attrs: &[u8], input: &[u8], parse_special: bool) -> Vec<Fragment> {
+    fn by_the_book(
+        table: &TokenTable,
+        attrs: &[u8],
+        input: &[u8],
+        parse_special: bool,
+    ) -> Vec<Fragment> {
         let mut ids: Vec<u32> = (0..attrs.len() as u32).collect();
         let text_of = |id: u32| table.text(id).unwrap();
         ids.sort_by_key(|&id| std::cmp::Reverse(text_of(id).len()));
@@ -287,7 +303,8 @@ mod tests {
                     next.push(fragment);
                     continue;
                 };
-                while let Some(at) = input[start..end].windows(token.len()).position(|w| w == token) {
+                while let Some(at) = input[start..end].windows(token.len()).position(|w| w == token)
+                {
                     if at > 0 {
                         next.push(text(start, start + at));
                     }
@@ -307,13 +324,19 @@ mod tests {
     fn control_tokens_are_text_unless_asked_for_and_user_defined_ones_never_are() {
         let (t, p) = partition(&[("<s>", attr::CONTROL), ("<x>", attr::USER_DEFINED)]);
         assert_eq!(p.split(&t, b"<s>a<x>", false), [text(0, 4), Fragment::Token(1)]);
-        assert_eq!(p.split(&t, b"<s>a<x>", true), [Fragment::Token(0), text(3, 4), Fragment::Token(1)]);
+        assert_eq!(
+            p.split(&t, b"<s>a<x>", true),
+            [Fragment::Token(0), text(3, 4), Fragment::Token(1)]
+        );
         assert_eq!(p.split(&t, b"", true), []);
     }
 
     #[test]
     fn white_space_beside_a_stripping_token_is_swallowed() {
-        let (t, p) = partition(&[("<l>", attr::CONTROL | attr::LSTRIP), ("<r>", attr::CONTROL | attr::RSTRIP)]);
+        let (t, p) = partition(&[
+            ("<l>", attr::CONTROL | attr::LSTRIP),
+            ("<r>", attr::CONTROL | attr::RSTRIP),
+        ]);
         assert_eq!(p.split(&t, b"a \n<l> b", true), [text(0, 1), Fragment::Token(0), text(6, 8)]);
         assert_eq!(p.split(&t, b"a <r> \n", true), [text(0, 2), Fragment::Token(1)]);
     }

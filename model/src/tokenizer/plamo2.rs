@@ -1,5 +1,5 @@
-//! PLaMo 2's vocabulary: of all ways to cover a text the one with the best sum of scores, found from the end;
-//! characters that no token covers become bytes.
+//! PLaMo 2's vocabulary: of all ways to cover a text the one with the best sum of scores, found
+//! from the end; characters that no token covers become bytes.
 
 use super::error::TokenizerError;
 use super::special::attr;
@@ -31,8 +31,11 @@ impl Plamo2 {
         }
         let texts = (0..attrs.len() as u32).filter(|id| !is_byte(attrs, *id));
         let texts = texts.map(|id| (table.text(id).unwrap_or_default(), id)).collect();
-        let tokens = Trie::new(texts).ok_or_else(|| wrong("too many bytes for a trie".to_owned()))?;
-        let cost = |score: &f32| if score.is_finite() { -((f64::from(*score) * 1e4).round() as i64) } else { INVALID };
+        let tokens =
+            Trie::new(texts).ok_or_else(|| wrong("too many bytes for a trie".to_owned()))?;
+        let cost = |score: &f32| {
+            if score.is_finite() { -((f64::from(*score) * 1e4).round() as i64) } else { INVALID }
+        };
         Ok(Plamo2 { tokens, costs: scores.iter().map(cost).collect(), bytes })
     }
 
@@ -40,8 +43,8 @@ impl Plamo2 {
     pub fn encode(&self, text: &[u8], out: &mut Vec<u32>) {
         let text = unicode::normalize(text);
         let text = text.strip_prefix("\u{FEFF}".as_bytes()).unwrap_or(&text);
-        // The least cost from each place on, and the token there with its length: none, where the character
-        // is spelt.
+        // The least cost from each place on, and the token there with its length: none, where the
+        // character is spelt.
         let mut best = vec![(0i64, 0u32, None::<u32>); text.len() + 1];
         let is_start = |b: u8| b & 0xC0 != 0x80;
         for at in (0..text.len()).rev().filter(|at| text.get(*at).is_some_and(|b| is_start(*b))) {

@@ -14,10 +14,13 @@ pub struct Rwkv {
 
 impl Rwkv {
     pub fn new(table: &TokenTable, unknown: Option<u32>) -> Result<Rwkv, TokenizerError> {
-        let texts: Vec<Vec<u8>> =
-            (0..table.len() as u32).map(|id| unescape(table.text(id).unwrap_or_default())).collect();
-        let tokens = Trie::new(texts.iter().zip(0..).map(|(text, id)| (text.as_slice(), id)).collect());
-        let too_many = || TokenizerError::vocabulary("tokenizer.ggml.tokens", "too many bytes for a trie");
+        let texts: Vec<Vec<u8>> = (0..table.len() as u32)
+            .map(|id| unescape(table.text(id).unwrap_or_default()))
+            .collect();
+        let tokens =
+            Trie::new(texts.iter().zip(0..).map(|(text, id)| (text.as_slice(), id)).collect());
+        let too_many =
+            || TokenizerError::vocabulary("tokenizer.ggml.tokens", "too many bytes for a trie");
         Ok(Rwkv { tokens: tokens.ok_or_else(too_many)?, unknown })
     }
 
@@ -37,14 +40,16 @@ impl Rwkv {
         let mut at = 0;
         while at < text.len() && !limit.is_over(out.len()) {
             let mut longest = (1, self.unknown);
-            self.tokens.prefixes(text.get(at..).unwrap_or_default(), |len, id| longest = (len, Some(id)));
+            self.tokens
+                .prefixes(text.get(at..).unwrap_or_default(), |len, id| longest = (len, Some(id)));
             out.extend(longest.1);
             at += longest.0;
         }
     }
 }
 
-/// The bytes of a token: `\t`, `\n`, `\r`, `\xNN`, and any other character behind a backslash for itself.
+/// The bytes of a token: `\t`, `\n`, `\r`, `\xNN`, and any other character behind a backslash for
+/// itself.
 pub fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();

@@ -43,10 +43,10 @@ pub fn character(text: &[u8], start: usize) -> &[u8] {
     text.get(start..end).unwrap_or_default()
 }
 
-/// Where a text can be cut before a space without changing its ids: after any character that stands before
-/// U+2581 in no text that characters can be joined to. No join crosses such a place, so both sides come out
-/// as they would together. These algorithms work on whole texts; the cuts give them words, which are worth
-/// remembering.
+/// Where a text can be cut before a space without changing its ids: after any character that stands
+/// before U+2581 in no text that characters can be joined to. No join crosses such a place, so both
+/// sides come out as they would together. These algorithms work on whole texts; the cuts give them
+/// words, which are worth remembering.
 #[derive(Debug, Default)]
 pub struct SpaceCuts {
     before: HashSet<Box<[u8]>>,

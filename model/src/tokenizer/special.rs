@@ -31,8 +31,8 @@ fn of_type(ty: i32) -> u8 {
     }
 }
 
-/// The ids of tokens with a role; `None` where the vocabulary has no such token, or the file does not name
-/// it.
+/// The ids of tokens with a role; `None` where the vocabulary has no such token, or the file does
+/// not name it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpecialIds {
     /// Begin of sequence (BERT: CLS).
@@ -148,8 +148,8 @@ pub struct Resolved {
     pub remarks: Vec<String>,
 }
 
-/// Ids from the file over `defaults` of the algorithm, roles by well-known texts where the file is silent,
-/// and types corrected where files are known to be wrong.
+/// Ids from the file over `defaults` of the algorithm, roles by well-known texts where the file is
+/// silent, and types corrected where files are known to be wrong.
 pub fn resolve(
     vocabulary: &Vocabulary<'_>,
     table: &TokenTable,
@@ -197,8 +197,8 @@ pub fn resolve(
     eog.extend([ids.eos, ids.eot, ids.eom].into_iter().flatten());
     eog.extend(vocabulary.eog.iter().filter(|id| **id < n_vocab));
 
-    // Where a turn ends with <|return|> or <|flush|> and calls have an end of their own, <|end|> only ends a
-    // message.
+    // Where a turn ends with <|return|> or <|flush|> and calls have an end of their own, <|end|>
+    // only ends a message.
     let has = |eog: &[u32], text: &str| find(text).filter(|id| eog.contains(id));
     let calls = has(&eog, "<|call|>").or(has(&eog, "<|calls|>")).is_some();
     let own_end = has(&eog, "<|return|>").is_some() || has(&eog, "<|flush|>").is_some();
@@ -219,8 +219,8 @@ pub fn resolve(
     Ok(Resolved { ids, attrs, eog, remarks })
 }
 
-/// The file's ids over the defaults. `u32::MAX` is how some converters write "none". Nothing needs the token that
-/// pads: one outside of the vocabulary is a remark, no error.
+/// The file's ids over the defaults. `u32::MAX` is how some converters write "none". Nothing needs
+/// the token that pads: one outside of the vocabulary is a remark, no error.
 fn given(
     vocabulary: &Vocabulary<'_>,
     n_vocab: u32,
@@ -238,8 +238,10 @@ fn given(
     let s = vocabulary.special;
     let pad = s.pad.filter(|&id| id < n_vocab || id == u32::MAX);
     if let Some(id) = s.pad.filter(|_| pad.is_none()) {
-        remarks
-            .push(format!("tokenizer.ggml.padding_token_id {id} is outside the vocabulary (0..{n_vocab}): left out"));
+        remarks.push(format!(
+            "tokenizer.ggml.padding_token_id {id} is outside the vocabulary \
+                (0..{n_vocab}): left out"
+        ));
     }
     Ok(SpecialIds {
         bos: pick("bos_token_id", s.bos, defaults.bos.filter(|_| !vocabulary.no_bos))?,
@@ -256,8 +258,8 @@ fn given(
     })
 }
 
-/// Which special tokens swallow white space beside them. Folders say it; GGUF files do not, where the models' own
-/// tokenizers do.
+/// Which special tokens swallow white space beside them. Folders say it; GGUF files do not, where
+/// the models' own tokenizers do.
 fn strip(vocabulary: &Vocabulary<'_>, find: &dyn Fn(&str) -> Option<u32>, attrs: &mut [u8]) {
     let pre = vocabulary.pre.unwrap_or_default();
     let arch = vocabulary.architecture.unwrap_or_default();
@@ -272,7 +274,10 @@ fn strip(vocabulary: &Vocabulary<'_>, find: &dyn Fn(&str) -> Option<u32>, attrs:
     {
         change(attrs, "<mask>", |a| a | attr::LSTRIP);
     } else if name.contains("phi-3") || name.contains("phi3") {
-        for a in attrs.iter_mut().filter(|a| **a & (attr::CONTROL | attr::USER_DEFINED | attr::UNKNOWN) != 0) {
+        for a in attrs
+            .iter_mut()
+            .filter(|a| **a & (attr::CONTROL | attr::USER_DEFINED | attr::UNKNOWN) != 0)
+        {
             *a |= attr::RSTRIP;
         }
         change(attrs, "</s>", |a| a | attr::RSTRIP);

@@ -1,5 +1,5 @@
-//! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined, again and
-//! again, over the whole text; what is no token in the end becomes bytes.
+//! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined,
+//! again and again, over the whole text; what is no token in the end becomes bytes.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -22,7 +22,8 @@ pub struct Spm {
 }
 
 impl Spm {
-    /// Takes the scores (one a token) and finds the byte tokens, in whose place `unknown` may stand.
+    /// Takes the scores (one a token) and finds the byte tokens, in whose place `unknown` may
+    /// stand.
     pub fn new(
         table: &TokenTable,
         scores: Vec<f32>,
@@ -31,11 +32,17 @@ impl Spm {
     ) -> Result<Spm, TokenizerError> {
         let mut bytes = Box::new([0; 256]);
         for (b, entry) in (0..=255u8).zip(bytes.iter_mut()) {
-            let token = table.get(format!("<0x{b:02X}>").as_bytes()).or_else(|| table.get(&[b])).or(unknown);
+            let token = table
+                .get(format!("<0x{b:02X}>").as_bytes())
+                .or_else(|| table.get(&[b]))
+                .or(unknown);
             *entry = token.ok_or_else(|| {
                 TokenizerError::vocabulary(
                     "tokenizer.ggml.tokens",
-                    format!("neither a token <0x{b:02X}> nor an unknown token: byte {b} cannot be encoded"),
+                    format!(
+                        "neither a token <0x{b:02X}> nor an unknown token: byte {b} cannot be \
+                        encoded"
+                    ),
                 )
             })?;
         }
@@ -48,7 +55,14 @@ impl Spm {
 
     /// A worker for one text of any number of fragments.
     pub fn session<'t>(&'t self, table: &'t TokenTable, limit: &'t Limit) -> Session<'t> {
-        Session { spm: self, table, limit, cache: HashMap::new(), memory: Vec::new(), scratch: Scratch::default() }
+        Session {
+            spm: self,
+            table,
+            limit,
+            cache: HashMap::new(),
+            memory: Vec::new(),
+            scratch: Scratch::default(),
+        }
     }
 }
 
@@ -134,10 +148,14 @@ impl Session<'_> {
 
     fn join(&mut self, piece: &[u8], out: &mut Vec<u32>) {
         let Session { spm, table, limit, scratch: Scratch { symbols, heap }, .. } = self;
-        let token =
-            |start: u32, len: u32| piece.get(start as usize..(start + len) as usize).and_then(|text| table.get(text));
+        let token = |start: u32, len: u32| {
+            piece.get(start as usize..(start + len) as usize).and_then(|text| table.get(text))
+        };
         let note = |heap: &mut BinaryHeap<Candidate>, symbols: &[Symbol], left: u32, right: u32| {
-            let (Some(l), Some(r)) = (symbols.get(left as usize), symbols.get(right as usize)) else { return };
+            let (Some(l), Some(r)) = (symbols.get(left as usize), symbols.get(right as usize))
+            else {
+                return;
+            };
             let len = l.len + r.len;
             if let Some(id) = token(l.start, len) {
                 let score = spm.scores.get(id as usize).copied().unwrap_or(0.0) + 0.0; // no -0.0
@@ -152,7 +170,12 @@ impl Session<'_> {
         while start < piece.len() {
             let len = character(piece, start).len();
             let i = symbols.len() as u32;
-            symbols.push(Symbol { start: start as u32, len: len as u32, previous: i.wrapping_sub(1), next: i + 1 });
+            symbols.push(Symbol {
+                start: start as u32,
+                len: len as u32,
+                previous: i.wrapping_sub(1),
+                next: i + 1,
+            });
             start += len;
         }
         if let Some(last) = symbols.last_mut() {
@@ -165,7 +188,11 @@ impl Session<'_> {
             if limit.cancel.is_cancelled() {
                 return;
             }
-            let (Some(&l), Some(&r)) = (symbols.get(c.left as usize), symbols.get(c.right as usize)) else { continue };
+            let (Some(&l), Some(&r)) =
+                (symbols.get(c.left as usize), symbols.get(c.right as usize))
+            else {
+                continue;
+            };
             if l.len == 0 || r.len == 0 || l.len + r.len != c.len {
                 continue;
             }
@@ -185,8 +212,13 @@ impl Session<'_> {
             match token(symbol.start, symbol.len) {
                 Some(id) => out.push(id),
                 None => {
-                    let text = piece.get(symbol.start as usize..(symbol.start + symbol.len) as usize);
-                    out.extend(text.unwrap_or_default().iter().filter_map(|&b| spm.bytes.get(usize::from(b)).copied()));
+                    let text =
+                        piece.get(symbol.start as usize..(symbol.start + symbol.len) as usize);
+                    out.extend(
+                        text.unwrap_or_default()
+                            .iter()
+                            .filter_map(|&b| spm.bytes.get(usize::from(b)).copied()),
+                    );
                 }
             }
         }

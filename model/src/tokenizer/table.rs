@@ -1,8 +1,8 @@
 //! Token texts and the way back from a text to its id.
 
-/// Texts numbered from 0, in one allocation, with an open-addressing index over them. Building it for 128,256
-/// tokens takes a few milliseconds; one `HashMap` of owned keys takes several times as long and an allocation
-/// per token.
+/// Texts numbered from 0, in one allocation, with an open-addressing index over them. Building it
+/// for 128,256 tokens takes a few milliseconds; one `HashMap` of owned keys takes several times as
+/// long and an allocation per token.
 #[derive(Debug, Default)]
 pub struct TokenTable {
     bytes: Vec<u8>,
@@ -15,7 +15,11 @@ impl TokenTable {
     /// An empty table with room for `n` texts of `bytes` bytes in all.
     pub fn with_capacity(n: usize, bytes: usize) -> Self {
         let slots = (2 * n.max(8)).next_power_of_two();
-        TokenTable { bytes: Vec::with_capacity(bytes), ends: Vec::with_capacity(n), slots: vec![0; slots] }
+        TokenTable {
+            bytes: Vec::with_capacity(bytes),
+            ends: Vec::with_capacity(n),
+            slots: vec![0; slots],
+        }
     }
 
     /// Number of texts.
@@ -77,7 +81,9 @@ impl TokenTable {
         let mut slot = hash_bytes(text) as usize & mask;
         loop {
             match self.slots.get(slot) {
-                Some(&entry) if entry > 0 && self.text(entry - 1) != Some(text) => slot = (slot + 1) & mask,
+                Some(&entry) if entry > 0 && self.text(entry - 1) != Some(text) => {
+                    slot = (slot + 1) & mask
+                }
                 _ => return slot,
             }
         }
@@ -120,7 +126,10 @@ impl PairMap {
 
     /// What a pair merges into.
     pub fn get(&self, left: u32, right: u32) -> Option<Merge> {
-        self.slots.get(self.find(left, right)).filter(|entry| entry.0 != u64::MAX).map(|entry| entry.1)
+        self.slots
+            .get(self.find(left, right))
+            .filter(|entry| entry.0 != u64::MAX)
+            .map(|entry| entry.1)
     }
 
     fn find(&self, left: u32, right: u32) -> usize {

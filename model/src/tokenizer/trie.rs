@@ -5,8 +5,8 @@ const MAX_BYTES: usize = 64 << 20;
 
 const NONE: u32 = u32::MAX;
 
-/// A trie whose nodes are numbered level by level: the children of a node follow each other, and the node of
-/// an edge is one more than the edge, so that neither is stored.
+/// A trie whose nodes are numbered level by level: the children of a node follow each other, and
+/// the node of an edge is one more than the edge, so that neither is stored.
 #[derive(Debug)]
 pub struct Trie {
     /// Where the edges of a node begin; one more at the end.
@@ -34,15 +34,20 @@ impl Trie {
         let mut number = 0;
         while let Some((mut from, to, depth)) = nodes.pop_front() {
             trie.starts.push(trie.bytes.len() as u32);
-            while let Some((_, id)) = texts.get(from).filter(|(text, _)| from < to && text.len() == depth) {
+            while let Some((_, id)) =
+                texts.get(from).filter(|(text, _)| from < to && text.len() == depth)
+            {
                 if let Some(slot) = trie.ids.get_mut(number) {
                     *slot = *id;
                 }
                 from += 1;
             }
-            while let Some(&byte) = texts.get(from).filter(|_| from < to).and_then(|(text, _)| text.get(depth)) {
+            while let Some(&byte) =
+                texts.get(from).filter(|_| from < to).and_then(|(text, _)| text.get(depth))
+            {
                 let rest = texts.get(from..to).unwrap_or_default();
-                let same = rest.partition_point(|(text, _)| text.get(depth).is_some_and(|b| *b <= byte));
+                let same =
+                    rest.partition_point(|(text, _)| text.get(depth).is_some_and(|b| *b <= byte));
                 trie.bytes.push(byte);
                 trie.ids.push(NONE);
                 nodes.push_back((from, from + same, depth + 1));
@@ -67,7 +72,8 @@ impl Trie {
         self.ids.get(node as usize).copied().filter(|&id| id != NONE)
     }
 
-    /// Calls `found` with the length and the id of every text that a text begins with, shortest first.
+    /// Calls `found` with the length and the id of every text that a text begins with, shortest
+    /// first.
     pub fn prefixes(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
         let mut node = ROOT;
         for (at, &byte) in text.iter().enumerate() {
@@ -87,7 +93,8 @@ mod tests {
     #[test]
     fn every_beginning_is_found_shortest_first() {
         let texts: [&[u8]; 7] = [b"a", b"abc", b"ab", b"b", b"", b"\xFF\x00", b"ab"];
-        let trie = Trie::new(texts.iter().zip(0..).map(|(text, id)| (*text, id)).collect()).unwrap();
+        let trie =
+            Trie::new(texts.iter().zip(0..).map(|(text, id)| (*text, id)).collect()).unwrap();
         let all = |text: &[u8]| {
             let mut out = Vec::new();
             trie.prefixes(text, |len, id| out.push((len, id)));

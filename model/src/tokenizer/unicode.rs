@@ -55,7 +55,8 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     match text.get(pos) {
         None => Char::END,
         Some(&b) if b < 0x80 => {
-            let class = ASCII.get(usize::from(b)).copied().unwrap_or(SYMBOL); // always there: 128 of them
+            // always there: 128 of them
+            let class = ASCII.get(usize::from(b)).copied().unwrap_or(SYMBOL);
             Char { cp: u32::from(b), class, len: 1 }
         }
         Some(_) => match decode(text.get(pos..).unwrap_or_default()) {
@@ -65,7 +66,8 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     }
 }
 
-/// Code points below this are classed by table (the whole BMP and the planes in use), the rest one by one.
+/// Code points below this are classed by table (the whole BMP and the planes in use), the rest one
+/// by one.
 const TABLE_END: u32 = 0x3_2400;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| (0..TABLE_END).map(class_of).collect());
@@ -113,8 +115,8 @@ fn class_of(cp: u32) -> u8 {
     category | if c.is_whitespace() { SPACE } else { 0 }
 }
 
-/// Length of a UTF-8 sequence by its first byte alone; a byte that cannot be first counts as a sequence of
-/// its own.
+/// Length of a UTF-8 sequence by its first byte alone; a byte that cannot be first counts as a
+/// sequence of its own.
 pub fn utf8_len(first: u8) -> usize {
     match first >> 4 {
         0..=11 => 1,
@@ -124,8 +126,8 @@ pub fn utf8_len(first: u8) -> usize {
     }
 }
 
-/// Decodes the first code point of a text by structure: lead and continuation bytes must fit, while overlong
-/// forms and surrogates are taken, as the tokenizers do that made the reference ids.
+/// Decodes the first code point of a text by structure: lead and continuation bytes must fit, while
+/// overlong forms and surrogates are taken, as the tokenizers do that made the reference ids.
 fn decode(bytes: &[u8]) -> Option<(u32, usize)> {
     let tail = |i: usize| bytes.get(i).filter(|&b| b & 0xC0 == 0x80).map(|&b| u32::from(b & 0x3F));
     let first = *bytes.first()?;
@@ -153,8 +155,8 @@ pub fn push_utf8(out: &mut Vec<u8>, cp: u32) {
     }
 }
 
-/// Text with every undecodable byte replaced by U+FFFD and every overlong form by the character it stands
-/// for. Valid UTF-8 is passed through untouched.
+/// Text with every undecodable byte replaced by U+FFFD and every overlong form by the character it
+/// stands for. Valid UTF-8 is passed through untouched.
 pub fn normalize(text: &[u8]) -> Cow<'_, [u8]> {
     if std::str::from_utf8(text).is_ok() {
         return Cow::Borrowed(text);

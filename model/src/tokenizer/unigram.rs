@@ -12,8 +12,8 @@ const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 /// How much worse an unknown character is than the worst token.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Bytes that a rule of the normaliser may replace. The longest in use have some twenty; the bound keeps a
-/// made-up table from walking through the whole text at every place.
+/// Bytes that a rule of the normaliser may replace. The longest in use have some twenty; the bound
+/// keeps a made-up table from walking through the whole text at every place.
 const LONGEST_RULE: usize = 256;
 
 /// Scores, tokens by their texts, and how text is normalised.
@@ -31,8 +31,9 @@ pub struct Unigram {
     merge_spaces: bool,
 }
 
-/// SentencePiece's compiled normaliser: an XOR-compressed double array (Kanda, "Space- and Time-Efficient
-/// String Dictionaries", 2018) over what is replaced, and the replacements, each with a zero behind it.
+/// SentencePiece's compiled normaliser: an XOR-compressed double array (Kanda, "Space- and
+/// Time-Efficient String Dictionaries", 2018) over what is replaced, and the replacements, each
+/// with a zero behind it.
 #[derive(Debug, Default)]
 struct Rules {
     nodes: Vec<u32>,
@@ -44,8 +45,11 @@ impl Rules {
         if map.is_empty() {
             return Ok(Rules::default());
         }
-        let wrong = |problem: &str| TokenizerError::vocabulary("tokenizer.ggml.precompiled_charsmap", problem);
-        let (len, rest) = map.split_first_chunk::<4>().ok_or_else(|| wrong("shorter than its header"))?;
+        let wrong = |problem: &str| {
+            TokenizerError::vocabulary("tokenizer.ggml.precompiled_charsmap", problem)
+        };
+        let (len, rest) =
+            map.split_first_chunk::<4>().ok_or_else(|| wrong("shorter than its header"))?;
         let (nodes, replacements) = rest
             .split_at_checked(u32::from_le_bytes(*len) as usize)
             .filter(|(_, replacements)| replacements.last() == Some(&0))
@@ -56,8 +60,8 @@ impl Rules {
 
     /// The longest rule at the begin of a text: how many bytes it replaces, and by what.
     fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
-        // The node's bits: 31 a value; 10 to 30 its children's base, 8 bits farther if bit 9 is set; 8 a
-        // leaf; 0 to 7 its byte.
+        // The node's bits: 31 a value; 10 to 30 its children's base, 8 bits farther if bit 9 is
+        // set; 8 a leaf; 0 to 7 its byte.
         let base = |node: u32| (node >> 10) << ((node & (1 << 9)) >> 6);
         let mut at = base(*self.nodes.first()?);
         let mut found = None;
@@ -99,7 +103,12 @@ impl Unigram {
         let with = |wanted: u8| {
             let texts = (0..).zip(attrs).filter(|(_, attrs)| **attrs & wanted != 0);
             let texts = texts.map(|(id, _)| (table.text(id).unwrap_or_default(), id)).collect();
-            let too_many = || TokenizerError::vocabulary("tokenizer.ggml.tokens", "too many bytes for a unigram model");
+            let too_many = || {
+                TokenizerError::vocabulary(
+                    "tokenizer.ggml.tokens",
+                    "too many bytes for a unigram model",
+                )
+            };
             Trie::new(texts).ok_or_else(too_many)
         };
         let mut worst = f32::MAX;

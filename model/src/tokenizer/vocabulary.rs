@@ -16,11 +16,11 @@ pub struct Vocabulary<'a> {
     pub tokens: Vec<&'a [u8]>,
     /// `tokenizer.ggml.scores`: one a token (SentencePiece).
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.never_score`: two parts whose token has this score or less are not joined (SentencePiece;
-    /// of folders of safetensors, where a token may be one that no merge makes).
+    /// `tokenizer.ggml.never_score`: two parts whose token has this score or less are not joined
+    /// (SentencePiece; of folders of safetensors, where a token may be one that no merge makes).
     pub never: Option<f32>,
-    /// `tokenizer.ggml.token_type`: one a token (1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6
-    /// byte).
+    /// `tokenizer.ggml.token_type`: one a token (1 normal, 2 unknown, 3 control, 4 user-defined, 5
+    /// unused, 6 byte).
     pub types: Option<Vec<i32>>,
     /// `tokenizer.ggml.merges`: `left right`, by rank (BPE).
     pub merges: Option<Vec<&'a [u8]>>,
@@ -28,16 +28,16 @@ pub struct Vocabulary<'a> {
     pub special: SpecialIds,
     /// Ids for filling in the middle that the file names.
     pub special_fim: FimIds,
-    /// `tokenizer.ggml.eog_token_ids`: what ends a generation beside the tokens with such a role (of folders of
-    /// safetensors).
+    /// `tokenizer.ggml.eog_token_ids`: what ends a generation beside the tokens with such a role
+    /// (of folders of safetensors).
     pub eog: Vec<u32>,
-    /// `tokenizer.ggml.lstrip_token_ids`: tokens that swallow white space before them (of folders of
-    /// safetensors).
+    /// `tokenizer.ggml.lstrip_token_ids`: tokens that swallow white space before them (of folders
+    /// of safetensors).
     pub lstrip: Vec<u32>,
     /// `tokenizer.ggml.rstrip_token_ids`: those that swallow what is behind them.
     pub rstrip: Vec<u32>,
-    /// `tokenizer.ggml.no_bos_token`: no token begins a text, not even the algorithm's usual one (of folders of
-    /// safetensors).
+    /// `tokenizer.ggml.no_bos_token`: no token begins a text, not even the algorithm's usual one
+    /// (of folders of safetensors).
     pub no_bos: bool,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,

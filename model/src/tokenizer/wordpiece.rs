@@ -1,5 +1,5 @@
-//! BERT's WordPiece: words cut at white space, punctuation and ideographs, then covered greedily by the
-//! longest tokens.
+//! BERT's WordPiece: words cut at white space, punctuation and ideographs, then covered greedily by
+//! the longest tokens.
 
 use unicode_normalization::char::decompose_canonical;
 
@@ -60,7 +60,9 @@ impl WordPiece {
             let mut start = 0;
             while start < word.len() {
                 let longest = word.len().min(start + self.max_token_len);
-                let token = (start + 1..=longest).rev().find_map(|end| Some((table.get(word.get(start..end)?)?, end)));
+                let token = (start + 1..=longest)
+                    .rev()
+                    .find_map(|end| Some((table.get(word.get(start..end)?)?, end)));
                 let Some((id, end)) = token else {
                     out.truncate(before);
                     break;

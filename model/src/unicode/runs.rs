@@ -1,7 +1,7 @@
 //! Unicode 15.1, made by `scripts/unicode-table`.
 
-/// Runs of code points of one general category, from 0 on: the category's place in `Category` as a letter from
-/// `A` on, then how many there are where there is more than one.
+/// Runs of code points of one general category, from 0 on: the category's place in `Category` as a
+/// letter from `A` on, then how many there are where there is more than one.
 pub const RUNS: &str = "\
 Z32WR3TR3NORSRMR2I10R2S3R2A26NROULUB26NSOSZ33WRT4VRUVEPS[VUVSK2UBR2UKEQK3RA23SA7B24SB8ABABABABABAB\
 ABABABABABABABABABABABABABABABABABABABABABAB2ABABABABABABABAB2ABABABABABABABABABABABABABABABABABAB\

@@ -1,5 +1,5 @@
-//! Models on a real GPU, held against the host executor and the truth. `scripts/gpu-suite` runs them;
-//! `KJIT_TEST_DEVICE` names the device.
+//! Models on a real GPU, held against the host executor and the truth. `scripts/gpu-suite` runs
+//! them; `KJIT_TEST_DEVICE` names the device.
 
 mod one_launch;
 mod placed;
@@ -65,14 +65,19 @@ fn open(path: &PathBuf, options: &OpenOptions) -> One {
     One::gpu(&engine, &device(&engine), &gguf, &graph, options)
 }
 
-/// Holds every stored value of the last tokens fed against the host's; the largest distance and its name.
+/// Holds every stored value of the last tokens fed against the host's; the largest distance and its
+/// name.
 fn worst_value(gpu: &One, host: &mut One, graph: &Graph, rows: usize) -> (f64, String) {
     let mut worst = (0.0, String::new());
     let mut compared = 0;
     for v in &graph.values {
         let Some(got) = gpu.on_gpu().tap(&v.name).unwrap() else { continue };
         // Of experts' slots, order is the device's own.
-        if v.slots > 1 || v.dtype == Dtype::Index || v.name.ends_with(".shares") || v.name == "logits" && rows > 1 {
+        if v.slots > 1
+            || v.dtype == Dtype::Index
+            || v.name.ends_with(".shares")
+            || v.name == "logits" && rows > 1
+        {
             continue;
         }
         let data = &host.host().tapped(&v.name).unwrap().data;
@@ -104,10 +109,10 @@ fn every_stored_value_of_every_tiny_model_agrees_with_the_host() {
             let mut gpu = One::gpu(&engine, &device, &gguf, &graph, &o);
             let mut host = One::cpu(&gguf, &graph, &truth);
             names.iter().for_each(|n| assert!(host.host().tap(n)));
-            // 16-bit activations against exact weights, and halves both for prompts (4.9e-3 seen on an H200).
-            // Eight-bit keys and values are off by 1/254 of a group's largest, and three layers of random
-            // weights make more of it (3.6e-2 seen). Random routers have near-ties, in which another expert
-            // wins and all behind it differs (0.13 seen).
+            // 16-bit activations against exact weights, and halves both for prompts (4.9e-3 seen on
+            // an H200). Eight-bit keys and values are off by 1/254 of a group's largest, and three
+            // layers of random weights make more of it (3.6e-2 seen). Random routers have
+            // near-ties, in which another expert wins and all behind it differs (0.13 seen).
             let wide = match kv {
                 _ if graph.ops.iter().any(|op| matches!(op, Op::Route(_))) => 0.2,
                 KvType::Q8_0 => 5e-2,
@@ -151,12 +156,15 @@ fn worst_kl(want: &[f32], got: &[f32], vocab: usize) -> f64 {
 }
 
 fn cosine(a: &[f32], b: &[f32]) -> f64 {
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+    let dot = |a: &[f32], b: &[f32]| {
+        a.iter().zip(b).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>()
+    };
     if a.len() == b.len() { dot(a, b) / (dot(a, a) * dot(b, b)).sqrt() } else { f64::NAN }
 }
 
-/// The tiny model of every architecture that plans take: a prompt in pieces, token by token, greedy, and three
-/// sequences side by side. `KJIT_ARCHS=a,b`: these; `KJIT_ARCHS_IN=archs-seed`: those of other weights.
+/// The tiny model of every architecture that plans take: a prompt in pieces, token by token,
+/// greedy, and three sequences side by side. `KJIT_ARCHS=a,b`: these; `KJIT_ARCHS_IN=archs-seed`:
+/// those of other weights.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn every_architecture_that_plans_take_is_the_hosts() {
@@ -165,7 +173,8 @@ fn every_architecture_that_plans_take_is_the_hosts() {
     let folder = std::env::var("KJIT_ARCHS_IN").unwrap_or("archs".to_owned());
     let folder = model_path(&folder).expect("scripts/fetch-test-models --archs makes the models");
     let only = std::env::var("KJIT_ARCHS").ok();
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     files.retain(|p| p.extension().is_some_and(|e| e == "gguf"));
     files.sort();
     let (mut ran, mut failed) = (vec![], vec![]);
@@ -201,7 +210,8 @@ fn every_architecture_that_plans_take_is_the_hosts() {
         let routed = graph.ops.iter().any(|op| matches!(op, Op::Route(_)));
         let (limit, near, far) = if routed { (5e-2, 0.3, 0.5) } else { (6e-3, 0.1, 5e-2) };
         let vocab = host.n_vocab();
-        let prompt = |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
+        let prompt =
+            |step: u32| -> Vec<u32> { (0..24).map(|i| (i * step + 11) % vocab as u32).collect() };
         let ids = prompt(37);
         // A near-tie is one prompt's: the median of three is held.
         let mut each = vec![];
@@ -216,14 +226,16 @@ fn every_architecture_that_plans_take_is_the_hosts() {
         let pieces = each[each.len() / 2];
         let want = host.feed(&ids, Want::All).unwrap();
         gpu.truncate(0);
-        let rows: Vec<f32> = ids.iter().flat_map(|id| gpu.feed(&[*id], Want::All).unwrap()).collect();
+        let rows: Vec<f32> =
+            ids.iter().flat_map(|id| gpu.feed(&[*id], Want::All).unwrap()).collect();
         let one_by_one = worst_kl(&want, &rows, vocab);
         gpu.truncate(0);
         let answer = gpu.generate(&ids, 8, SampleOptions::default());
         let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
         let most = side_by_side::scores(&mut session, &mut host, 3).into_iter().fold(0.0, f64::max);
         let found = format!(
-            "{name}: KL {pieces:.1e} in pieces, {one_by_one:.1e} one by one, a token {gap:.1e} below, side by side {most:.1e}"
+            "{name}: KL {pieces:.1e} in pieces, {one_by_one:.1e} one by one, a token {gap:.1e} \
+             below, side by side {most:.1e}"
         );
         eprintln!("{found}");
         if pieces < limit && one_by_one < limit && gap < near && most < far {
@@ -233,7 +245,13 @@ fn every_architecture_that_plans_take_is_the_hosts() {
         }
     }
     eprintln!("{} models: {}", ran.len(), ran.join(" "));
-    assert!(failed.is_empty() && !ran.is_empty(), "{} of {}:\n{}", failed.len(), files.len(), failed.join("\n"));
+    assert!(
+        failed.is_empty() && !ran.is_empty(),
+        "{} of {}:\n{}",
+        failed.len(),
+        files.len(),
+        failed.join("\n")
+    );
 }
 
 #[test]
@@ -265,7 +283,10 @@ fn smollm2_is_near_the_truth() {
     }
     eprintln!("tokens, KL at once, KL token by token: {all:?}");
     for (n, at_once, one_by_one) in all {
-        assert!(at_once < 1e-3 && one_by_one < 1e-3, "{n} tokens: KL {at_once:e} at once, {one_by_one:e} one by one");
+        assert!(
+            at_once < 1e-3 && one_by_one < 1e-3,
+            "{n} tokens: KL {at_once:e} at once, {one_by_one:e} one by one"
+        );
     }
 }
 
@@ -358,8 +379,8 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
             let o = OpenOptions { sequences: 64, ..o };
             let mut gpu = Session::on_gpu(&engine, &device, &gguf, graph, &o).unwrap();
             let label = format!("{} {kv:?}", path.file_name().unwrap().to_string_lossy());
-            // As for one sequence: halves in the products of many; eight-bit keys and values; experts with
-            // near-ties.
+            // As for one sequence: halves in the products of many; eight-bit keys and values;
+            // experts with near-ties.
             let (middle, most) = match kv {
                 _ if routes => (3e-2, 0.3),
                 KvType::Q8_0 => (3e-2, 0.1),
@@ -372,7 +393,9 @@ fn sequences_side_by_side_have_the_hosts_logits_whatever_their_number() {
                 // Of a few, one near-tie is the median.
                 let tight = if n < 5 && routes { most } else { middle };
                 if median.is_nan() || median > tight || worst > most {
-                    failed.push(format!("{label}: {n} sequences: median {median:.1e}, worst {worst:.1e}"));
+                    failed.push(format!(
+                        "{label}: {n} sequences: median {median:.1e}, worst {worst:.1e}"
+                    ));
                 }
             }
             if !routes && kv == KvType::F16 {
@@ -397,7 +420,8 @@ fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let o = OpenOptions { sequences: 5, ..options(512, 64) };
     let mut gpu = Session::on_gpu(&engine, &device(&engine), &gguf, graph, &o).unwrap();
-    let starts: Vec<_> = (0..5).map(|_| (gpu.add(SampleOptions::default()).unwrap(), &[1, 2][..])).collect();
+    let starts: Vec<_> =
+        (0..5).map(|_| (gpu.add(SampleOptions::default()).unwrap(), &[1, 2][..])).collect();
     let device = gpu.gpu().unwrap().opened().clone();
     let (mut seen, mut counts) = (0, vec![]);
     gpu.decode(&starts, &mut |_, _| {
@@ -410,8 +434,14 @@ fn a_step_of_several_sequences_costs_one_replay_and_nothing_else() {
     .unwrap();
     let spent = counts[1] - counts[0];
     assert_eq!(spent.replays, 200, "{spent:?}");
-    let rest =
-        [spent.allocations, spent.synchronisations, spent.copies_in, spent.copies_out, spent.launches, spent.captures];
+    let rest = [
+        spent.allocations,
+        spent.synchronisations,
+        spent.copies_in,
+        spent.copies_out,
+        spent.launches,
+        spent.captures,
+    ];
     assert_eq!(rest, [0; 6], "{spent:?}");
 }
 
@@ -425,7 +455,8 @@ fn the_second_start_compiles_nothing() {
         let engine = Engine::new(Config::new().cache_dir(&folder).isolation(Isolation::InProcess));
         let gguf = Arc::new(Gguf::open(path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
-        let gpu = Session::on_gpu(&engine, &device(&engine), &gguf, graph, &options(128, 64)).unwrap();
+        let gpu =
+            Session::on_gpu(&engine, &device(&engine), &gguf, graph, &options(128, 64)).unwrap();
         compiled.push(gpu.gpu().unwrap().statistics().kernels.compiled);
     }
     std::fs::remove_dir_all(&folder).unwrap();
@@ -443,7 +474,12 @@ fn a_context_that_does_not_fit_is_an_error_that_says_what_would() {
     let huge = options((1 << 40) / per_token, 64);
     let error = Session::on_gpu(&engine, &device(&engine), &gguf, graph, &huge).err().unwrap();
     let text = error.to_string();
-    assert!(matches!(error, SessionError::Memory { .. }) && text.contains("-c ") && text.contains("free"), "{text}");
+    assert!(
+        matches!(error, SessionError::Memory { .. })
+            && text.contains("-c ")
+            && text.contains("free"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -458,7 +494,13 @@ fn a_device_that_is_not_there_is_an_error_that_says_what_is() {
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn draws_on_the_device_repeat_with_the_seed_and_one_candidate_is_greedy() {
     let mut gpu = open(&tiny_models()[0], &options(256, 64));
-    let warm = SampleOptions { temperature: 1.0, top_k: 40, top_p: 0.95, seed: 7, ..SampleOptions::default() };
+    let warm = SampleOptions {
+        temperature: 1.0,
+        top_k: 40,
+        top_p: 0.95,
+        seed: 7,
+        ..SampleOptions::default()
+    };
     let mut run = |o: &SampleOptions| {
         gpu.truncate(0);
         gpu.generate(&[9, 8, 7], 60, o.clone())
@@ -467,7 +509,8 @@ fn draws_on_the_device_repeat_with_the_seed_and_one_candidate_is_greedy() {
     assert_eq!(first, run(&warm));
     assert_ne!(first, run(&SampleOptions { seed: 8, ..warm.clone() }));
     assert_eq!(run(&SampleOptions { top_k: 1, ..warm.clone() }), run(&SampleOptions::default()));
-    // Penalties are the host's business, and come to the same where they do nothing to the likeliest.
+    // Penalties are the host's business, and come to the same where they do nothing to the
+    // likeliest.
     let penalised = SampleOptions { presence_penalty: 1e-6, ..SampleOptions::default() };
     assert_eq!(run(&penalised).len(), 60);
 }
@@ -509,14 +552,31 @@ fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
     let engine = engine();
     let device = device(&engine);
     // Scans, with attention and without; delta rules; short convolutions.
-    for name in ["mamba", "falcon-h1", "granitehybrid", "qwen3next", "kimi-linear", "rwkv7", "lfm2", "jamba"] {
-        let Some(path) = support::files::model_path(&format!("archs/{name}.gguf")) else { continue };
+    for name in [
+        "mamba",
+        "falcon-h1",
+        "granitehybrid",
+        "qwen3next",
+        "kimi-linear",
+        "rwkv7",
+        "lfm2",
+        "jamba",
+    ] {
+        let Some(path) = support::files::model_path(&format!("archs/{name}.gguf")) else {
+            continue;
+        };
         let gguf = Arc::new(Gguf::open(&path).unwrap());
         let graph = kjit_model::arch::build(&gguf).unwrap();
         let options = returning::options(OpenOptions::default());
-        let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
+        let mut host =
+            One::cpu(&gguf, &graph, &OpenOptions { precise: true, paged: None, ..options.clone() });
         let session = Session::on_gpu(&engine, &device, &gguf, graph, &options).unwrap();
-        returning::the_hosts(&Scheduler::start(session, returning::scheduling()).unwrap(), &mut host, 0.1, true);
+        returning::the_hosts(
+            &Scheduler::start(session, returning::scheduling()).unwrap(),
+            &mut host,
+            0.1,
+            true,
+        );
         eprintln!("{name}: the host's");
     }
 }
@@ -528,16 +588,20 @@ fn keys_and_values_in_pages_change_nothing() {
     let device = device(&engine);
     // One of each architecture; latents, sinks, slopes, chunks, caps.
     let of_bytes = |p: &PathBuf| p.to_string_lossy().ends_with("-q8_0.gguf");
-    let archs = ["deepseek2", "gpt-oss", "mpt", "llama4", "gemma2"].map(|name| format!("archs/{name}.gguf"));
+    let archs = ["deepseek2", "gpt-oss", "mpt", "llama4", "gemma2"]
+        .map(|name| format!("archs/{name}.gguf"));
     let archs = archs.iter().filter_map(|name| support::files::model_path(name));
     for path in tiny_models().into_iter().filter(of_bytes).chain(archs) {
         for kv in [KvType::F16, KvType::Q8_0] {
             let gguf = Arc::new(Gguf::open(&path).unwrap());
             let graph = kjit_model::arch::build(&gguf).unwrap();
             assert_eq!(OpenOptions::default().may_page(&graph), Ok(()), "{}", path.display());
-            let open = |options| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap();
+            let open = |options| {
+                Session::on_gpu(&engine, &device, &gguf, graph.clone(), &options).unwrap()
+            };
             let [mut plain, mut paged] =
-                paged::options(OpenOptions { kv, drafts: true, ..OpenOptions::default() }).map(open);
+                paged::options(OpenOptions { kv, drafts: true, ..OpenOptions::default() })
+                    .map(open);
             paged::the_same(&mut plain, &mut paged);
             eprintln!("{}, {kv:?}: the same", path.file_name().unwrap().display());
         }

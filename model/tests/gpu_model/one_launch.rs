@@ -1,4 +1,5 @@
-//! A token as one launch: the logits of many launches, whichever waves are late, and one error where a block never comes.
+//! A token as one launch: the logits of many launches, whichever waves are late, and one error
+//! where a block never comes.
 
 use super::{device, engine, open, options, tiny_models};
 use crate::support::files::model_path;
@@ -18,30 +19,44 @@ fn one_launch_a_token_has_the_logits_of_many() {
     let mut whole = 0;
     for path in tiny_models() {
         // For tools that slow a launch by thousands: waits of an hour, and fewer tokens.
-        let probe = if std::env::var_os("KJIT_PATIENT").is_some() { Probe::Patient } else { Probe::None };
-        let tokens = std::env::var("KJIT_TOKENS").map_or(24, |n| n.parse().expect("KJIT_TOKENS is a number"));
-        let (many, one) = (options(64, 8), OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) });
+        let probe =
+            if std::env::var_os("KJIT_PATIENT").is_some() { Probe::Patient } else { Probe::None };
+        let tokens = std::env::var("KJIT_TOKENS")
+            .map_or(24, |n| n.parse().expect("KJIT_TOKENS is a number"));
+        let (many, one) =
+            (options(64, 8), OpenOptions { persistent: Persistence::On, probe, ..options(64, 8) });
         let (mut many, mut one) = (open(&path, &many), open(&path, &one));
         if one.on_gpu().persistent().is_none() {
             let why = &one.on_gpu().plan().no_persistent;
-            eprintln!("{}: {}", path.display(), why.as_deref().unwrap_or("the device keeps no blocks together"));
+            eprintln!(
+                "{}: {}",
+                path.display(),
+                why.as_deref().unwrap_or("the device keeps no blocks together")
+            );
             continue;
         }
         whole += 1;
         for i in 0..tokens {
             let token = (i * 37 + 5) % many.n_vocab() as u32;
             one.on_gpu().poison().unwrap();
-            let (got, want) = (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
-            // Sums in another order are rounded to other halves as keys and values, 2^-11 apart: 7e-5 was
-            // seen.
-            assert!(off(&got, &want) < 5e-4, "{}, token {i}: off by {}", path.display(), off(&got, &want));
+            let (got, want) =
+                (one.feed(&[token], Want::Last).unwrap(), many.feed(&[token], Want::Last).unwrap());
+            // Sums in another order are rounded to other halves as keys and values, 2^-11 apart:
+            // 7e-5 was seen.
+            assert!(
+                off(&got, &want) < 5e-4,
+                "{}, token {i}: off by {}",
+                path.display(),
+                off(&got, &want)
+            );
         }
     }
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Of a token's one launch waves are late here and there, in each launch others: whoever relied on the clock shows it.
-/// Sums are made in one order, so the logits are the same bit by bit; tokens are those of launches.
+/// Of a token's one launch waves are late here and there, in each launch others: whoever relied on
+/// the clock shows it. Sums are made in one order, so the logits are the same bit by bit; tokens
+/// are those of launches.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
@@ -56,7 +71,11 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
         let mut many = open(&path, &options(64, 8));
         if one.on_gpu().persistent().is_none() {
             let why = &one.on_gpu().plan().no_persistent;
-            eprintln!("{}: {}", path.display(), why.as_deref().unwrap_or("the device keeps no blocks together"));
+            eprintln!(
+                "{}: {}",
+                path.display(),
+                why.as_deref().unwrap_or("the device keeps no blocks together")
+            );
             continue;
         }
         whole += 1;
@@ -64,21 +83,28 @@ fn one_launch_a_token_is_the_same_whichever_waves_are_late() {
         assert_eq!(one.generate(&[5, 9, 2], 12, greedy.clone()), want, "{}", path.display());
         for round in 0..ROUNDS {
             late.truncate(0);
-            assert_eq!(late.generate(&[5, 9, 2], 12, greedy.clone()), want, "{}, round {round}", path.display());
+            assert_eq!(
+                late.generate(&[5, 9, 2], 12, greedy.clone()),
+                want,
+                "{}, round {round}",
+                path.display()
+            );
         }
         late.truncate(0);
         one.truncate(0);
         for i in 0..24 {
             let token = (i * 37 + 5) % many.n_vocab() as u32;
-            let (got, want) = (late.feed(&[token], Want::Last).unwrap(), one.feed(&[token], Want::Last).unwrap());
+            let (got, want) =
+                (late.feed(&[token], Want::Last).unwrap(), one.feed(&[token], Want::Last).unwrap());
             assert_eq!(got, want, "{}, token {i}", path.display());
         }
     }
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Many positions: attention is in slices, whose last one to come sums them up, and hands the results on. Waves are late
-/// here and there; the logits are those of launches, and the same bit by bit whoever was late.
+/// Many positions: attention is in slices, whose last one to come sums them up, and hands the
+/// results on. Waves are late here and there; the logits are those of launches, and the same bit by
+/// bit whoever was late.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
@@ -102,18 +128,26 @@ fn one_launch_a_token_has_the_logits_of_many_behind_a_thousand_positions() {
         whole += 1;
         let vocab = many.n_vocab() as u32;
         let past: Vec<u32> = (0..1000).map(|i| (i * 37 + 5) % vocab).collect();
-        [&mut late, &mut one, &mut many].into_iter().for_each(|s| drop(s.feed(&past, Want::Last).unwrap()));
+        [&mut late, &mut one, &mut many]
+            .into_iter()
+            .for_each(|s| drop(s.feed(&past, Want::Last).unwrap()));
         for i in 0..24 {
             let token = [(i * 41 + 3) % vocab];
-            let [late, one, many] = [&mut late, &mut one, &mut many].map(|s| s.feed(&token, Want::Last).unwrap());
-            assert!(off(&one, &many) < 5e-4, "{name} {kv:?}, token {i}: off by {}", off(&one, &many));
+            let [late, one, many] =
+                [&mut late, &mut one, &mut many].map(|s| s.feed(&token, Want::Last).unwrap());
+            assert!(
+                off(&one, &many) < 5e-4,
+                "{name} {kv:?}, token {i}: off by {}",
+                off(&one, &many)
+            );
             assert_eq!(late, one, "{name} {kv:?}, token {i}");
         }
     }
     assert!(whole > 0, "no tiny model is one launch");
 }
 
-/// Every architecture of which a token is one launch: norms, gates, residuals and mixtures in other orders than llama's.
+/// Every architecture of which a token is one launch: norms, gates, residuals and mixtures in other
+/// orders than llama's.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
@@ -131,7 +165,9 @@ fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
                     match late_beside_launches(path) {
                         None => {}
                         Some(Ok(())) => _ = whole.fetch_add(1, Ordering::Relaxed),
-                        Some(Err(off)) => wrong.lock().unwrap().push(format!("{}: {off}", path.display())),
+                        Some(Err(off)) => {
+                            wrong.lock().unwrap().push(format!("{}: {off}", path.display()))
+                        }
                     }
                 }
             });
@@ -142,14 +178,17 @@ fn one_launch_a_token_has_the_logits_of_many_in_every_architecture() {
     assert!(whole > 10 && wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Twelve tokens of a model in one launch whose waves are late, beside launches; none where a token is not one launch.
+/// Twelve tokens of a model in one launch whose waves are late, beside launches; none where a token
+/// is not one launch.
 fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).ok().filter(|graph| !graph.states.is_empty())?;
     let engine = engine();
     let device = device(&engine);
     let late = OpenOptions { persistent: Persistence::On, probe: Probe::Delays, ..options(64, 8) };
-    let made = |o: &OpenOptions| Session::on_gpu(&engine, &device, &gguf, graph.clone(), o).ok().map(One::of);
+    let made = |o: &OpenOptions| {
+        Session::on_gpu(&engine, &device, &gguf, graph.clone(), o).ok().map(One::of)
+    };
     let mut late = made(&late)?;
     late.on_gpu().persistent()?;
     let mut many = made(&options(64, 8))?;
@@ -158,7 +197,9 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
         let (got, want) = match (late.feed(&token, Want::Last), many.feed(&token, Want::Last)) {
             (Ok(got), Ok(want)) => (got, want),
             (Err(SessionError::Encoder { .. }), _) => return None,
-            (got, want) => return Some(Err(format!("token {i}: {:?}, launches {:?}", got.err(), want.err()))),
+            (got, want) => {
+                return Some(Err(format!("token {i}: {:?}, launches {:?}", got.err(), want.err())));
+            }
         };
         let off = off(&got, &want);
         // Halves of another sum of keys, values and states; NaN is never near.
@@ -169,8 +210,8 @@ fn late_beside_launches(path: &Path) -> Option<Result<(), String>> {
     Some(Ok(()))
 }
 
-/// A token of each of two sequences as one launch, in slots and in pages: the host's logits and answers, and the same bit by
-/// bit whoever is late.
+/// A token of each of two sequences as one launch, in slots and in pages: the host's logits and
+/// answers, and the same bit by bit whoever is late.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
@@ -191,11 +232,23 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
         let label = format!("{name} {kv:?}, pages {paged:?}");
         let o = OpenOptions { kv, ..options(24, 16) };
         let mut host = One::cpu(&gguf, &graph, &OpenOptions { precise: true, ..o.clone() });
-        let on = |probe| OpenOptions { persistent: Persistence::On, probe, sequences: 3, paged, ..o.clone() };
-        let made = |probe| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &on(probe)).unwrap();
+        let on = |probe| OpenOptions {
+            persistent: Persistence::On,
+            probe,
+            sequences: 3,
+            paged,
+            ..o.clone()
+        };
+        let made =
+            |probe| Session::on_gpu(&engine, &device, &gguf, graph.clone(), &on(probe)).unwrap();
         let (mut late, mut one) = (made(Probe::Delays), made(Probe::None));
         let gpu = one.gpu().unwrap();
-        assert_eq!(gpu.persistent().map(|(_, most)| most), Some(2), "{label}: {:?}", gpu.plan().no_persistent);
+        assert_eq!(
+            gpu.persistent().map(|(_, most)| most),
+            Some(2),
+            "{label}: {:?}",
+            gpu.plan().no_persistent
+        );
         // The third's are launches, in between.
         for n in [1, 2, 3, 2, 1] {
             one.gpu().unwrap().poison().unwrap();
@@ -216,8 +269,8 @@ fn one_launch_for_tokens_of_two_sequences_has_the_hosts_logits() {
     }
 }
 
-/// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the answer is one error
-/// that says where, and the card works on.
+/// A planted stall: a block of a token's one launch that never comes. Waits end by the clock, the
+/// answer is one error that says where, and the card works on.
 #[test]
 #[ignore = "needs an NVIDIA GPU (scripts/gpu-suite)"]
 fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
@@ -229,7 +282,10 @@ fn a_block_that_never_comes_is_one_error_and_the_card_works_on() {
     let began = std::time::Instant::now();
     let error = stalled.feed(&[5], Want::Last).unwrap_err();
     let (said, took) = (error.to_string(), began.elapsed().as_secs_f64());
-    assert!(matches!(error, SessionError::Lost(_)) && said.contains("waited longer than 1 s"), "{said}");
+    assert!(
+        matches!(error, SessionError::Lost(_)) && said.contains("waited longer than 1 s"),
+        "{said}"
+    );
     assert!(!said.contains('\n') && (1.0..4.0).contains(&took), "after {took} s: {said}");
     // It stays so; another session of the same process computes.
     assert!(stalled.feed(&[5], Want::Last).is_err());

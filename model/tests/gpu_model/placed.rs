@@ -27,18 +27,28 @@ fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
         let mut resident = open(&path, &all);
         let need = resident.on_gpu().plan().memory;
         // All layers, and where that leaves enough, some of them.
-        let some = OpenOptions { memory: Some(need.total() - need.weights / 3), host_ffn: Some(0), ..all.clone() };
+        let some = OpenOptions {
+            memory: Some(need.total() - need.weights / 3),
+            host_ffn: Some(0),
+            ..all.clone()
+        };
         let mut ways = vec![OpenOptions { stream: true, ..all }];
         ways.extend(label.starts_with("SmolLM2").then_some(some));
         let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
-        let want = (bits(resident.feed(&prompt, Want::Last).unwrap()), resident.generate(&[5], 40, one.clone()));
+        let want = (
+            bits(resident.feed(&prompt, Want::Last).unwrap()),
+            resident.generate(&[5], 40, one.clone()),
+        );
         for way in ways {
             let mut gpu = open(&path, &way);
             gpu.on_gpu().poison_ring();
             gpu.on_gpu().poison().unwrap();
             let told = gpu.on_gpu().statistics().streamed.unwrap();
             for round in 0..3 {
-                let got = (bits(gpu.feed(&prompt, Want::Last).unwrap()), gpu.generate(&[5], 40, one.clone()));
+                let got = (
+                    bits(gpu.feed(&prompt, Want::Last).unwrap()),
+                    gpu.generate(&[5], 40, one.clone()),
+                );
                 assert!(got == want, "{label}, round {round}: {told}");
                 gpu.truncate(0);
             }
@@ -53,7 +63,8 @@ fn streamed_layers_give_the_bits_of_resident_ones_and_a_token_is_one_replay() {
             })
             .unwrap();
             let n = counts.borrow()[1] - counts.borrow()[0];
-            let rest = [n.allocations, n.pinned, n.synchronisations, n.copies_in, n.launches, n.captures];
+            let rest =
+                [n.allocations, n.pinned, n.synchronisations, n.copies_in, n.launches, n.captures];
             assert_eq!((n.replays, rest), (100, [0; 6]), "{label}: {n:?}");
             eprintln!("{label}: {told}");
         }
@@ -68,7 +79,9 @@ fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
     let ffn = OpenOptions { host_ffn: Some(7), ..precise.clone() };
     let hot = OpenOptions { host_experts: 99, hot_experts: Some(2 << 20), ..precise.clone() };
     let all = [(model_path(SMOLLM2), ffn, true), (moe, hot, false)];
-    for (path, mut with, streams) in all.into_iter().filter_map(|(path, with, streams)| Some((path?, with, streams))) {
+    for (path, mut with, streams) in
+        all.into_iter().filter_map(|(path, with, streams)| Some((path?, with, streams)))
+    {
         let mut card = open(&path, &precise);
         let need = card.on_gpu().plan().memory;
         with.memory = streams.then_some(need.total() - need.weights / 3);
@@ -80,13 +93,15 @@ fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
         assert!(!gpu.on_gpu().plan().decode.pauses.is_empty());
         // A prompt, then tokens along the card's own answer.
         let prompt: Vec<u32> = (0..100).map(|i| (i * 37 + 11) % 2000).collect();
-        let (mut want, mut got) = (card.feed(&prompt, Want::Last).unwrap(), gpu.feed(&prompt, Want::Last).unwrap());
+        let (mut want, mut got) =
+            (card.feed(&prompt, Want::Last).unwrap(), gpu.feed(&prompt, Want::Last).unwrap());
         for at in 0..40 {
             let best = |row: &[f32]| (0..).zip(row).max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
             let (token, chosen) = (best(&want), best(&got));
             let gap = want[token as usize] - want[chosen as usize];
             assert!(gap < 0.05, "{}, token {at}: {gap} below the card's", path.display());
-            (want, got) = (card.feed(&[token], Want::Last).unwrap(), gpu.feed(&[token], Want::Last).unwrap());
+            (want, got) =
+                (card.feed(&[token], Want::Last).unwrap(), gpu.feed(&[token], Want::Last).unwrap());
         }
         if let Some(counts) = gpu.on_gpu().hot() {
             assert!(counts.chosen > 0 && counts.hit > 0, "{counts}");
@@ -94,9 +109,11 @@ fn parts_on_the_cpu_give_the_cards_tokens_up_to_near_ties() {
     }
 }
 
-/// The device after the one that is tested, of the same vendor; none, said aloud, where there is one only.
+/// The device after the one that is tested, of the same vendor; none, said aloud, where there is
+/// one only.
 fn second(engine: &Engine) -> Option<Device> {
-    let (word, number) = asked().split_once(':').map(|(w, n)| (w.to_owned(), n.parse::<u32>().unwrap())).unwrap();
+    let (word, number) =
+        asked().split_once(':').map(|(w, n)| (w.to_owned(), n.parse::<u32>().unwrap())).unwrap();
     let label = format!("{word}:{}", number + 1);
     if !engine.devices().devices.iter().any(|d| d.label() == label) {
         eprintln!("SKIPPED: there is no {label} beside {}", asked());
@@ -129,7 +146,8 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
         // And with the CPU before them.
         let stages = [(Place::Cpu, 1), gpu(&first, 1), gpu(&second, layers - 2)];
         if layers > 2 {
-            let mut three = Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
+            let mut three =
+                Session::on_stages(&engine, &stages, &gguf, graph.clone(), &options).unwrap();
             let precise = OpenOptions { precise: true, sequences: 1, ..options.clone() };
             let mut host = One::cpu(&gguf, &graph, &precise);
             let mut seen = side_by_side::scores(&mut three, &mut host, 3);
@@ -139,8 +157,9 @@ fn layers_on_two_gpus_give_the_bits_of_one() {
     }
 }
 
-/// Devices that compute each layer together, each with its share of a token in one launch, sums over them in its midst:
-/// the logits and tokens of launches, prompts in between, and the same bit by bit whichever waves are late on either.
+/// Devices that compute each layer together, each with its share of a token in one launch, sums
+/// over them in its midst: the logits and tokens of launches, prompts in between, and the same bit
+/// by bit whichever waves are late on either.
 #[test]
 #[ignore = "needs two NVIDIA GPUs (scripts/gpu-suite)"]
 fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
@@ -149,7 +168,8 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
     let devices = [device(&engine), second];
     let mut whole = 0;
     // Three sessions and more of each compile kernels of their own: few models.
-    let some = ["tiny-llama-q4_0", "tiny-llama-q8_0", "tiny-qwen3-f16", "tiny-moe-q8_0", "tiny-tied-q8_0"];
+    let some =
+        ["tiny-llama-q4_0", "tiny-llama-q8_0", "tiny-qwen3-f16", "tiny-moe-q8_0", "tiny-tied-q8_0"];
     let taken = |path: &PathBuf| some.iter().any(|name| path.ends_with(format!("{name}.gguf")));
     for path in tiny_models().into_iter().filter(taken) {
         let gguf = Arc::new(Gguf::open(&path).unwrap());
@@ -189,7 +209,8 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             continue;
         }
         assert_eq!(gpu.sums_go(), Some("from device to device"));
-        let (shares, launches) = (gpu.plan().persistent[0].instructions.len(), gpu.plan().decode.launches.len());
+        let (shares, launches) =
+            (gpu.plan().persistent[0].instructions.len(), gpu.plan().decode.launches.len());
         eprintln!("{label}: {launches} launches as {shares} steps");
         whole += 1;
         let rows = said(&mut one);
@@ -197,14 +218,16 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
             assert!(off(got, want) < 5e-4, "{label}, row {i}: off by {}", off(got, want));
         }
         assert_eq!(answer(&mut one), tokens, "{label}");
-        // Another model on the devices, in the midst of an answer: from the next token on both are launches.
+        // Another model on the devices, in the midst of an answer: from the next token on both are
+        // launches.
         one.truncate(0);
         let mut seen = vec![];
         let mut beside = std::thread::scope(|scope| {
             let mut opening = None;
             one.decode(&[5, 9, 2], SampleOptions::default(), &mut |token| {
                 seen.push(token);
-                let open = || scope.spawn(|| One::of(made(Persistence::On, Probe::None, 1).unwrap()));
+                let open =
+                    || scope.spawn(|| One::of(made(Persistence::On, Probe::None, 1).unwrap()));
                 let opened = opening.get_or_insert_with(open).is_finished();
                 std::thread::sleep(std::time::Duration::from_millis(20));
                 let end = opened && seen.len() >= 12 || seen.len() == 60;
@@ -215,7 +238,11 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
         });
         assert!(seen.starts_with(&tokens), "{label}: {seen:?}, not {tokens:?}");
         assert_eq!(beside.on_gpu().persistent(), None);
-        assert_eq!((answer(&mut beside), answer(&mut one)), (tokens.clone(), tokens.clone()), "{label}");
+        assert_eq!(
+            (answer(&mut beside), answer(&mut one)),
+            (tokens.clone(), tokens.clone()),
+            "{label}"
+        );
         assert_eq!(one.on_gpu().persistent(), None);
         drop((one, beside));
         let mut late = One::of(made(Persistence::On, Probe::Delays, 1).unwrap());
@@ -231,7 +258,10 @@ fn one_launch_on_each_of_two_gpus_has_the_logits_of_launches() {
         let mut host = One::cpu(&gguf, &graph, &o);
         for n in [1, 2, 3, 2] {
             let seen = side_by_side::scores(&mut two, &mut host, n);
-            assert!(seen.iter().all(|x| *x < 2e-2), "{label}, {n} sequences, {most:?} in one launch: off by {seen:?}");
+            assert!(
+                seen.iter().all(|x| *x < 2e-2),
+                "{label}, {n} sequences, {most:?} in one launch: off by {seen:?}"
+            );
         }
     }
     assert_eq!(whole, some.len(), "tiny models that are one launch on each of two");

@@ -88,5 +88,10 @@ fn reproducible_scores_of_smollm2_are_the_same_bits_however_the_tokens_come() {
     let Some(path) = model_path(SMOLLM2) else { return };
     let all: Vec<usize> = (1..=64).collect();
     holds(&path, 700, &all, &OpenOptions::default());
-    holds(&path, 700, &[2, 9, 64], &OpenOptions { paged: Some(64 * 760), ..OpenOptions::default() });
+    holds(
+        &path,
+        700,
+        &[2, 9, 64],
+        &OpenOptions { paged: Some(64 * 760), ..OpenOptions::default() },
+    );
 }

@@ -1,4 +1,5 @@
-//! A GGUF file as the folder that it may have been made from: what converters do, the other way round.
+//! A GGUF file as the folder that it may have been made from: what converters do, the other way
+//! round.
 
 use super::folder::{Folder, Ten};
 use kjit_kernels::format::Format;
@@ -23,7 +24,11 @@ const LAYER: &[(&str, &str)] = &[
 ];
 
 fn name(ours: &str, gemma: bool) -> String {
-    let whole = [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+    let whole = [
+        ("token_embd", "model.embed_tokens"),
+        ("output_norm", "model.norm"),
+        ("output", "lm_head"),
+    ];
     let (stem, end) = ours.rsplit_once('.').unwrap();
     let Some(rest) = stem.strip_prefix("blk.") else {
         return format!("{}.{end}", whole.iter().find(|(name, _)| *name == stem).unwrap().1);
@@ -70,31 +75,35 @@ pub fn as_folder(file: &Gguf) -> Folder {
         config["query_pre_attn_scalar"] = json!(head);
     }
     // Divisors of frequencies are computed from the config.
-    let tensors = file.tensors().iter().filter(|info| info.name() != "rope_freqs.weight").map(|info| {
-        let tensor = file.tensor(info.name()).unwrap();
-        let format = Format::by_id(tensor.ty.id).unwrap();
-        let (dtype, mut bytes) = match tensor.ty.name {
-            "F32" => ("F32", tensor.data.to_vec()),
-            "F16" => ("F16", tensor.data.to_vec()),
-            "BF16" => ("BF16", tensor.data.to_vec()),
-            _ => {
-                let mut values = vec![0.0f32; info.elements() as usize];
-                format.decode(tensor.data, &mut values).unwrap();
-                ("F32", values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    let tensors =
+        file.tensors().iter().filter(|info| info.name() != "rope_freqs.weight").map(|info| {
+            let tensor = file.tensor(info.name()).unwrap();
+            let format = Format::by_id(tensor.ty.id).unwrap();
+            let (dtype, mut bytes) = match tensor.ty.name {
+                "F32" => ("F32", tensor.data.to_vec()),
+                "F16" => ("F16", tensor.data.to_vec()),
+                "BF16" => ("BF16", tensor.data.to_vec()),
+                _ => {
+                    let mut values = vec![0.0f32; info.elements() as usize];
+                    format.decode(tensor.data, &mut values).unwrap();
+                    ("F32", values.iter().flat_map(|v| v.to_le_bytes()).collect())
+                }
+            };
+            let shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
+            let part = info.name().rsplit('.').nth(1).unwrap();
+            let turned = ["attn_q", "attn_k"]
+                .iter()
+                .position(|name| *name == part)
+                .filter(|_| arch == "llama");
+            if let Some(which) = turned {
+                bytes = halves(&bytes, heads[which] as usize, head as usize);
             }
-        };
-        let shape: Vec<u64> = tensor.dims.iter().rev().copied().collect();
-        let part = info.name().rsplit('.').nth(1).unwrap();
-        let turned = ["attn_q", "attn_k"].iter().position(|name| *name == part).filter(|_| arch == "llama");
-        if let Some(which) = turned {
-            bytes = halves(&bytes, heads[which] as usize, head as usize);
-        }
-        if arch == "gemma3" && part.ends_with("norm") {
-            let less = |b: &[u8; 4]| (f32::from_le_bytes(*b) - 1.0).to_le_bytes();
-            bytes = bytes.as_chunks::<4>().0.iter().flat_map(less).collect();
-        }
-        (name(info.name(), arch == "gemma3"), dtype, shape, bytes)
-    });
+            if arch == "gemma3" && part.ends_with("norm") {
+                let less = |b: &[u8; 4]| (f32::from_le_bytes(*b) - 1.0).to_le_bytes();
+                bytes = bytes.as_chunks::<4>().0.iter().flat_map(less).collect();
+            }
+            (name(info.name(), arch == "gemma3"), dtype, shape, bytes)
+        });
     let tensors: Vec<Ten> = tensors.collect();
     let (tokenizer, tokenizer_config) = tokenizer(file);
     if tokenizer_config["eos_token"].is_null() {
@@ -104,7 +113,8 @@ pub fn as_folder(file: &Gguf) -> Folder {
     Folder { config, tokenizer, others: vec![("tokenizer_config.json", tokenizer_config)], tensors }
 }
 
-/// Rows of heads as they were trained: the two of each pair that turns half a head apart, not side by side.
+/// Rows of heads as they were trained: the two of each pair that turns half a head apart, not side
+/// by side.
 fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
     let row = bytes.len() / heads / head;
     let from = |h: usize, i: usize| h * head + 2 * (i % (head / 2)) + i / (head / 2);
@@ -115,7 +125,8 @@ fn halves(bytes: &[u8], heads: usize, head: usize) -> Vec<u8> {
 /// `tokenizer.json` and `tokenizer_config.json` as the published ones of such models look.
 pub fn tokenizer(file: &Gguf) -> (Value, Value) {
     let get = |key: &str| format!("tokenizer.ggml.{key}");
-    let tokens: Vec<String> = file.strs(&get("tokens")).unwrap().iter().map(|t| (*t).to_owned()).collect();
+    let tokens: Vec<String> =
+        file.strs(&get("tokens")).unwrap().iter().map(|t| (*t).to_owned()).collect();
     let types = file.opt_i32s(&get("token_type")).unwrap().unwrap_or_else(|| vec![1; tokens.len()]);
     let pieces = file.require_str(&get("model")).unwrap() == "llama";
     let spelled = |id: usize| match (pieces, types[id]) {
@@ -186,7 +197,9 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
     };
     // Llama 3 says by this that a text begins with BOS.
     let bos = file.opt_u32("tokenizer.ggml.bos_token_id").unwrap();
-    let bos = bos.and_then(|id| Some(file.strs("tokenizer.ggml.tokens").unwrap().get(id as usize)?.to_string()));
+    let bos = bos.and_then(|id| {
+        Some(file.strs("tokenizer.ggml.tokens").unwrap().get(id as usize)?.to_string())
+    });
     let template = json!({ "type": "TemplateProcessing",
         "single": [{ "SpecialToken": { "id": bos, "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }] });
     let post = json!({ "type": "Sequence", "processors": [bytes(true), template] });
@@ -197,8 +210,8 @@ fn byte_level(file: &Gguf, vocab: Map<String, Value>) -> Value {
     })
 }
 
-/// Merges from scores, as the converter of transformers makes them: for each token every two others that it
-/// consists of.
+/// Merges from scores, as the converter of transformers makes them: for each token every two others
+/// that it consists of.
 fn sentencepiece(file: &Gguf, vocab: Map<String, Value>) -> Value {
     let scores = file.f32s("tokenizer.ggml.scores").unwrap();
     let ids: HashMap<&str, usize> =
@@ -217,12 +230,19 @@ fn sentencepiece(file: &Gguf, vocab: Map<String, Value>) -> Value {
         merges.extend(cuts.into_iter().map(|(left, right)| (scores[id], left, right)));
     }
     let chars = |text: &str| text.chars().count();
-    merges.sort_by(|a, b| b.0.total_cmp(&a.0).then(chars(b.1).cmp(&chars(a.1))).then(chars(b.2).cmp(&chars(a.2))));
-    let merges: Vec<Value> = merges.into_iter().map(|(_, left, right)| json!([left, right])).collect();
+    merges.sort_by(|a, b| {
+        b.0.total_cmp(&a.0).then(chars(b.1).cmp(&chars(a.1))).then(chars(b.2).cmp(&chars(a.2)))
+    });
+    let merges: Vec<Value> =
+        merges.into_iter().map(|(_, left, right)| json!([left, right])).collect();
     let front = file.opt_bool("tokenizer.ggml.add_space_prefix").unwrap().unwrap_or(true);
     let replace = json!({ "type": "Replace", "pattern": { "String": " " }, "content": "\u{2581}" });
     let prepend = json!({ "type": "Prepend", "prepend": "\u{2581}" });
-    let normalizer = if front { json!({ "type": "Sequence", "normalizers": [prepend, replace] }) } else { replace };
+    let normalizer = if front {
+        json!({ "type": "Sequence", "normalizers": [prepend, replace] })
+    } else {
+        replace
+    };
     json!({
         "version": "1.0", "normalizer": normalizer, "pre_tokenizer": null,
         "post_processor": null,

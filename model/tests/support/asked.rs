@@ -43,7 +43,12 @@ impl Got {
 }
 
 /// A greedy request of so many tokens, changed so.
-pub fn ask(scheduler: &Scheduler, tokens: &[u32], n: usize, change: impl FnOnce(&mut Request)) -> Asked {
+pub fn ask(
+    scheduler: &Scheduler,
+    tokens: &[u32],
+    n: usize,
+    change: impl FnOnce(&mut Request),
+) -> Asked {
     let (tell, events) = channel();
     let sink = Box::new(move |event| {
         // Whoever does not listen is not interested.

@@ -1,8 +1,9 @@
 //! Models drawn at random (`scripts/draw_archs.py`), and llama.cpp's results for them
 //! (`tests/data/oracle/draws.json`).
 //!
-//! `KJIT_DRAWS=20` takes so many of each architecture (3), `KJIT_ARCHS=a,b` these architectures alone,
-//! `KJIT_DRAWS_IN=FOLDER` files that are there (with their `index.json`) instead of making them.
+//! `KJIT_DRAWS=20` takes so many of each architecture (3), `KJIT_ARCHS=a,b` these architectures
+//! alone, `KJIT_DRAWS_IN=FOLDER` files that are there (with their `index.json`) instead of making
+//! them.
 
 use super::oracle::{ids, log_sum_exp, oracle};
 use kjit_model::gguf::Gguf;
@@ -38,8 +39,8 @@ impl Draw {
         Gguf::open(&self.path).map(Arc::new).map_err(|e| e.to_string())
     }
 
-    /// How far rows of logits are from the truth: the largest distance of a position's log Σ eˣ, and the KL of
-    /// the last position's likeliest tokens and of all others as one.
+    /// How far rows of logits are from the truth: the largest distance of a position's log Σ eˣ,
+    /// and the KL of the last position's likeliest tokens and of all others as one.
     pub fn off(&self, golden: &[f32], rows: &[f32], vocab: usize) -> (f64, f64) {
         let (sums, top) = golden.split_at(self.ids.len());
         if rows.len() != sums.len() * vocab || top.len() != 2 * TOP {
@@ -70,20 +71,28 @@ pub fn goldens() -> Value {
     oracle("draws.json")
 }
 
-/// `scripts/draw_archs.py`: in the repository, or in the working directory's where a test program was carried.
+/// `scripts/draw_archs.py`: in the repository, or in the working directory's where a test program
+/// was carried.
 fn script() -> PathBuf {
     let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/draw_archs.py");
     if built.exists() { built } else { PathBuf::from("scripts/draw_archs.py") }
 }
 
-/// Calls `test` with every draw that is asked for, on so many threads, and gives what it found wrong, a line
-/// each, and how many there were; none, said aloud, where there is no Python to make them with.
-pub fn each(threads: usize, test: impl Fn(&Draw) -> Result<(), String> + Sync) -> Option<(Vec<String>, usize)> {
+/// Calls `test` with every draw that is asked for, on so many threads, and gives what it found
+/// wrong, a line each, and how many there were; none, said aloud, where there is no Python to make
+/// them with.
+pub fn each(
+    threads: usize,
+    test: impl Fn(&Draw) -> Result<(), String> + Sync,
+) -> Option<(Vec<String>, usize)> {
     let goldens = goldens();
     let only = std::env::var("KJIT_ARCHS").ok();
-    let archs: Vec<&str> = goldens["draws"].as_object().unwrap().keys().map(String::as_str).collect();
     let archs: Vec<&str> =
-        archs.into_iter().filter(|a| only.as_deref().is_none_or(|only| only.split(',').any(|o| o == *a))).collect();
+        goldens["draws"].as_object().unwrap().keys().map(String::as_str).collect();
+    let archs: Vec<&str> = archs
+        .into_iter()
+        .filter(|a| only.as_deref().is_none_or(|only| only.split(',').any(|o| o == *a)))
+        .collect();
     if !Command::new("python3").arg("--version").output().is_ok_and(|o| o.status.success()) {
         eprintln!("SKIPPED: no python3 to draw models with (scripts/draw_archs.py)");
         return None;
@@ -120,10 +129,17 @@ fn of(arch: &str, goldens: &Value) -> Made {
     });
     if made {
         let mut command = Command::new("python3");
-        let out = command.arg(script()).arg("--out").arg(&folder).args(["--draws", &draws, arch]).output().unwrap();
+        let out = command
+            .arg(script())
+            .arg("--out")
+            .arg(&folder)
+            .args(["--draws", &draws, arch])
+            .output()
+            .unwrap();
         assert!(out.status.success(), "{arch}: {}", String::from_utf8_lossy(&out.stderr));
     }
-    let index: Value = serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
+    let index: Value =
+        serde_json::from_slice(&std::fs::read(folder.join("index.json")).unwrap()).unwrap();
     let mut all = vec![];
     for entry in index.as_array().unwrap().iter().filter(|e| e["arch"] == arch) {
         let name = entry["name"].as_str().unwrap().to_owned();
@@ -133,8 +149,17 @@ fn of(arch: &str, goldens: &Value) -> Made {
             _ => None,
         };
         let path = folder.join(format!("{name}.gguf"));
-        let (context, vector) = (entry["context"].as_u64().unwrap() as usize, entry["vector"] == true);
-        all.push(Draw { name, arch: arch.to_owned(), ids: ids(&entry["ids"]), context, vector, path, golden });
+        let (context, vector) =
+            (entry["context"].as_u64().unwrap() as usize, entry["vector"] == true);
+        all.push(Draw {
+            name,
+            arch: arch.to_owned(),
+            ids: ids(&entry["ids"]),
+            context,
+            vector,
+            path,
+            golden,
+        });
     }
     Made { all, folder: made.then_some(folder) }
 }
@@ -178,7 +203,8 @@ impl Drop for Files {
 pub fn floats(text: &str) -> Vec<f32> {
     const CODE: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text = text.trim_end_matches('=');
-    let bits: Vec<u8> = text.bytes().map(|c| CODE.iter().position(|&x| x == c).unwrap() as u8).collect();
+    let bits: Vec<u8> =
+        text.bytes().map(|c| CODE.iter().position(|&x| x == c).unwrap() as u8).collect();
     let bytes: Vec<u8> = bits
         .chunks(4)
         .flat_map(|c| {

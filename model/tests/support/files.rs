@@ -1,5 +1,5 @@
-//! The models that tests read: real ones, and tiny ones of random weights. Shared with the tests that cross
-//! crates.
+//! The models that tests read: real ones, and tiny ones of random weights. Shared with the tests
+//! that cross crates.
 
 use std::path::PathBuf;
 
@@ -8,21 +8,26 @@ pub fn tiny_model(name: &str) -> Option<PathBuf> {
     model_path(&format!("tiny/{name}"))
 }
 
-/// All synthetic models there are, in the order of their names; none, said aloud, if they were not made.
+/// All synthetic models there are, in the order of their names; none, said aloud, if they were not
+/// made.
 pub fn tiny_models() -> Vec<PathBuf> {
     let Some(folder) = model_path("tiny") else { return vec![] };
     let files = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
-    let mut all: Vec<PathBuf> =
-        files.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "gguf")).collect();
+    let mut all: Vec<PathBuf> = files
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "gguf"))
+        .collect();
     all.sort();
     all
 }
 
-/// A model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's root); `None`, said
-/// aloud, if it is not there.
+/// A model in the test folder (`KJIT_TEST_MODELS`, else `.models/` at the repository's root);
+/// `None`, said aloud, if it is not there.
 pub fn model_path(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"), PathBuf::from);
+    let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
+        || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.models"),
+        PathBuf::from,
+    );
     let path = folder.join(name);
     if !path.exists() {
         eprintln!(

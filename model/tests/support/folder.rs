@@ -1,5 +1,5 @@
-//! Folders of safetensors for tests: written as they are told, and a small model of any type from a seed.
-//! Shared with the tests of the command.
+//! Folders of safetensors for tests: written as they are told, and a small model of any type from a
+//! seed. Shared with the tests of the command.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -21,13 +21,16 @@ pub struct Folder {
     pub tensors: Vec<Ten>,
 }
 
-/// The bytes of one safetensors file, its header filled up so that data begin at a multiple of `align`, and so
-/// many bytes behind it.
+/// The bytes of one safetensors file, its header filled up so that data begin at a multiple of
+/// `align`, and so many bytes behind it.
 pub fn safetensors(tensors: &[Ten], align: usize, behind: usize) -> Vec<u8> {
     let (mut header, mut at) = (Map::new(), 0);
     header.insert("__metadata__".to_owned(), json!({ "format": "pt" }));
     for (name, dtype, shape, bytes) in tensors {
-        header.insert(name.clone(), json!({ "dtype": dtype, "shape": shape, "data_offsets": [at, at + bytes.len()] }));
+        header.insert(
+            name.clone(),
+            json!({ "dtype": dtype, "shape": shape, "data_offsets": [at, at + bytes.len()] }),
+        );
         at += bytes.len();
     }
     let mut text = serde_json::to_vec(&Value::Object(header)).unwrap();
@@ -41,13 +44,15 @@ impl Folder {
     /// Writes the folder, with its tensors in one file, or in several and an index.
     pub fn write(&self, to: &Path, files: usize) {
         std::fs::create_dir_all(to).unwrap();
-        let json =
-            |name: &str, value: &Value| std::fs::write(to.join(name), serde_json::to_vec(value).unwrap()).unwrap();
+        let json = |name: &str, value: &Value| {
+            std::fs::write(to.join(name), serde_json::to_vec(value).unwrap()).unwrap()
+        };
         json("config.json", &self.config);
         json("tokenizer.json", &self.tokenizer);
         self.others.iter().for_each(|(name, value)| json(name, value));
         if files == 1 {
-            return std::fs::write(to.join("model.safetensors"), safetensors(&self.tensors, 8, 0)).unwrap();
+            return std::fs::write(to.join("model.safetensors"), safetensors(&self.tensors, 8, 0))
+                .unwrap();
         }
         let mut map = Map::new();
         for (i, part) in self.tensors.chunks(self.tensors.len().div_ceil(files)).enumerate() {
@@ -162,7 +167,8 @@ fn bytes_tokenizer() -> Value {
 
 /// The letters that stand for bytes in GPT-2's alphabet, in the bytes' order.
 pub fn letters() -> Vec<char> {
-    let plain = |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
+    let plain =
+        |b: u32| (33..=126).contains(&b) || (161..=172).contains(&b) || (174..=255).contains(&b);
     let mut next = 256;
     let mut letter = |b: u32| {
         if plain(b) {

@@ -1,4 +1,5 @@
-//! A folder of safetensors of each type on a device, beside the host. Shared with the tests of simulated devices.
+//! A folder of safetensors of each type on a device, beside the host. Shared with the tests of
+//! simulated devices.
 
 use super::folder::Folder;
 use super::near::off;
@@ -10,8 +11,8 @@ use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use std::sync::Arc;
 
-/// Holds prompts, tokens and greedy answers of each type of folder against the host's, once with all weights on the
-/// device and once with layers streamed from the files.
+/// Holds prompts, tokens and greedy answers of each type of folder against the host's, once with
+/// all weights on the device and once with layers streamed from the files.
 pub fn are_the_hosts(engine: &Engine, device: &Device) {
     for (model_type, files, stream) in [
         ("llama", 1, false),
@@ -40,13 +41,15 @@ pub fn are_the_hosts(engine: &Engine, device: &Device) {
         let want = host.feed(&ids, Want::All).unwrap();
         let prompt = off(&gpu.feed(&ids, Want::All).unwrap(), &want);
         gpu.truncate(0);
-        let rows: Vec<f32> = ids.iter().flat_map(|id| gpu.feed(&[*id], Want::All).unwrap()).collect();
+        let rows: Vec<f32> =
+            ids.iter().flat_map(|id| gpu.feed(&[*id], Want::All).unwrap()).collect();
         let tokens = off(&rows, &want);
         gpu.truncate(0);
         let answer = gpu.generate(&ids, 8, SampleOptions::default());
         let gap = side_by_side::gap(&mut host, &[ids, answer].concat(), 24);
         let found = format!(
-            "{model_type} in {files} files, streamed {stream}: off by {prompt:.1e} as a prompt, {tokens:.1e} token by token, a token {gap:.1e} below"
+            "{model_type} in {files} files, streamed {stream}: off by {prompt:.1e} as a prompt, \
+             {tokens:.1e} token by token, a token {gap:.1e} below"
         );
         eprintln!("{found}");
         assert!(prompt < 6e-3 && tokens < 6e-3 && gap < 0.1, "{found}");

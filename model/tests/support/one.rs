@@ -36,7 +36,13 @@ impl One {
     }
 
     /// On a GPU.
-    pub fn gpu(engine: &Engine, device: &Device, file: &Arc<Gguf>, graph: &Graph, options: &OpenOptions) -> One {
+    pub fn gpu(
+        engine: &Engine,
+        device: &Device,
+        file: &Arc<Gguf>,
+        graph: &Graph,
+        options: &OpenOptions,
+    ) -> One {
         One::of(Session::on_gpu(engine, device, file, graph.clone(), options).unwrap())
     }
 

@@ -6,12 +6,15 @@ use kjit_model::session::Want;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// A file of tests/data/oracle: in the repository, or, where a test program was carried to another machine,
-/// in the working directory's.
+/// A file of tests/data/oracle: in the repository, or, where a test program was carried to another
+/// machine, in the working directory's.
 pub fn oracle(name: &str) -> Value {
     let built = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle").join(name);
     let path = if built.exists() { built } else { PathBuf::from("tests/data/oracle").join(name) };
-    serde_json::from_str(&std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).unwrap()
+    serde_json::from_str(
+        &std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())),
+    )
+    .unwrap()
 }
 
 /// An array of numbers as token ids.
@@ -25,10 +28,11 @@ pub fn log_sum_exp(x: &[f32]) -> f64 {
     x.iter().map(|&x| (f64::from(x) - m).exp()).sum::<f64>().ln() + m
 }
 
-/// KL(truth ‖ got). With Δ = log p − log q it is Σ p φ(Δ), φ(Δ) = Δ + e^−Δ − 1, every term of which is ≥ 0
-/// (the added part sums to nothing, p and q both summing to one). The truth's file has its 20 likeliest
-/// logits, whose terms are exact, and 64 others spread over the vocabulary; the rest of the probability is
-/// taken to be off by what these are on average, weighted by their probability.
+/// KL(truth ‖ got). With Δ = log p − log q it is Σ p φ(Δ), φ(Δ) = Δ + e^−Δ − 1, every term of which
+/// is ≥ 0 (the added part sums to nothing, p and q both summing to one). The truth's file has its
+/// 20 likeliest logits, whose terms are exact, and 64 others spread over the vocabulary; the rest
+/// of the probability is taken to be off by what these are on average, weighted by their
+/// probability.
 pub fn kl(truth: &Value, got: &[f32]) -> f64 {
     let (lse_p, lse_q) = (truth["logsumexp"].as_f64().unwrap(), log_sum_exp(got));
     let term = |id: usize, logit: f64| {
@@ -54,11 +58,18 @@ pub fn kl(truth: &Value, got: &[f32]) -> f64 {
     known + rest * off / mass
 }
 
-/// Feeds a prompt and then a greedy continuation of the truth's, choosing itself: every choice must be the
-/// truth's, up to a step at which the truth's best two logits are nearer than `margin` (the choice may go the
-/// other way there, and the rest is another text). The sequence starts empty; `steps` is the most that are
-/// taken.
-pub fn follow(exec: &mut One, prompt: &[u32], truth: &Value, steps: usize, margin: f64, name: &str) {
+/// Feeds a prompt and then a greedy continuation of the truth's, choosing itself: every choice must
+/// be the truth's, up to a step at which the truth's best two logits are nearer than `margin` (the
+/// choice may go the other way there, and the rest is another text). The sequence starts empty;
+/// `steps` is the most that are taken.
+pub fn follow(
+    exec: &mut One,
+    prompt: &[u32],
+    truth: &Value,
+    steps: usize,
+    margin: f64,
+    name: &str,
+) {
     let margins = truth["runner_up_top1_margin"].as_array().unwrap();
     let mut logits = exec.feed(prompt, Want::Last).unwrap();
     let mut sampler = Sampler::new(SampleOptions::default());
@@ -66,7 +77,10 @@ pub fn follow(exec: &mut One, prompt: &[u32], truth: &Value, steps: usize, margi
         let got = sampler.sample(prompt.len() + step, &mut logits);
         if got != want {
             let found = m[2].as_f64().unwrap();
-            assert!(found < margin, "{name}: step {step} chose {got}, not {want}, at a margin of {found}");
+            assert!(
+                found < margin,
+                "{name}: step {step} chose {got}, not {want}, at a margin of {found}"
+            );
             return;
         }
         logits = exec.feed(&[got], Want::Last).unwrap();

@@ -1,8 +1,10 @@
-//! Two sessions of one model on a device, the second with its keys and values in pages: the same bits come of both,
-//! whoever shares what. For any device.
+//! Two sessions of one model on a device, the second with its keys and values in pages: the same
+//! bits come of both, whoever shares what. For any device.
 
 use kjit_model::sample::SampleOptions;
-use kjit_model::session::{After, Given, OpenOptions, SequenceId, Session, SessionError, Want, Work};
+use kjit_model::session::{
+    After, Given, OpenOptions, SequenceId, Session, SessionError, Want, Work,
+};
 
 /// Tokens of a page.
 pub const PAGE: usize = 128;
@@ -18,7 +20,10 @@ fn add(session: &mut Session) -> SequenceId {
 
 /// Logits behind the last token of each.
 fn step(session: &mut Session, work: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
-    let work: Vec<_> = work.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last }).collect();
+    let work: Vec<_> = work
+        .iter()
+        .map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last })
+        .collect();
     let given = session.step(&work).unwrap().into_iter();
     given.map(|g| if let Given::Logits(row) = g { row } else { panic!("{g:?}") }).collect()
 }
@@ -38,23 +43,26 @@ fn answers(session: &mut Session, starts: &[(SequenceId, &[u32])], tokens: usize
 
 /// How the two are opened.
 pub fn options(options: OpenOptions) -> [OpenOptions; 2] {
-    let plain = OpenOptions { sequences: 4, prefill_chunk: Some(160), context: Some(300), ..options };
+    let plain =
+        OpenOptions { sequences: 4, prefill_chunk: Some(160), context: Some(300), ..options };
     let paged = OpenOptions { paged: Some(7 * PAGE), ..plain.clone() };
     [plain, paged]
 }
 
-/// Holds one against the other: prompts and answers over the ends of pages, beginnings that are shared and copied,
-/// pages that run out.
+/// Holds one against the other: prompts and answers over the ends of pages, beginnings that are
+/// shared and copied, pages that run out.
 pub fn the_same(want: &mut Session, got: &mut Session) {
     let pages = |session: &Session| session.pages().map(|p| (p.used, p.shared, p.total)).unwrap();
     assert_eq!((want.pages(), pages(got)), (None, (0, 0, 7)));
     let vocab = want.n_vocab();
     let texts = [text(1, 3, vocab), text(2, PAGE - 1, vocab), text(3, 170, vocab)];
 
-    // Prompts of all lengths at once, then answers that go over the end of a page, ahead of the host.
+    // Prompts of all lengths at once, then answers that go over the end of a page, ahead of the
+    // host.
     let both = [&mut *want, &mut *got].map(|session| {
         let ids: Vec<SequenceId> = texts.iter().map(|_| add(session)).collect();
-        let work: Vec<_> = ids.iter().zip(&texts).map(|(id, text)| (*id, text.as_slice())).collect();
+        let work: Vec<_> =
+            ids.iter().zip(&texts).map(|(id, text)| (*id, text.as_slice())).collect();
         let rows = step(session, &work);
         let starts: Vec<_> = ids.iter().map(|id| (*id, &[7u32][..])).collect();
         let answers = answers(session, &starts, 5);
@@ -65,7 +73,8 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert_eq!(tokens, paged_tokens);
     assert_eq!(pages(got), (1 + 2 + 2, 0, 7));
 
-    // Beginnings are shared, and copied by who writes in the middle of a page first: by the new one, by the old.
+    // Beginnings are shared, and copied by who writes in the middle of a page first: by the new
+    // one, by the old.
     let shared = [(&mut *want, &both[0].0), (&mut *got, ids)].map(|(session, ids)| {
         let of = ids[2];
         let forked = session.fork(of, 150, SampleOptions::default()).unwrap();
@@ -92,12 +101,16 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
         Work { sequence: id, tokens: &long, want: Want::Last },
     ]);
     assert!(matches!(refused, Err(SessionError::Pages { needed: 3, free: 2 })), "{refused:?}");
-    assert_eq!((got.len(ids[0]).unwrap(), got.len(id).unwrap(), pages(got)), (texts[0].len() + 5, 0, (5, 0, 7)));
+    assert_eq!(
+        (got.len(ids[0]).unwrap(), got.len(id).unwrap(), pages(got)),
+        (texts[0].len() + 5, 0, (5, 0, 7))
+    );
     assert_eq!(got.pages_needed(id, long.len()).unwrap(), 3);
     got.remove(ids[1]).unwrap();
     let alone = add(want);
     assert!(step(got, &[(id, &long)]) == step(want, &[(alone, &long)]));
-    // An answer that runs ahead pauses where the next page would begin, and goes on when there is one.
+    // An answer that runs ahead pauses where the next page would begin, and goes on when there is
+    // one.
     let (left, right) = (PAGE - got.len(ids[0]).unwrap(), got.pages().unwrap().free());
     let hold = add(got);
     got.feed(hold, &text(5, right * PAGE, vocab), Want::Nothing).unwrap();
@@ -112,7 +125,10 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     count(&mut came, got, &next).unwrap();
     assert_eq!((came.len(), got.len(ids[0]).unwrap()), (left, PAGE));
     next = vec![*came.last().unwrap()];
-    assert!(matches!(count(&mut came, got, &next), Err(SessionError::Pages { needed: 1, free: 0 })));
+    assert!(matches!(
+        count(&mut came, got, &next),
+        Err(SessionError::Pages { needed: 1, free: 0 })
+    ));
     got.remove(hold).unwrap();
     count(&mut came, got, &next).unwrap();
     assert_eq!(came, answers(want, &[(both[0].0[0], &[7])], left + 3).remove(0));
@@ -126,19 +142,23 @@ pub fn the_same(want: &mut Session, got: &mut Session) {
     assert_eq!(pages(got), (0, 0, 7));
 }
 
-/// Drafts that begin in a page which another sequence, of the same text, has, too, and go over its end.
+/// Drafts that begin in a page which another sequence, of the same text, has, too, and go over its
+/// end.
 fn drafts(want: &mut Session, in_want: SequenceId, got: &mut Session, in_got: SequenceId) {
     let used = got.pages().unwrap().used;
     let [want, got] = [(want, in_want), (got, in_got)].map(|(session, of)| {
         let vocab = session.n_vocab() as u32;
-        let fork = |session: &mut Session| session.fork(of, PAGE - 4, SampleOptions::default()).unwrap();
+        let fork =
+            |session: &mut Session| session.fork(of, PAGE - 4, SampleOptions::default()).unwrap();
         let first = fork(session);
         let plain = answers(session, &[(first, &[5])], 9).remove(0);
         session.remove(first).unwrap();
         let id = fork(session);
         let draft = |session: &mut Session, tokens: &[u32]| {
             let work = Work { sequence: id, tokens, want: Want::Drafted(tokens.len() - 1) };
-            let Some(Given::Tokens(chosen)) = session.step(&[work]).unwrap().pop() else { panic!("no tokens") };
+            let Some(Given::Tokens(chosen)) = session.step(&[work]).unwrap().pop() else {
+                panic!("no tokens")
+            };
             (chosen, session.len(id).unwrap(), session.pages().map(|p| p.used))
         };
         // The second is wrong: what was taken for those behind it is given back.

@@ -1,4 +1,5 @@
-//! Counts what a thread has allocated at most: how "no memory beyond what the file warrants" is shown.
+//! Counts what a thread has allocated at most: how "no memory beyond what the file warrants" is
+//! shown.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -23,8 +24,8 @@ fn shrink(n: usize) {
     let _ = LIVE.try_with(|live| live.set(live.get().saturating_sub(n)));
 }
 
-// SAFETY: every call goes to the system's allocator with the arguments it came with; the counters are `Cell`s
-// in the thread and do not allocate.
+// SAFETY: every call goes to the system's allocator with the arguments it came with; the counters
+// are `Cell`s in the thread and do not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grow(layout.size());

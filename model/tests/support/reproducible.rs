@@ -29,7 +29,10 @@ fn step(session: &mut Session, all: &[(SequenceId, &[u32])]) -> Vec<Vec<f32>> {
     let work: Vec<Work<'_>> =
         all.iter().map(|&(sequence, tokens)| Work { sequence, tokens, want: Want::Last }).collect();
     let given = session.step(&work).unwrap();
-    given.into_iter().map(|g| if let Given::Logits(rows) = g { rows } else { panic!("{g:?}") }).collect()
+    given
+        .into_iter()
+        .map(|g| if let Given::Logits(rows) = g { rows } else { panic!("{g:?}") })
+        .collect()
 }
 
 impl Text {
@@ -46,7 +49,10 @@ impl Text {
         session.remove(id).unwrap();
         let text = Text { tokens, scores };
         assert!(text.scores.iter().flatten().all(|x| f32::from_bits(*x).is_finite()));
-        assert!(text.scores.windows(2).all(|two| two[0] != two[1]), "scores follow from what came before");
+        assert!(
+            text.scores.windows(2).all(|two| two[0] != two[1]),
+            "scores follow from what came before"
+        );
         text
     }
 
@@ -58,8 +64,12 @@ impl Text {
     fn holds(&self, what: &str, at: usize, row: &[f32]) {
         let (got, want) = (bits(row), &self.scores[at]);
         let other = got.iter().zip(want).filter(|(a, b)| a != b).count();
-        let off = row.iter().zip(want).map(|(a, b)| (a - f32::from_bits(*b)).abs()).fold(0.0, f32::max);
-        assert!(got.len() == want.len() && other == 0, "{what}, token {at}: {other} scores differ, by {off} at most");
+        let off =
+            row.iter().zip(want).map(|(a, b)| (a - f32::from_bits(*b)).abs()).fold(0.0, f32::max);
+        assert!(
+            got.len() == want.len() && other == 0,
+            "{what}, token {at}: {other} scores differ, by {off} at most"
+        );
     }
 
     /// Whole, in these pieces, and with what was forgotten fed again.
@@ -87,7 +97,8 @@ impl Text {
         let (half, what) = (self.len() / 2, format!("{n} sequences"));
         let ids: Vec<SequenceId> = (0..n).map(|_| add(session)).collect();
         let at: Vec<usize> = (0..n).map(|i| 1 + i * 5 % half).collect();
-        let first: Vec<(SequenceId, &[u32])> = ids.iter().zip(&at).map(|(id, at)| (*id, &self.tokens[..*at])).collect();
+        let first: Vec<(SequenceId, &[u32])> =
+            ids.iter().zip(&at).map(|(id, at)| (*id, &self.tokens[..*at])).collect();
         for (row, at) in step(session, &first).iter().zip(&at) {
             self.holds(&format!("{what}, prompts"), at - 1, row);
         }
@@ -97,7 +108,14 @@ impl Text {
                 .zip(&at)
                 // The last is another text from here on.
                 .map(|(id, at)| {
-                    (*id, if n > 1 && *id == ids[n - 1] { &self.tokens[..1] } else { &self.tokens[at + ahead..][..1] })
+                    (
+                        *id,
+                        if n > 1 && *id == ids[n - 1] {
+                            &self.tokens[..1]
+                        } else {
+                            &self.tokens[at + ahead..][..1]
+                        },
+                    )
                 })
                 .collect();
             let rows = step(session, &next);
@@ -145,7 +163,9 @@ impl Text {
                 if wrong {
                     tokens[n] = (tokens[n] + 1) % session.n_vocab() as u32;
                 }
-                let given = session.step(&[Work { sequence: id, tokens: &tokens, want: Want::Drafted(n) }]).unwrap();
+                let given = session
+                    .step(&[Work { sequence: id, tokens: &tokens, want: Want::Drafted(n) }])
+                    .unwrap();
                 let [Given::Tokens(chosen)] = &given[..] else { panic!("{given:?}") };
                 let right = n + 1 - usize::from(wrong);
                 let want: Vec<u32> = (at..at + right).map(|i| self.likeliest(i)).collect();
@@ -162,7 +182,8 @@ impl Text {
     /// A text whose tokens are the likeliest from `from` on.
     pub fn greedy(session: &mut Session, from: usize, tokens: usize) -> Text {
         let vocab = session.n_vocab();
-        let mut all: Vec<u32> = (0..from).map(|i| ((i * i * 7 + i * 131 + 5) % vocab) as u32).collect();
+        let mut all: Vec<u32> =
+            (0..from).map(|i| ((i * i * 7 + i * 131 + 5) % vocab) as u32).collect();
         let id = add(session);
         let mut fed = 0;
         while all.len() < tokens {

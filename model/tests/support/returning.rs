@@ -1,5 +1,6 @@
-//! Requests to a model with states that cannot go back: turns of conversations, common system prompts, more texts than
-//! copies are kept. Each is what the host makes of it, and computes only what the rule says. For any device.
+//! Requests to a model with states that cannot go back: turns of conversations, common system
+//! prompts, more texts than copies are kept. Each is what the host makes of it, and computes only
+//! what the rule says. For any device.
 
 use super::asked::{Asked, Got, ask};
 use super::one::One;
@@ -13,10 +14,17 @@ pub const COPIES: usize = 8;
 
 /// How it is opened: two sequences, and pages for more than they have.
 pub fn options(options: OpenOptions) -> OpenOptions {
-    OpenOptions { sequences: 2, context: Some(300), paged: Some(12 * PAGE), prefill_chunk: Some(160), ..options }
+    OpenOptions {
+        sequences: 2,
+        context: Some(300),
+        paged: Some(12 * PAGE),
+        prefill_chunk: Some(160),
+        ..options
+    }
 }
 
-/// Steps of a page's tokens: so each prompt has a copy of the states at the end of its last whole page, on a GPU, too.
+/// Steps of a page's tokens: so each prompt has a copy of the states at the end of its last whole
+/// page, on a GPU, too.
 pub fn scheduling() -> SchedulerOptions {
     SchedulerOptions { token_budget: Some(PAGE), ..SchedulerOptions::default() }
 }
@@ -52,7 +60,8 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     let again = one(&told, 3);
     fine("another answer", &told, &again, 3);
     cached(&again, PAGE);
-    // Three at once with another system prompt: the first computes it, as far as whole pages go, the others wait.
+    // Three at once with another system prompt: the first computes it, as far as whole pages go,
+    // the others wait.
     let system = text(88, PAGE + 30, vocab);
     let texts: Vec<Vec<u32>> = (2..5).map(|i| [&system[..], &text(i, 9, vocab)].concat()).collect();
     let before = scheduler.status();
@@ -64,7 +73,10 @@ pub fn the_hosts(scheduler: &Scheduler, host: &mut One, near: f32, all: bool) {
     }
     let status = scheduler.status();
     let computed = (status.prompt_tokens - before.prompt_tokens) as usize;
-    assert!(computed <= texts[0].len() + 2 * (texts[0].len() - PAGE), "{computed} tokens were computed");
+    assert!(
+        computed <= texts[0].len() + 2 * (texts[0].len() - PAGE),
+        "{computed} tokens were computed"
+    );
     if !paged || !all {
         return;
     }

@@ -25,7 +25,9 @@ pub struct Shape {
 
 fn q4_k_m(name: &str) -> &'static str {
     match name {
-        n if n.ends_with("attn_v.weight") || n.contains("ffn_down") || n.starts_with("output.") => "Q6_K",
+        n if n.ends_with("attn_v.weight") || n.contains("ffn_down") || n.starts_with("output.") => {
+            "Q6_K"
+        }
         _ => "Q4_K",
     }
 }
@@ -98,7 +100,8 @@ impl Shape {
                 .key(&key("expert_used_count"), Val::U32(used))
                 .key(&key("expert_feed_forward_length"), Val::U32(ffn as u32));
         }
-        let (q, kv) = (u64::from(self.heads * self.head_dim), u64::from(self.kv_heads * self.head_dim));
+        let (q, kv) =
+            (u64::from(self.heads * self.head_dim), u64::from(self.kv_heads * self.head_dim));
         let mut add = |name: &str, dims: &[u64], ty: &str| {
             let format = Format::by_name(ty).unwrap();
             let rows: u64 = dims[1..].iter().product();
@@ -108,8 +111,9 @@ impl Shape {
             w.tensors.push(Ten { name, dims, n_dims: None, ty: format.ggml_id, offset });
         };
         let types = self.types;
-        let matrix =
-            |name: String, dims: &[u64], add: &mut dyn FnMut(&str, &[u64], &str)| add(&name, dims, types(&name));
+        let matrix = |name: String, dims: &[u64], add: &mut dyn FnMut(&str, &[u64], &str)| {
+            add(&name, dims, types(&name))
+        };
         matrix("token_embd.weight".into(), &[self.width, self.vocab], &mut add);
         for l in 0..self.layers {
             let name = |part: &str| format!("blk.{l}.{part}.weight");

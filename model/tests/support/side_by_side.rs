@@ -23,7 +23,10 @@ fn occupy(session: &mut Session, n: usize) -> Vec<SequenceId> {
         session.feed(id, &[3, 1, 4], Want::Nothing).unwrap();
     }
     all.iter().for_each(|&id| session.remove(id).unwrap());
-    assert!(matches!(session.len(all[0]), Err(SessionError::NoSequence)), "an id is not given twice");
+    assert!(
+        matches!(session.len(all[0]), Err(SessionError::NoSequence)),
+        "an id is not given twice"
+    );
     all = all.iter().map(|_| greedy(session).unwrap()).collect();
     all.reverse();
     let rest = all.split_off(n);
@@ -44,11 +47,16 @@ fn logits(given: Given) -> Vec<f32> {
 }
 
 fn last<'a>(all: &[SequenceId], tokens: impl Fn(usize) -> &'a [u32]) -> Vec<Work<'a>> {
-    let work = |(i, &sequence): (usize, &SequenceId)| Work { sequence, tokens: tokens(i), want: Want::Last };
+    let work = |(i, &sequence): (usize, &SequenceId)| Work {
+        sequence,
+        tokens: tokens(i),
+        want: Want::Last,
+    };
     all.iter().enumerate().map(work).collect()
 }
 
-/// Logits of so many sequences of different lengths, fed side by side, twice: distances from the host's.
+/// Logits of so many sequences of different lengths, fed side by side, twice: distances from the
+/// host's.
 pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     let vocab = host.n_vocab();
     let ids = occupy(session, n);
@@ -66,7 +74,8 @@ pub fn scores(session: &mut Session, host: &mut One, n: usize) -> Vec<f64> {
     offs
 }
 
-/// How much less likely than the host's choice each token behind a prompt was at most, along these tokens.
+/// How much less likely than the host's choice each token behind a prompt was at most, along these
+/// tokens.
 pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
     host.truncate(0);
     let mut logits = host.feed(&tokens[..prompt], Want::Last).unwrap();
@@ -79,9 +88,9 @@ pub fn gap(host: &mut One, tokens: &[u32], prompt: usize) -> f32 {
     worst
 }
 
-/// Greedy answers of so many sequences side by side: the first ends after a token, the second after two, all
-/// pause in between and go on. How much less likely than the host's choice each token was at most, along the
-/// device's own answer.
+/// Greedy answers of so many sequences side by side: the first ends after a token, the second after
+/// two, all pause in between and go on. How much less likely than the host's choice each token was
+/// at most, along the device's own answer.
 pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     let all = occupy(session, n);
@@ -95,7 +104,8 @@ pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -
         if going.is_empty() {
             break;
         }
-        let fed: Vec<Vec<u32>> = going.iter().map(|&i| ids[i][session.len(all[i]).unwrap()..].to_vec()).collect();
+        let fed: Vec<Vec<u32>> =
+            going.iter().map(|&i| ids[i][session.len(all[i]).unwrap()..].to_vec()).collect();
         let starts: Vec<(SequenceId, &[u32])> =
             going.iter().zip(&fed).map(|(&i, tokens)| (all[i], tokens.as_slice())).collect();
         let mut seen = 0;
@@ -124,8 +134,9 @@ pub fn answers(session: &mut Session, host: &mut One, n: usize, tokens: usize) -
     worst
 }
 
-/// Sequences that join and leave between steps, whose tokens are chosen one step at a time: a newcomer's
-/// prompt goes through with the tokens of the others. The largest gap, as of [`answers`].
+/// Sequences that join and leave between steps, whose tokens are chosen one step at a time: a
+/// newcomer's prompt goes through with the tokens of the others. The largest gap, as of
+/// [`answers`].
 pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
     let vocab = host.n_vocab();
     // Each with its tokens and the length of its prompt.
@@ -142,14 +153,24 @@ pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
         let work: Vec<Work> = here
             .iter()
             .zip(fed)
-            .map(|((id, ids, _), fed)| Work { sequence: *id, tokens: &ids[fed..], want: Want::Choose })
+            .map(|((id, ids, _), fed)| Work {
+                sequence: *id,
+                tokens: &ids[fed..],
+                want: Want::Choose,
+            })
             .collect();
         let given = session.step(&work).unwrap();
         for ((_, ids, _), given) in here.iter_mut().zip(given) {
-            let Given::Token(token) = given else { panic!("a token was wanted, {given:?} was given") };
+            let Given::Token(token) = given else {
+                panic!("a token was wanted, {given:?} was given")
+            };
             ids.push(token);
         }
-        for at in (0..here.len()).rev().filter(|&at| here[at].1.len() == here[at].2 + tokens).collect::<Vec<_>>() {
+        for at in (0..here.len())
+            .rev()
+            .filter(|&at| here[at].1.len() == here[at].2 + tokens)
+            .collect::<Vec<_>>()
+        {
             let (id, ids, prompt) = here.remove(at);
             session.remove(id).unwrap();
             done.push((ids, prompt));
@@ -159,8 +180,8 @@ pub fn joining(session: &mut Session, host: &mut One, tokens: usize) -> f32 {
     done.iter().fold(0.0, |worst, (ids, prompt)| worst.max(gap(host, ids, *prompt)))
 }
 
-/// What a step gives whose sequences want different things, and drafted tokens: distances from the host's
-/// logits.
+/// What a step gives whose sequences want different things, and drafted tokens: distances from the
+/// host's logits.
 pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     let vocab = host.n_vocab();
     let all = occupy(session, session.sequences().min(4));
@@ -168,7 +189,8 @@ pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     let mut offs = vec![];
     // Drafted tokens, behind what is there: a row for each, as one by one.
     session.feed(all[0], &prompt[..3], Want::Nothing).unwrap();
-    let others = [(Want::Last, &prompt[..1]), (Want::Nothing, &prompt[..5]), (Want::Choose, &prompt[..2])];
+    let others =
+        [(Want::Last, &prompt[..1]), (Want::Nothing, &prompt[..5]), (Want::Choose, &prompt[..2])];
     let mut work = vec![Work { sequence: all[0], tokens: &prompt[3..7], want: Want::All }];
     let rest = all.iter().skip(1).zip(others);
     work.extend(rest.map(|(&sequence, (want, tokens))| Work { sequence, tokens, want }));
@@ -203,9 +225,10 @@ pub fn mixed(session: &mut Session, host: &mut One) -> Vec<f64> {
     offs
 }
 
-/// Answers under different options side by side, all of which but one are the host's to choose by: another
-/// seed changes its own sequence and no other. Where `same`, each is also what it is alone: rows of one and
-/// of several may be rounded differently, and a draw near an edge then falls on the other side.
+/// Answers under different options side by side, all of which but one are the host's to choose by:
+/// another seed changes its own sequence and no other. Where `same`, each is also what it is alone:
+/// rows of one and of several may be rounded differently, and a draw near an edge then falls on the
+/// other side.
 pub fn options(session: &mut Session, tokens: usize, same: bool) {
     let warm = SampleOptions { temperature: 1.0, top_k: 40, ..SampleOptions::default() };
     let all = [
@@ -216,12 +239,15 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
     ];
     let mask = TokenMask::new(session.n_vocab(), (0..64).filter(|id| id % 3 == 1));
     let mut answers = |which: &[usize], seed: u64| -> Vec<Vec<u32>> {
-        let of = |i: usize| if i == 0 { SampleOptions { seed, ..all[0].clone() } } else { all[i].clone() };
+        let of = |i: usize| {
+            if i == 0 { SampleOptions { seed, ..all[0].clone() } } else { all[i].clone() }
+        };
         let ids: Vec<SequenceId> = which.iter().map(|&i| session.add(of(i)).unwrap()).collect();
         if let Some(at) = which.iter().position(|&i| i == 2) {
             session.sampler(ids[at]).unwrap().set_mask(Some(mask.clone()));
         }
-        let starts: Vec<(SequenceId, &[u32])> = ids.iter().map(|&id| (id, &[7, 8, 9][..])).collect();
+        let starts: Vec<(SequenceId, &[u32])> =
+            ids.iter().map(|&id| (id, &[7, 8, 9][..])).collect();
         let mut out = vec![vec![]; which.len()];
         session
             .decode(&starts, &mut |id, token| {
@@ -239,18 +265,32 @@ pub fn options(session: &mut Session, tokens: usize, same: bool) {
     for (i, together) in together.iter().enumerate().filter(|_| same) {
         assert_eq!(*together, answers(&[i], 1)[0], "options {i}");
     }
-    assert!(together[2].iter().all(|id| id % 3 == 1 && *id < 64), "the mask lets through only its own: {together:?}");
-    assert!(together[3].contains(&5) && !together[3].contains(&6), "biases favour and forbid: {together:?}");
+    assert!(
+        together[2].iter().all(|id| id % 3 == 1 && *id < 64),
+        "the mask lets through only its own: {together:?}"
+    );
+    assert!(
+        together[3].contains(&5) && !together[3].contains(&6),
+        "biases favour and forbid: {together:?}"
+    );
 }
 
-/// Draws of three sequences, one of them greedy, side by side: their ids. The same seeds must give the same.
+/// Draws of three sequences, one of them greedy, side by side: their ids. The same seeds must give
+/// the same.
 pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u32>> {
-    let warm = |seed| SampleOptions { temperature: 1.0, top_k: 40, top_p: 0.95, seed, ..SampleOptions::default() };
+    let warm = |seed| SampleOptions {
+        temperature: 1.0,
+        top_k: 40,
+        top_p: 0.95,
+        seed,
+        ..SampleOptions::default()
+    };
     let options = [warm(seeds[0]), SampleOptions::default(), warm(seeds[1])];
     let all = options.map(|o| session.add(o).unwrap());
     let mut ids = vec![vec![]; 3];
     let starts = all.map(|id| (id, &[7u32, 8][..]));
-    // Half of them in the loop that runs ahead, the others step by step: it is one chain of random numbers.
+    // Half of them in the loop that runs ahead, the others step by step: it is one chain of random
+    // numbers.
     session
         .decode(&starts, &mut |id, token| {
             let i = all.iter().position(|&a| a == id).unwrap();
@@ -261,9 +301,15 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
     while ids[0].len() < tokens {
         let last: Vec<u32> = ids.iter().map(|ids| ids[ids.len() - 1]).collect();
         let work = all.iter().zip(&last);
-        let work = work.map(|(&sequence, id)| Work { sequence, tokens: std::slice::from_ref(id), want: Want::Choose });
+        let work = work.map(|(&sequence, id)| Work {
+            sequence,
+            tokens: std::slice::from_ref(id),
+            want: Want::Choose,
+        });
         for (ids, given) in ids.iter_mut().zip(session.step(&work.collect::<Vec<_>>()).unwrap()) {
-            let Given::Token(token) = given else { panic!("a token was wanted, {given:?} was given") };
+            let Given::Token(token) = given else {
+                panic!("a token was wanted, {given:?} was given")
+            };
             ids.push(token);
         }
     }
@@ -271,7 +317,8 @@ pub fn draws(session: &mut Session, seeds: [u64; 2], tokens: usize) -> Vec<Vec<u
     ids
 }
 
-/// Sequences that reach the end of their context at different times, and requests that cannot be met.
+/// Sequences that reach the end of their context at different times, and requests that cannot be
+/// met.
 pub fn limits(session: &mut Session) {
     let (all, context) = (occupy(session, 2), session.context());
     let long: Vec<u32> = (0..context as u32 - 2).map(|i| i % 50).collect();
@@ -285,7 +332,8 @@ pub fn limits(session: &mut Session) {
     // Two fit, and the one that is chosen after the last is handed out too.
     assert_eq!(seen, [3, 6]);
     assert_eq!((session.len(all[0]).unwrap(), session.len(all[1]).unwrap()), (context, 6));
-    // One is full: the step is refused as a whole, changes neither, and the other goes on by itself.
+    // One is full: the step is refused as a whole, changes neither, and the other goes on by
+    // itself.
     let work = |sequence, tokens, want| Work { sequence, tokens, want };
     let both = [work(all[0], &[1][..], Want::Last), work(all[1], &[1][..], Want::Last)];
     let full = session.step(&both).unwrap_err();

@@ -1,5 +1,5 @@
-//! A plan on the simulated device: each launch a program of its own, memory passed through files. Slow and
-//! exact: what is proven here is that the plan binds the right things in the right order.
+//! A plan on the simulated device: each launch a program of its own, memory passed through files.
+//! Slow and exact: what is proven here is that the plan binds the right things in the right order.
 
 use half::f16;
 use kjit_engine::Target;
@@ -8,7 +8,9 @@ use kjit_kernels::layout::Layout;
 use kjit_kernels::product::tiled_index;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
-use kjit_model::gpu::plan::{Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan};
+use kjit_model::gpu::plan::{
+    Bind, Control, Dim, Launch, Now, Number, Plan, Program, Request, plan,
+};
 use kjit_model::graph::{Graph, ValueId, WeightId};
 use kjit_model::session::OpenOptions;
 use std::collections::HashMap;
@@ -21,9 +23,13 @@ use std::process::Command;
 pub fn compiler() -> Option<String> {
     let asked = std::env::var("CXX").ok();
     let names = asked.into_iter().chain(["g++", "clang++", "clang++-19"].map(String::from));
-    let found = names.into_iter().find(|c| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success()));
+    let found = names
+        .into_iter()
+        .find(|c| Command::new(c).arg("--version").output().is_ok_and(|o| o.status.success()));
     if found.is_none() {
-        eprintln!("SKIPPED: no C++ compiler (CXX, g++, clang++), so nothing runs on the simulated device");
+        eprintln!(
+            "SKIPPED: no C++ compiler (CXX, g++, clang++), so nothing runs on the simulated device"
+        );
     }
     found
 }
@@ -91,7 +97,8 @@ impl<'a> Machine<'a> {
     ) -> Self {
         let target = Target::parse(arch).unwrap();
         let keep: Vec<ValueId> = (0..graph.values.len()).map(|i| ValueId(i as u32)).collect();
-        let plan = plan(&Request { graph, target: &target, options, keep: &keep, tuned: &Shipped }).unwrap();
+        let plan = plan(&Request { graph, target: &target, options, keep: &keep, tuned: &Shipped })
+            .unwrap();
         std::fs::create_dir_all(folder).unwrap();
         let mut matrices = HashMap::new();
         for (id, _) in &plan.matrices {
@@ -100,7 +107,9 @@ impl<'a> Machine<'a> {
             let raw = &gguf.tensor(&w.tensor).unwrap().data[w.bytes_of(w.at)..][..w.bytes()];
             let mut records = vec![0; layout.bytes(w.rows, w.experts).unwrap()];
             let row = w.format.row_bytes(w.cols).unwrap();
-            for (raw, record) in raw.chunks_exact(row).zip(records.chunks_exact_mut(layout.row_bytes)) {
+            for (raw, record) in
+                raw.chunks_exact(row).zip(records.chunks_exact_mut(layout.row_bytes))
+            {
                 layout.repack_row(raw, record).unwrap();
             }
             matrices.insert(*id, records);
@@ -120,7 +129,11 @@ impl<'a> Machine<'a> {
                 options.context_of(graph),
             ))
         };
-        let caches = plan.caches.iter().map(|n| (vec![0xffu8; n[0] as usize], vec![0xffu8; n[1] as usize])).collect();
+        let caches = plan
+            .caches
+            .iter()
+            .map(|n| (vec![0xffu8; n[0] as usize], vec![0xffu8; n[1] as usize]))
+            .collect();
         let mut machine = Machine {
             arena: vec![0xff; plan.arena() as usize],
             ropes: graph.ropes.iter().map(table).collect(),
@@ -141,7 +154,8 @@ impl<'a> Machine<'a> {
         };
         for p in machine.plan.programs() {
             for b in p.buffers.iter().filter(|b| b.zeroed) {
-                machine.arena[(p.base + b.offset) as usize..(p.base + b.offset + b.bytes) as usize].fill(0);
+                machine.arena[(p.base + b.offset) as usize..(p.base + b.offset + b.bytes) as usize]
+                    .fill(0);
             }
         }
         machine
@@ -183,10 +197,20 @@ impl<'a> Machine<'a> {
         let cols = value.slots * value.width;
         if kept.tiled {
             let halves = bytes.as_chunks::<2>().0;
-            let at = |i: usize| f16::from_le_bytes(halves[tiled_index(i / cols, i % cols, cols)]).to_f32();
+            let at = |i: usize| {
+                f16::from_le_bytes(halves[tiled_index(i / cols, i % cols, cols)]).to_f32()
+            };
             return Some((0..rows * cols).map(at).collect());
         }
-        Some(bytes.as_chunks::<4>().0.iter().take(rows * cols).map(|b| f32::from_le_bytes(*b)).collect())
+        Some(
+            bytes
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .take(rows * cols)
+                .map(|b| f32::from_le_bytes(*b))
+                .collect(),
+        )
     }
 
     fn memory(&mut self, program: &Program, bind: &Bind) -> Option<&mut [u8]> {
@@ -226,8 +250,9 @@ impl<'a> Machine<'a> {
         let _ = write!(program, "{defines}#include \"{HIPSIM}/kernel.h\"\n#line{rest}\n");
         let _ = write!(program, "KJSIM_ENTRY({entry})\nKJSIM_LIBRARY(KJSIM_DESCRIBE({entry}))\n");
         std::fs::write(folder.join("main.cpp"), program).unwrap();
-        // With this processor's instructions: without them a function converts each half, half the time of a prompt. A kernel
-        // needs nothing of C++'s library; without it linking takes half the time.
+        // With this processor's instructions: without them a function converts each half, half the
+        // time of a prompt. A kernel needs nothing of C++'s library; without it linking takes half
+        // the time.
         let native = ["-march=native", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector"];
         let bare = ["-shared", "-fPIC", "-nostdlib"];
         let files = ["-o", "kernel.so", "main.cpp", "-lm", "-lc", "-lgcc"];
@@ -268,8 +293,18 @@ impl<'a> Machine<'a> {
             bytes.extend(data);
         }
         std::fs::write(folder.join("in"), bytes).unwrap();
-        let out = Command::new(&self.runner).args(["./kernel.so", "in", "out"]).current_dir(&folder).output().unwrap();
-        assert!(out.status.success(), "{}: {}: {}", launch.name, out.status, String::from_utf8_lossy(&out.stderr));
+        let out = Command::new(&self.runner)
+            .args(["./kernel.so", "in", "out"])
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        assert!(
+            out.status.success(),
+            "{}: {}: {}",
+            launch.name,
+            out.status,
+            String::from_utf8_lossy(&out.stderr)
+        );
         let after = std::fs::read(folder.join("out")).unwrap();
         let mut rest = after.as_slice();
         for (bind, was) in before {

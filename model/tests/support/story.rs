@@ -1,5 +1,5 @@
-//! What a session may be asked for, one thing after the other: to hold two sessions of a model against each
-//! other, bit for bit.
+//! What a session may be asked for, one thing after the other: to hold two sessions of a model
+//! against each other, bit for bit.
 
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{Given, Session, Want, Work};
@@ -8,11 +8,14 @@ fn ids(n: usize, step: u32) -> Vec<u32> {
     (0..n as u32).map(|i| (i * step * 7 + 11) % 200).collect()
 }
 
-/// Prompts in pieces, of several sequences at once, going back, forks, and one token after the other: what
-/// each step gave.
+/// Prompts in pieces, of several sequences at once, going back, forks, and one token after the
+/// other: what each step gave.
 pub fn story(session: &mut Session) -> Vec<Vec<f32>> {
     let mut rows = vec![];
-    let (a, b) = (session.add(SampleOptions::default()).unwrap(), session.add(SampleOptions::default()).unwrap());
+    let (a, b) = (
+        session.add(SampleOptions::default()).unwrap(),
+        session.add(SampleOptions::default()).unwrap(),
+    );
     let (first, second) = (ids(17, 3), ids(9, 5));
     let work = [
         Work { sequence: a, tokens: &first, want: Want::Last },
@@ -47,6 +50,9 @@ pub fn same(name: &str, want: &[Vec<f32>], got: &[Vec<f32>]) {
     assert_eq!(want.len(), got.len());
     for (i, (want, got)) in want.iter().zip(got).enumerate() {
         let differ = want.iter().zip(got).position(|(a, b)| a.to_bits() != b.to_bits());
-        assert!(want.len() == got.len() && differ.is_none(), "{name}, answer {i}: differs at {differ:?}");
+        assert!(
+            want.len() == got.len() && differ.is_none(),
+            "{name}, answer {i}: differs at {differ:?}"
+        );
     }
 }

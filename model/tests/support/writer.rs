@@ -63,7 +63,9 @@ impl Val {
             Val::F32(v) => (6, v.to_le_bytes().into()),
             Val::Bool(v) => (7, vec![*v]),
             Val::Str(v) => (8, string(v)),
-            Val::Array(elem, n, body) => (9, [&elem.to_le_bytes()[..], &n.to_le_bytes(), body].concat()),
+            Val::Array(elem, n, body) => {
+                (9, [&elem.to_le_bytes()[..], &n.to_le_bytes(), body].concat())
+            }
             Val::U64(v) => (10, v.to_le_bytes().into()),
             Val::I64(v) => (11, v.to_le_bytes().into()),
             Val::F64(v) => (12, v.to_le_bytes().into()),

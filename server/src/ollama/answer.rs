@@ -45,7 +45,9 @@ pub fn stream_format(manner: Manner) -> Format {
     let mut failed = false;
     Box::new(move |piece| match piece {
         None if ended_well || failed => String::new(),
-        None => format!("{}\n", Refusal::internal("the answer's end was lost").json(Dialect::Ollama)),
+        None => {
+            format!("{}\n", Refusal::internal("the answer's end was lost").json(Dialect::Ollama))
+        }
         Some((_, Piece::Said { parts, .. })) => {
             let mut whole = Whole::default();
             parts.into_iter().for_each(|part: Part| whole.add(vec![part], vec![]));
@@ -70,7 +72,12 @@ pub fn stream_format(manner: Manner) -> Format {
     })
 }
 
-fn line(manner: &Manner, content: String, thinking: String, calls: &[ToolCall]) -> Map<String, Value> {
+fn line(
+    manner: &Manner,
+    content: String,
+    thinking: String,
+    calls: &[ToolCall],
+) -> Map<String, Value> {
     let mut map = Map::new();
     map.insert("model".to_owned(), manner.model.as_str().into());
     map.insert("created_at".to_owned(), now().into());
@@ -117,5 +124,8 @@ fn ended(map: &mut Map<String, Value>, done: &Done) {
     map.insert("prompt_eval_count".to_owned(), done.prompt_tokens.into());
     map.insert("prompt_eval_duration".to_owned(), nanoseconds(done.first_token).into());
     map.insert("eval_count".to_owned(), done.generated_tokens.into());
-    map.insert("eval_duration".to_owned(), nanoseconds(done.total.saturating_sub(done.first_token)).into());
+    map.insert(
+        "eval_duration".to_owned(),
+        nanoseconds(done.total.saturating_sub(done.first_token)).into(),
+    );
 }

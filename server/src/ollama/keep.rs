@@ -9,7 +9,8 @@ use std::time::Duration;
 /// Longer than any server runs.
 const EVER: f64 = 1e9;
 
-/// Seconds as a number, or a duration as Go writes it (`5m`, `1h30m`, `-1s`); below zero is for ever.
+/// Seconds as a number, or a duration as Go writes it (`5m`, `1h30m`, `-1s`); below zero is for
+/// ever.
 pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
     let seconds = match f.take("keep_alive") {
         None => return Ok(None),
@@ -18,7 +19,9 @@ pub fn keep_alive(f: &mut Fields) -> Result<Option<Keep>, Refusal> {
         Some(_) => None,
     };
     let seconds = seconds.filter(|s| s.is_finite());
-    let seconds = seconds.ok_or_else(|| f.wrong("keep_alive", "give seconds, or a duration like \"5m\" or \"-1s\""))?;
+    let seconds = seconds.ok_or_else(|| {
+        f.wrong("keep_alive", "give seconds, or a duration like \"5m\" or \"-1s\"")
+    })?;
     Ok(Some(match (0.0..=EVER).contains(&seconds) {
         true => Keep::For(Duration::from_secs_f64(seconds)),
         false => Keep::Always,
@@ -32,7 +35,8 @@ fn seconds(text: &str) -> Option<f64> {
         None => (1.0, text.strip_prefix('+').unwrap_or(text)),
     };
     let number = |text: &str| {
-        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.') && text.bytes().any(|b| b.is_ascii_digit());
+        let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+            && text.bytes().any(|b| b.is_ascii_digit());
         text.parse::<f64>().ok().filter(|_| plain)
     };
     if let Some(alone) = number(rest) {
@@ -44,8 +48,9 @@ fn seconds(text: &str) -> Option<f64> {
     let mut all = 0.0;
     while !rest.is_empty() {
         let (digits, behind) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
-        let (unit, behind) =
-            behind.split_at(behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len()));
+        let (unit, behind) = behind.split_at(
+            behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len()),
+        );
         let each = match unit {
             "h" => 3600.0,
             "m" => 60.0,
@@ -106,7 +111,11 @@ mod tests {
             "{}",
         ] {
             let why = read(json).unwrap_err();
-            assert_eq!(why.message(), "'keep_alive': give seconds, or a duration like \"5m\" or \"-1s\"", "{json}");
+            assert_eq!(
+                why.message(),
+                "'keep_alive': give seconds, or a duration like \"5m\" or \"-1s\"",
+                "{json}"
+            );
         }
     }
 }

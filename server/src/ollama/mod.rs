@@ -11,7 +11,8 @@ use crate::service::Service;
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The version of Ollama's API that is spoken: clients ask for it before they use what came with it.
+/// The version of Ollama's API that is spoken: clients ask for it before they use what came with
+/// it.
 pub const VERSION: &str = "0.9.0";
 
 /// A moment as RFC 3339 has it. The days by Howard Hinnant's `civil_from_days`
@@ -21,10 +22,12 @@ pub fn moment(since_1970: Duration) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let z = days + 719_468;
     let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let mp = (5 * day_of_year + 2) / 153;
-    let (day, month) = (day_of_year - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
+    let (day, month) =
+        (day_of_year - (153 * mp + 2) / 5 + 1, if mp < 10 { mp + 3 } else { mp - 9 });
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     let (h, m, s, ms) = (second / 3600, second / 60 % 60, second % 60, since_1970.subsec_millis());
     format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{ms:03}Z")
@@ -50,7 +53,10 @@ pub fn tags(service: &Service, running: bool) -> Value {
             "name": name, "model": name, "modified_at": modified, "size": of.weights, "digest": "", "details": details(of)
         });
         if let (Some(map), Some(loaded)) = (card.as_object_mut(), loaded.filter(|_| running)) {
-            map.insert("size_vram".to_owned(), if loaded.device.is_gpu() { loaded.weights } else { 0 }.into());
+            map.insert(
+                "size_vram".to_owned(),
+                if loaded.device.is_gpu() { loaded.weights } else { 0 }.into(),
+            );
             map.insert("context_length".to_owned(), loaded.context.into());
         }
         card
@@ -58,7 +64,10 @@ pub fn tags(service: &Service, running: bool) -> Value {
     let of = |(served, seen): (&Served, Seen)| -> Vec<Value> {
         let loaded = seen.loaded;
         let shown = seen.card.filter(|_| loaded.is_some() || !running);
-        shown.iter().flat_map(|card| served.names.iter().map(|name| one(card, loaded.as_deref(), name))).collect()
+        shown
+            .iter()
+            .flat_map(|card| served.names.iter().map(|name| one(card, loaded.as_deref(), name)))
+            .collect()
     };
     json!({ "models": service.all().flat_map(of).collect::<Vec<_>>() })
 }

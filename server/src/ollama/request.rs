@@ -42,7 +42,11 @@ pub async fn chat(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<
     let mut f = Fields::parse(&body)?;
     let messages = f.list("messages")?.unwrap_or_default();
     let empty = messages.is_empty();
-    let turns = messages.into_iter().enumerate().map(|(i, message)| turn(message, i)).collect::<Result<_, _>>()?;
+    let turns = messages
+        .into_iter()
+        .enumerate()
+        .map(|(i, message)| turn(message, i))
+        .collect::<Result<_, _>>()?;
     let (offered, written) = tools(&mut f, &body)?.unwrap_or_default();
     let (asked, caller) = (read(&mut f, &service)?, caller.salted(&mut f)?);
     f.done()?;
@@ -56,7 +60,11 @@ pub async fn chat(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<
 }
 
 /// `/api/generate`
-pub async fn generate(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+pub async fn generate(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.refuse(&[
         ("suffix", "is not supported"),
@@ -75,18 +83,25 @@ pub async fn generate(service: Arc<Service>, body: Bytes, caller: Caller) -> Res
     let loaded = service.model(asked.at, asked.keep).await?;
     if raw || loaded.template.is_err() {
         if system.is_some() {
-            return Err(Refusal::field("system", "needs the model's chat template, which raw leaves out"));
+            return Err(Refusal::field(
+                "system",
+                "needs the model's chat template, which raw leaves out",
+            ));
         }
-        let (worker, follow) = (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
+        let (worker, follow) =
+            (loaded.clone(), Follow { form: asked.form.clone(), ..Follow::default() });
         let prepare = move |cancel: &Cancel| {
             let tokens = Text::Words(text).tokens(&worker, cancel)?;
             Ok((tokens, follow.constraints(&worker, None, 1, cancel)?))
         };
         let (tokens, constraints) = service.prepare(&loaded, &caller, prepare).await?;
-        return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, caller).await;
+        return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, caller)
+            .await;
     }
-    let turn = |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
-    let turns = system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
+    let turn =
+        |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
+    let turns =
+        system.into_iter().map(|text| turn("system", text)).chain([turn("user", text)]).collect();
     let conversation = Conversation { turns, tools: None, variables: asked.variables.clone() };
     converse(&service, loaded, asked, conversation, vec![], Kind::Generate, caller).await
 }
@@ -150,7 +165,8 @@ async fn run(
     Ok(noted(json_response(&document(&manner, whole)), &unheld))
 }
 
-/// Nothing is asked: the model is loaded, or goes where it is to stay for no time, as Ollama does it.
+/// Nothing is asked: the model is loaded, or goes where it is to stay for no time, as Ollama does
+/// it.
 async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, Refusal> {
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
     let unload = asked.keep == Some(Keep::For(Duration::ZERO));
@@ -159,7 +175,10 @@ async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, 
         true => {}
         false => _ = service.model(asked.at, asked.keep).await?,
     }
-    Ok(json_response(&nothing(&Manner { kind, model: name }, if unload { "unload" } else { "load" })))
+    Ok(json_response(&nothing(
+        &Manner { kind, model: name },
+        if unload { "unload" } else { "load" },
+    )))
 }
 
 /// What both have.
@@ -182,7 +201,9 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     let form = match f.take("format") {
         None => None,
         Some(Value::String(word)) if word.is_empty() => None,
-        Some(Value::String(word)) if word == "json" => Some((Form::json(json!({ "type": "object" })), "format")),
+        Some(Value::String(word)) if word == "json" => {
+            Some((Form::json(json!({ "type": "object" })), "format"))
+        }
         Some(schema @ Value::Object(_)) => Some((Form::json(schema), "format")),
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
@@ -205,7 +226,8 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
         ("typical_p", "is not supported"),
         ("tfs_z", "is not supported"),
     ])?;
-    let max_tokens = options.whole("num_predict", -2..=i64::MAX)?.and_then(|n| usize::try_from(n).ok());
+    let max_tokens =
+        options.whole("num_predict", -2..=i64::MAX)?.and_then(|n| usize::try_from(n).ok());
     let sampling = sampling::ollama(&mut options)?;
     let stop = sampling::stop(&mut options)?;
     options.done()?;
@@ -238,7 +260,8 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
         let mut call = Fields::of(call, &f.name(&format!("tool_calls[{j}]")))?;
         call.ignore(&["type", "index"]);
         let id = call.text("id")?.unwrap_or_default();
-        let mut function = call.object("function")?.ok_or_else(|| call.wrong("function", "is missing"))?;
+        let mut function =
+            call.object("function")?.ok_or_else(|| call.wrong("function", "is missing"))?;
         function.ignore(&["index"]);
         let name = function.needed_text("name")?;
         let arguments = function.take("arguments").unwrap_or_else(|| json!({})).to_string();

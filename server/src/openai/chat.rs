@@ -37,7 +37,11 @@ struct Asked {
 }
 
 /// Answers.
-pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+pub async fn answer(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
     let (loaded, asked) = read(&service, &body, caller).await?;
     let caller = asked.caller;
     let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
@@ -76,7 +80,10 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
         include_usage: asked.include_usage,
     };
     if asked.stream {
-        return Ok(noted(streamed::events(pieces, stream_format(loaded, manner, asked.n)), &unheld));
+        return Ok(noted(
+            streamed::events(pieces, stream_format(loaded, manner, asked.n)),
+            &unheld,
+        ));
     }
     let answers = collect(pieces, asked.n).await?;
     Ok(noted(json_response(&document(&loaded, &manner, answers)), &unheld))
@@ -126,14 +133,19 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
         Choice::Auto if follow.form.is_some() && !offered.is_empty() => follow.any_tool(offered)?,
         Choice::Auto => follow.strict_tools(offered)?,
         Choice::Required => follow.call(offered, parallel)?,
-        Choice::Call(name) => follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?,
+        Choice::Call(name) => {
+            follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?
+        }
     }
     // All is well that can be seen without it.
     let loaded = service.model(at, None).await?;
     sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
     if loaded.form() != kjit_model::chat::Form::Channels {
         // Templates but for gpt-oss's know the older word.
-        turns.iter_mut().filter(|turn| turn.role == "developer").for_each(|turn| turn.role = "system".to_owned());
+        turns
+            .iter_mut()
+            .filter(|turn| turn.role == "developer")
+            .for_each(|turn| turn.role = "system".to_owned());
     }
     let conversation = Conversation { turns, tools, variables };
     let asked = Asked {
@@ -171,7 +183,9 @@ fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     if let Some(effort) = f.text("reasoning_effort")? {
         match effort.as_str() {
             "none" => variables.insert("enable_thinking".to_owned(), false.into()),
-            "minimal" | "low" | "medium" | "high" => variables.insert("reasoning_effort".to_owned(), effort.into()),
+            "minimal" | "low" | "medium" | "high" => {
+                variables.insert("reasoning_effort".to_owned(), effort.into())
+            }
             _ => return Err(f.wrong("reasoning_effort", "give none, minimal, low, medium or high")),
         };
     }
@@ -200,7 +214,8 @@ fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
         Value::Object(_) => {
             let mut choice = Fields::of(choice, "tool_choice")?;
             choice.text("type")?;
-            let mut function = choice.object("function")?.ok_or_else(|| choice.wrong("function", "is missing"))?;
+            let mut function =
+                choice.object("function")?.ok_or_else(|| choice.wrong("function", "is missing"))?;
             let name = function.needed_text("name")?;
             function.done()?;
             choice.done()?;
@@ -235,7 +250,8 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
         call.text("type")?;
         call.ignore(&["index"]);
         let id = call.text("id")?.unwrap_or_default();
-        let mut function = call.object("function")?.ok_or_else(|| call.wrong("function", "is missing"))?;
+        let mut function =
+            call.object("function")?.ok_or_else(|| call.wrong("function", "is missing"))?;
         let name = function.needed_text("name")?;
         let arguments = match function.take("arguments") {
             None => "{}".to_owned(),

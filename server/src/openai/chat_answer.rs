@@ -25,14 +25,16 @@ pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value 
     let done: Vec<Done> = answers.iter().filter_map(|answer| answer.done).collect();
     let choice = |(i, answer): (usize, Whole)| {
         let said = !answer.content.is_empty() || answer.calls.is_empty();
-        let mut message = json!({ "role": "assistant", "content": said.then_some(&answer.content) });
+        let mut message =
+            json!({ "role": "assistant", "content": said.then_some(&answer.content) });
         if let Some(map) = message.as_object_mut() {
             if !answer.reasoning.is_empty() {
                 map.insert("reasoning_content".to_owned(), answer.reasoning.into());
             }
             if !answer.calls.is_empty() {
                 let most = if manner.parallel { usize::MAX } else { 1 };
-                let calls: Vec<Value> = answer.calls.iter().take(most).map(|c| call(c, None)).collect();
+                let calls: Vec<Value> =
+                    answer.calls.iter().take(most).map(|c| call(c, None)).collect();
                 map.insert("tool_calls".to_owned(), calls.into());
             }
         }
@@ -99,7 +101,14 @@ fn first(choice: &mut Choice) -> Map<String, Value> {
     map
 }
 
-fn said(loaded: &Loaded, manner: &Manner, i: usize, choice: &mut Choice, parts: Vec<Part>, scored: &[Score]) -> String {
+fn said(
+    loaded: &Loaded,
+    manner: &Manner,
+    i: usize,
+    choice: &mut Choice,
+    parts: Vec<Part>,
+    scored: &[Score],
+) -> String {
     let mut scores = (manner.scores && !scored.is_empty()).then(|| scores::chat(loaded, scored));
     let mut text = String::new();
     for part in parts {
@@ -122,7 +131,13 @@ fn said(loaded: &Loaded, manner: &Manner, i: usize, choice: &mut Choice, parts: 
     text
 }
 
-fn delta(manner: &Manner, i: usize, delta: Map<String, Value>, scores: Option<Value>, reason: Option<&str>) -> String {
+fn delta(
+    manner: &Manner,
+    i: usize,
+    delta: Map<String, Value>,
+    scores: Option<Value>,
+    reason: Option<&str>,
+) -> String {
     let choice = json!({ "index": i, "delta": delta, "logprobs": scores, "finish_reason": reason });
     let mut document = manner.head.document("chat.completion.chunk", vec![choice].into());
     if let Some(map) = document.as_object_mut().filter(|_| manner.include_usage) {

@@ -1,6 +1,9 @@
 //! `POST /v1/completions`: text goes on.
 
-use super::{END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream, usage};
+use super::{
+    END, Head, IGNORED, REFUSED, event, finish_reason, form, json_response, place, scores, stream,
+    usage,
+};
 use crate::caller::Caller;
 use crate::constrain::{Follow, not_held, noted};
 use crate::fields::Fields;
@@ -43,8 +46,9 @@ impl Text {
             Text::Ids(ids) => Ok(ids),
             Text::Words(text) => {
                 let options = EncodeOptions { add_special: true, parse_special: true };
-                let encode =
-                    |tokenizer: &Tokenizer, limit: &Limit| tokenizer.encode_within(text.as_bytes(), options, limit);
+                let encode = |tokenizer: &Tokenizer, limit: &Limit| {
+                    tokenizer.encode_within(text.as_bytes(), options, limit)
+                };
                 loaded.tokens(cancel, encode).map_err(|why| why.of("prompt"))
             }
         }
@@ -54,7 +58,9 @@ impl Text {
 /// A text, tokens, or a list of texts or of lists of tokens.
 pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refusal> {
     let why = format!("give a text, a list of token ids, or a list of at most {most} of either");
-    let ids = |all: &[Value]| -> Option<Vec<u32>> { all.iter().map(|id| id.as_u64()?.try_into().ok()).collect() };
+    let ids = |all: &[Value]| -> Option<Vec<u32>> {
+        all.iter().map(|id| id.as_u64()?.try_into().ok()).collect()
+    };
     let found = match f.take(name) {
         Some(Value::String(text)) => Some(vec![Text::Words(text)]),
         Some(Value::Array(all)) if all.first().is_some_and(Value::is_number) => {
@@ -84,7 +90,11 @@ struct Manner {
 }
 
 /// Answers.
-pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+pub async fn answer(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -103,7 +113,10 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     let logprobs = f.count("logprobs", 0..=20)?;
     let echo = f.flag("echo")?.unwrap_or(false);
     if echo && logprobs.is_some() {
-        return Err(f.wrong("echo", "cannot be given together with logprobs: those of the prompt are not computed"));
+        return Err(f.wrong(
+            "echo",
+            "cannot be given together with logprobs: those of the prompt are not computed",
+        ));
     }
     let follow = Follow { form: form::wanted(&mut f)?, ..Follow::default() };
     f.done()?;
@@ -121,8 +134,9 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
         let work = move |cancel: &Cancel| {
             let prompts = prompts.into_iter().map(|text| text.tokens(&of, cancel));
             let prompts: Vec<Vec<u32>> = prompts.collect::<Result<_, _>>()?;
-            let shown =
-                |ids: &Vec<u32>| String::from_utf8_lossy(&of.tokenizer.decode(ids).unwrap_or_default()).into_owned();
+            let shown = |ids: &Vec<u32>| {
+                String::from_utf8_lossy(&of.tokenizer.decode(ids).unwrap_or_default()).into_owned()
+            };
             let echo = if echo { prompts.iter().map(shown).collect() } else { vec![] };
             let constraints = follow.constraints(&of, None, answers, cancel)?;
             Ok((prompts, echo, constraints))
@@ -156,7 +170,8 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     let mut choices = vec![];
     let mut done = vec![];
     for (i, answer) in collect(pieces, answers).await?.into_iter().enumerate() {
-        let text = format!("{}{}", manner.echo.get(i / n).map_or("", String::as_str), answer.content);
+        let text =
+            format!("{}{}", manner.echo.get(i / n).map_or("", String::as_str), answer.content);
         let mut at = scores::At::default();
         let scores = manner.scores.then(|| scores::completion(&loaded, &answer.scores, &mut at));
         choices.push(choice(i, &text, scores, answer.done.as_ref().map(finish_reason)));
@@ -197,8 +212,10 @@ fn format(loaded: Lease, manner: Manner, answers: usize) -> Format {
         };
         match piece {
             Piece::Said { parts, scores } => {
-                let text: String =
-                    parts.into_iter().map(|p| if let Part::Content(text) = p { text } else { String::new() }).collect();
+                let text: String = parts
+                    .into_iter()
+                    .map(|p| if let Part::Content(text) = p { text } else { String::new() })
+                    .collect();
                 let some = manner.scores && !scores.is_empty();
                 let offset = offsets.get_mut(i).filter(|_| some);
                 let scores = offset.map(|offset| scores::completion(&loaded, &scores, offset));

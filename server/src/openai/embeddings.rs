@@ -1,5 +1,5 @@
-//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors, or those that any other
-//! model's hidden states are pooled to.
+//! `POST /v1/embeddings`, and Ollama's `POST /api/embed`: an encoder's vectors, or those that any
+//! other model's hidden states are pooled to.
 
 use super::completions::{Text, texts};
 use super::{IGNORED, json_response, place};
@@ -30,7 +30,10 @@ async fn vectors(
 ) -> Result<(Vec<Vec<f32>>, usize), Refusal> {
     let of = loaded.clone();
     let prepare = move |cancel: &Cancel| {
-        let tokens = texts.into_iter().map(|text| text.tokens(&of, cancel)).collect::<Result<Vec<Vec<u32>>, _>>();
+        let tokens = texts
+            .into_iter()
+            .map(|text| text.tokens(&of, cancel))
+            .collect::<Result<Vec<Vec<u32>>, _>>();
         tokens.map_err(|why| why.of("input"))
     };
     let tokens = service.prepare(loaded, caller, prepare).await?;
@@ -40,7 +43,8 @@ async fn vectors(
         let (of, with) = (Arc::clone(service), loaded.clone());
         service.work(move || with.vectors(&of.options)).await?
     };
-    let scheduler = scheduler.map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
+    let scheduler = scheduler
+        .map_err(|why| Refusal::field("model", format_args!("it makes no vectors: {why}")))?;
     let count = tokens.iter().map(Vec::len).sum();
     let mut vectors = vec![];
     // One after the other: a request takes one place in the queue, however many texts it has.
@@ -60,7 +64,11 @@ async fn vectors(
 }
 
 /// Answers as OpenAI does.
-pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+pub async fn answer(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&IGNORED);
     // Nothing is kept of texts that become vectors.
@@ -79,11 +87,17 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     if let (Some(asked), Some(made)) = (dimensions, vectors.first().map(Vec::len))
         && asked != made
     {
-        return Err(Refusal::field("dimensions", format_args!("this model makes {made}, and they cannot be cut")));
+        return Err(Refusal::field(
+            "dimensions",
+            format_args!("this model makes {made}, and they cannot be cut"),
+        ));
     }
     let one = |(i, vector): (usize, &Vec<f32>)| {
         let vector: Value = match packed {
-            true => base64::encode(&vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>()).into(),
+            true => {
+                base64::encode(&vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>())
+                    .into()
+            }
             false => vector.as_slice().into(),
         };
         json!({ "object": "embedding", "index": i, "embedding": vector })
@@ -96,7 +110,11 @@ pub async fn answer(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
 }
 
 /// Answers as Ollama does.
-pub async fn ollama(service: Arc<Service>, body: Bytes, caller: Caller) -> Result<Response, Refusal> {
+pub async fn ollama(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
     f.ignore(&["options"]);
     f.text("cache_salt")?;
@@ -108,5 +126,7 @@ pub async fn ollama(service: Arc<Service>, body: Bytes, caller: Caller) -> Resul
     f.done()?;
     let loaded = service.model(at, keep).await?;
     let (vectors, tokens) = vectors(&service, &loaded, texts, &caller).await?;
-    Ok(json_response(&json!({ "model": loaded.name(), "embeddings": vectors, "prompt_eval_count": tokens })))
+    Ok(json_response(
+        &json!({ "model": loaded.name(), "embeddings": vectors, "prompt_eval_count": tokens }),
+    ))
 }

@@ -1,4 +1,5 @@
-//! What an answer must be like: `response_format`, vLLM's `structured_outputs`, and the names that it had before.
+//! What an answer must be like: `response_format`, vLLM's `structured_outputs`, and the names that
+//! it had before.
 
 use crate::constrain::Form;
 use crate::fields::Fields;
@@ -33,16 +34,20 @@ pub fn wanted(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
         outputs.flag("disable_fallback")?;
         outputs.done()?;
         if all.len() == before {
-            return Err(Refusal::field("structured_outputs", "give json, regex, choice, grammar or json_object"));
+            return Err(Refusal::field(
+                "structured_outputs",
+                "give json, regex, choice, grammar or json_object",
+            ));
         }
     }
     for (way, _, field) in WAYS {
         all.extend(one(f, field, way)?.map(|form| (form, field)));
     }
     match all.as_slice() {
-        [(_, first), (_, second), ..] => {
-            Err(Refusal::field(second, format_args!("cannot be given together with {first}: an answer has one form")))
-        }
+        [(_, first), (_, second), ..] => Err(Refusal::field(
+            second,
+            format_args!("cannot be given together with {first}: an answer has one form"),
+        )),
         _ => Ok(all.pop()),
     }
 }
@@ -56,10 +61,16 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
         let wrong = "give a JSON schema: an object, or its text";
         let schema = match f.take(name) {
             None => return Ok(None),
-            Some(Value::String(text)) => serde_json::from_str(&text).map_err(|_| f.wrong(name, wrong))?,
+            Some(Value::String(text)) => {
+                serde_json::from_str(&text).map_err(|_| f.wrong(name, wrong))?
+            }
             Some(schema) => schema,
         };
-        return if schema.is_object() { Ok(Some(Form::json(schema))) } else { Err(f.wrong(name, wrong)) };
+        return if schema.is_object() {
+            Ok(Some(Form::json(schema)))
+        } else {
+            Err(f.wrong(name, wrong))
+        };
     }
     let Some(text) = f.text(name)? else { return Ok(None) };
     if text.is_empty() || text.len() > MOST_BYTES {
@@ -69,7 +80,10 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
         return Ok(Some(Form::Regex(text)));
     }
     if text.lines().any(is_gbnf) {
-        return Err(f.wrong(name, "give a grammar in Lark's form (start: \"yes\" | \"no\"), not in GBNF's"));
+        return Err(f.wrong(
+            name,
+            "give a grammar in Lark's form (start: \"yes\" | \"no\"), not in GBNF's",
+        ));
     }
     Ok(Some(Form::Lark(text)))
 }
@@ -77,15 +91,19 @@ fn one(f: &mut Fields, name: &str, way: &str) -> Result<Option<Form>, Refusal> {
 /// Whether a line defines a rule as GBNF does: a name and `::=`.
 fn is_gbnf(line: &str) -> bool {
     let name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    line.trim_start().split_once("::=").is_some_and(|(left, _)| !left.is_empty() && left.trim_end().chars().all(name))
+    line.trim_start()
+        .split_once("::=")
+        .is_some_and(|(left, _)| !left.is_empty() && left.trim_end().chars().all(name))
 }
 
 /// One of these texts.
 fn choice(f: &mut Fields, name: &str) -> Result<Option<Form>, Refusal> {
     let Some(all) = f.list(name)? else { return Ok(None) };
     let wrong = || {
-        let what =
-            format_args!("give a list of 1 to {MOST_CHOICES} texts that are not empty, of {MOST_BYTES} bytes in all");
+        let what = format_args!(
+            "give a list of 1 to {MOST_CHOICES} texts that are not empty, of {MOST_BYTES} \
+             bytes in all"
+        );
         f.wrong(name, what)
     };
     let text = |value: &Value| {

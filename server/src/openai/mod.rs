@@ -20,8 +20,15 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Accepted, and without effect: they are about accounts, storage, billing and caches of a service.
-pub const IGNORED: [&str; 7] =
-    ["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"];
+pub const IGNORED: [&str; 7] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+];
 
 /// Refused by name: they would change the answer.
 pub const REFUSED: [(&str, &str); 5] = [
@@ -86,7 +93,10 @@ pub fn finish_reason(done: &Done) -> &'static str {
 }
 
 /// Tokens that answers took: those of the prompts are counted once for each of `prompts`.
-pub fn usage<'a>(prompts: impl IntoIterator<Item = &'a Done>, answers: impl IntoIterator<Item = &'a Done>) -> Value {
+pub fn usage<'a>(
+    prompts: impl IntoIterator<Item = &'a Done>,
+    answers: impl IntoIterator<Item = &'a Done>,
+) -> Value {
     let (mut prompt, mut cached) = (0, 0);
     for done in prompts {
         (prompt, cached) = (prompt + done.prompt_tokens, cached + done.cached_tokens);
@@ -105,7 +115,9 @@ pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     let at = service.place(name.as_deref())?;
     let wanted = fields.flag("reproducible")?.unwrap_or(false);
     match wanted && service.options.models.get(at).is_some_and(|served| !served.open.reproducible) {
-        true => Err(fields.wrong("reproducible", "needs a server that was started with --reproducible")),
+        true => {
+            Err(fields.wrong("reproducible", "needs a server that was started with --reproducible"))
+        }
         false => Ok(at),
     }
 }

@@ -23,7 +23,8 @@ pub fn chat(loaded: &Loaded, scores: &[Score]) -> Value {
     };
     let content = scores.iter().map(|score| {
         let mut token = one(score.id, score.logprobs.chosen);
-        let top: Vec<Value> = score.logprobs.top.iter().map(|other| one(other.id, other.logprob)).collect();
+        let top: Vec<Value> =
+            score.logprobs.top.iter().map(|other| one(other.id, other.logprob)).collect();
         if let Some(token) = token.as_object_mut() {
             token.insert("top_logprobs".to_owned(), Value::from(top));
         }
@@ -67,16 +68,19 @@ impl At {
     }
 }
 
-/// A token as a key: its text, or its bytes where it is a part of a character, as OpenAI writes them.
+/// A token as a key: its text, or its bytes where it is a part of a character, as OpenAI writes
+/// them.
 fn key(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
-        Err(_) => bytes.iter().fold("bytes:".to_owned(), |all, byte| all + &format!("\\x{byte:02x}")),
+        Err(_) => {
+            bytes.iter().fold("bytes:".to_owned(), |all, byte| all + &format!("\\x{byte:02x}"))
+        }
     }
 }
 
-/// Of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`; offsets, in characters, go on
-/// from `at`: that of a part of a character is the character's.
+/// Of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`; offsets, in
+/// characters, go on from `at`: that of a part of a character is the character's.
 pub fn completion(loaded: &Loaded, scores: &[Score], at: &mut At) -> Value {
     let (mut tokens, mut chosen, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
     for score in scores {
@@ -109,8 +113,12 @@ mod tests {
 
     #[test]
     fn parts_of_characters_have_keys_of_their_own_and_the_place_of_their_character() {
-        let parts: [&[u8]; 6] = [b"a", b"\xf0\x9f", b"\x98", b"\x8a", "\u{e4}b".as_bytes(), b"\xff"];
-        assert_eq!(parts.map(key), ["a", "bytes:\\xf0\\x9f", "bytes:\\x98", "bytes:\\x8a", "\u{e4}b", "bytes:\\xff"]);
+        let parts: [&[u8]; 6] =
+            [b"a", b"\xf0\x9f", b"\x98", b"\x8a", "\u{e4}b".as_bytes(), b"\xff"];
+        assert_eq!(
+            parts.map(key),
+            ["a", "bytes:\\xf0\\x9f", "bytes:\\x98", "bytes:\\x8a", "\u{e4}b", "bytes:\\xff"]
+        );
         let mut at = At::default();
         let places = parts.map(|part| {
             let place = at.characters;

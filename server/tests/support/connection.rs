@@ -1,6 +1,7 @@
-//! Any bytes as what a client of `kjit serve` sends over a connection: each request is answered, none with 500, what is refused is
-//! refused in one document, and nothing is left of it. A body may be given without what is around it: bytes that begin with a
-//! route's number (a digit) and a line's end are that body, sent as it should be.
+//! Any bytes as what a client of `kjit serve` sends over a connection: each request is answered,
+//! none with 500, what is refused is refused in one document, and nothing is left of it. A body may
+//! be given without what is around it: bytes that begin with a route's number (a digit) and a
+//! line's end are that body, sent as it should be.
 
 use kjit_engine::Config;
 use kjit_model::DeviceChoice;
@@ -32,7 +33,9 @@ const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{%
 /// The tiny model of the tests.
 pub fn model() -> PathBuf {
     let usual = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../.models");
-    std::env::var_os("KJIT_TEST_MODELS").map_or_else(usual, PathBuf::from).join("tiny/tiny-llama-q4_k_m.gguf")
+    std::env::var_os("KJIT_TEST_MODELS")
+        .map_or_else(usual, PathBuf::from)
+        .join("tiny/tiny-llama-q4_k_m.gguf")
 }
 
 /// A server of it.
@@ -44,7 +47,12 @@ pub fn server() -> &'static (Runtime, Inside) {
         let served = Served {
             path: model(),
             names: vec!["tiny".to_owned()],
-            open: OpenOptions { device: DeviceChoice::Cpu, threads: 1, sequences: 4, ..OpenOptions::new(512) },
+            open: OpenOptions {
+                device: DeviceChoice::Cpu,
+                threads: 1,
+                sequences: 4,
+                ..OpenOptions::new(512)
+            },
             shared_memory: None,
             must_page: false,
         };
@@ -65,12 +73,19 @@ pub fn server() -> &'static (Runtime, Inside) {
             max_queue: 64,
             token_budget: None,
             lookup: None,
-            // Whoever waits for more of a request is told that nothing comes: the other side is closed.
-            limits: Limits { headers: second, idle: 2 * second, body_time: second, ..Limits::default() },
+            // Whoever waits for more of a request is told that nothing comes: the other side is
+            // closed.
+            limits: Limits {
+                headers: second,
+                idle: 2 * second,
+                body_time: second,
+                ..Limits::default()
+            },
             worker: None,
             say: |_| (),
         };
-        let inside = Inside::open(options).unwrap_or_else(|why| panic!("{why} (scripts/fetch-test-models)"));
+        let inside =
+            Inside::open(options).unwrap_or_else(|why| panic!("{why} (scripts/fetch-test-models)"));
         let _ = std::fs::remove_file(template);
         (Builder::new_current_thread().enable_all().build().unwrap(), inside)
     })
@@ -82,7 +97,8 @@ fn sent(bytes: &[u8]) -> Vec<u8> {
     match (route, bytes.get(1), bytes.get(2..)) {
         (Some(route), Some(b'\n'), Some(body)) => {
             let head = format!(
-                "POST {route} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+                "POST {route} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: \
+                 {}\r\n\r\n",
                 body.len()
             );
             [head.as_bytes(), body].concat()
@@ -103,7 +119,9 @@ pub fn exercise(bytes: &[u8]) -> String {
             let mut said = vec![];
             let mut some = [0; 4096];
             // A connection that is kept open says nothing for long: then all is said.
-            while let Ok(Ok(n @ 1..)) = tokio::time::timeout(Duration::from_millis(100), from.read(&mut some)).await {
+            while let Ok(Ok(n @ 1..)) =
+                tokio::time::timeout(Duration::from_millis(100), from.read(&mut some)).await
+            {
                 said.extend_from_slice(&some[..n]);
             }
             drop((from, to));

@@ -111,14 +111,22 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads the manifest and the data of the bundle in `folder`. `check_bundle.py` in it is what checks
-    /// them.
+    /// Reads the manifest and the data of the bundle in `folder`. `check_bundle.py` in it is what
+    /// checks them.
     pub fn open(folder: &Path) -> Result<Bundle, String> {
-        let read =
-            |name: &str| std::fs::read(folder.join(name)).map_err(|e| format!("{}: {e}", folder.join(name).display()));
+        let read = |name: &str| {
+            std::fs::read(folder.join(name))
+                .map_err(|e| format!("{}: {e}", folder.join(name).display()))
+        };
         let manifest: Manifest = serde_json::from_slice(&read("manifest.json")?)
             .map_err(|e| format!("{}/manifest.json: {e}", folder.display()))?;
-        Ok(Bundle { folder: folder.to_path_buf(), manifest, data: read("data.bin")?, excused: false, loose: false })
+        Ok(Bundle {
+            folder: folder.to_path_buf(),
+            manifest,
+            data: read("data.bin")?,
+            excused: false,
+            loose: false,
+        })
     }
 
     /// What it was made for.
@@ -171,14 +179,19 @@ impl Bundle {
     /// The machine that runs a case, with the place of its code.
     pub fn machine(&self, case: usize) -> Result<Machine, String> {
         let c = &self.manifest.cases[case];
-        let path = self.folder.join(&self.manifest.code.get(c.code).ok_or("no such code object")?.file);
+        let path =
+            self.folder.join(&self.manifest.code.get(c.code).ok_or("no such code object")?.file);
         let file = std::fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         let kernel = Kernel::read(&file, &c.symbol)?;
         if kernel.wave != c.wave || kernel.lds != c.static_lds {
-            return Err(format!("the descriptor says wave {} and {} bytes of LDS", kernel.wave, kernel.lds));
+            return Err(format!(
+                "the descriptor says wave {} and {} bytes of LDS",
+                kernel.wave, kernel.lds
+            ));
         }
         let base = FIRST - GAP - (kernel.image.len() as u64).next_multiple_of(PAGE);
-        // Behind the architecture stands what its kernels do without: nothing that the machine knows of.
+        // Behind the architecture stands what its kernels do without: nothing that the machine
+        // knows of.
         let arch = self.manifest.arch.split(':').next().unwrap_or_default();
         let mut target = Target::new(arch, c.wave)?;
         target.excused = self.excused;
@@ -195,9 +208,14 @@ impl Bundle {
         }
     }
 
-    /// Runs a case once for each instruction that it executes and whose text contains `part`, with that one
-    /// left out: what the emulator and the case see of it.
-    pub fn run_without(&self, case: usize, part: &str, seed: u64) -> Result<Vec<(String, Verdict)>, String> {
+    /// Runs a case once for each instruction that it executes and whose text contains `part`, with
+    /// that one left out: what the emulator and the case see of it.
+    pub fn run_without(
+        &self,
+        case: usize,
+        part: &str,
+        seed: u64,
+    ) -> Result<Vec<(String, Verdict)>, String> {
         let mut machine = self.machine(case)?;
         match self.run_on(&mut machine, case, seed) {
             Verdict::Right(_) => {}
@@ -229,7 +247,12 @@ impl Bundle {
             Ok((memory, instructions)) => {
                 for (i, b) in c.buffers.iter().enumerate() {
                     let what = format!("buffer {i} ({})", b.name);
-                    let got = memory.regions.iter().find(|r| r.what == what).map(|r| &*r.bytes).unwrap_or_default();
+                    let got = memory
+                        .regions
+                        .iter()
+                        .find(|r| r.what == what)
+                        .map(|r| &*r.bytes)
+                        .unwrap_or_default();
                     match self.wrong(b, got) {
                         Ok(None) => {}
                         Ok(Some(why)) => return Verdict::Wrong(format!("{what}: {why}")),
@@ -243,7 +266,12 @@ impl Bundle {
         }
     }
 
-    fn lay_out(&self, machine: &Machine, c: &Case, seed: u64) -> Result<(Launch, Vec<Region>), String> {
+    fn lay_out(
+        &self,
+        machine: &Machine,
+        c: &Case,
+        seed: u64,
+    ) -> Result<(Launch, Vec<Region>), String> {
         let (base, image) = machine.image();
         let mut regions = vec![Region::new("code", base, image.to_vec(), false)];
         let mut at = FIRST;
@@ -266,15 +294,23 @@ impl Bundle {
             ));
         }
         let hex = &c.arguments.hex;
-        let byte =
-            |i: usize| hex.get(i..i + 2).and_then(|b| u8::from_str_radix(b, 16).ok()).ok_or("arguments are no hex");
+        let byte = |i: usize| {
+            hex.get(i..i + 2)
+                .and_then(|b| u8::from_str_radix(b, 16).ok())
+                .ok_or("arguments are no hex")
+        };
         let mut block = (0..hex.len() / 2).map(|i| byte(2 * i)).collect::<Result<Vec<u8>, _>>()?;
         // The compiler may read to the end of the 16 bytes that an argument lies in.
         let whole = block.len().max(c.kernarg_bytes.unwrap_or(0) as usize).next_multiple_of(16);
         block.resize(whole, seed as u8);
         for slot in c.arguments.slots.iter().filter(|s| s.kind == "buffer") {
-            let address = slot.buffer.and_then(|b| addresses.get(b)).ok_or("an argument without its buffer")?;
-            let place = block.get_mut(slot.offset..slot.offset + 8).ok_or("an argument behind the block")?;
+            let address = slot
+                .buffer
+                .and_then(|b| addresses.get(b))
+                .ok_or("an argument without its buffer")?;
+            let place = block
+                .get_mut(slot.offset..slot.offset + 8)
+                .ok_or("an argument behind the block")?;
             place.copy_from_slice(&address.to_le_bytes());
         }
         let arguments = place(block.len());
@@ -291,7 +327,8 @@ impl Bundle {
         Ok((launch, regions))
     }
 
-    /// What is wrong with a buffer after the launch, if something is: the rules of the bundle's README.txt.
+    /// What is wrong with a buffer after the launch, if something is: the rules of the bundle's
+    /// README.txt.
     fn wrong(&self, b: &Buffer, got: &[u8]) -> Result<Option<String>, String> {
         let differs = |want: Vec<u8>| {
             let at = (0..b.bytes).find(|&i| got.get(i) != want.get(i))?;
@@ -301,13 +338,24 @@ impl Bundle {
             After::Anything => return Ok(None),
             After::Unchanged => return Ok(differs(self.content(&b.before, b.bytes)?)),
             After::Exactly { content } => return Ok(differs(self.content(content, b.bytes)?)),
-            After::Near { storage, at, values, norm, each } => (*storage, *at, *values, *norm, *each),
+            After::Near { storage, at, values, norm, each } => {
+                (*storage, *at, *values, *norm, *each)
+            }
         };
-        let want: Vec<f64> =
-            self.content(&Content::At(at), 8 * values)?.as_chunks().0.iter().map(|w| f64::from_le_bytes(*w)).collect();
+        let want: Vec<f64> = self
+            .content(&Content::At(at), 8 * values)?
+            .as_chunks()
+            .0
+            .iter()
+            .map(|w| f64::from_le_bytes(*w))
+            .collect();
         let got: Vec<f64> = match storage {
-            Storage::F32 => got.as_chunks().0.iter().map(|x| f64::from(f32::from_le_bytes(*x))).collect(),
-            Storage::F16 => got.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f64()).collect(),
+            Storage::F32 => {
+                got.as_chunks().0.iter().map(|x| f64::from(f32::from_le_bytes(*x))).collect()
+            }
+            Storage::F16 => {
+                got.as_chunks().0.iter().map(|x| f16::from_le_bytes(*x).to_f64()).collect()
+            }
         };
         if got.len() != want.len() {
             return Err(format!("{} values wanted of {}", want.len(), got.len()));
@@ -318,11 +366,15 @@ impl Bundle {
         let mut off = 0.0;
         for (i, (w, g)) in want.iter().zip(&got).enumerate() {
             if w.is_nan() && !g.is_nan() {
-                return Ok(Some(format!("element {i} is {g}, nothing should have been written there")));
+                return Ok(Some(format!(
+                    "element {i} is {g}, nothing should have been written there"
+                )));
             }
             // Written so that a NaN is wrong.
             if !w.is_nan() && !((g - w).abs() <= each * rms) {
-                return Ok(Some(format!("element {i} is {g}, not {w} (root mean square {rms:.3e})")));
+                return Ok(Some(format!(
+                    "element {i} is {g}, not {w} (root mean square {rms:.3e})"
+                )));
             }
             if !w.is_nan() {
                 off += (g - w) * (g - w);

@@ -48,7 +48,9 @@ impl Exchange {
             }
             .map(|n| n as u8);
         }
-        let mask = |key: &str| text.value(key).map_or(Ok(15), |v| crate::text::integer(v).ok_or(format!("{key}:{v}")));
+        let mask = |key: &str| {
+            text.value(key).map_or(Ok(15), |v| crate::text::integer(v).ok_or(format!("{key}:{v}")))
+        };
         let (rows, banks) = (mask("row_mask")?, mask("bank_mask")?);
         let on = |l: &usize| rows >> (l >> 4 & 3) & 1 == 1 && banks >> (l >> 2 & 3) & 1 == 1;
         let enabled = (0..lanes).filter(on).fold(0, |m, l| m | 1 << l);

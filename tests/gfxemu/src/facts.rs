@@ -1,5 +1,6 @@
-//! What an instruction is to the hardware that issues it: which unit takes it, which registers it reads and
-//! writes, those that its text does not name included. The hazards are told in these words.
+//! What an instruction is to the hardware that issues it: which unit takes it, which registers it
+//! reads and writes, those that its text does not name included. The hazards are told in these
+//! words.
 
 use crate::operand::{EXEC, Operand, VCC, register};
 use crate::text::{Text, integer};
@@ -87,7 +88,8 @@ pub struct Facts {
 
 fn span(text: &str) -> Option<Span> {
     let o = text.trim_start_matches(['-', '|']).trim_end_matches('|');
-    let o = o.strip_prefix("sext(").or(o.strip_prefix("neg(")).map_or(o, |r| r.trim_end_matches(')'));
+    let o =
+        o.strip_prefix("sext(").or(o.strip_prefix("neg(")).map_or(o, |r| r.trim_end_matches(')'));
     match register(o)? {
         (Operand::Vector(first), count) => Some(Span { vector: true, first, count }),
         (Operand::Scalar(first), count) => Some(Span { vector: false, first, count }),
@@ -105,15 +107,18 @@ fn unit(name: &str) -> Unit {
     let word = |k: usize| name.split('_').nth(k).unwrap_or_default();
     match word(0) {
         "v" if name.contains("mfma") || name.contains("wmma") => Unit::Matrix,
-        "v" if TRANSCENDENTAL.contains(&word(1)) || name.starts_with("v_s_") => Unit::Transcendental,
+        "v" if TRANSCENDENTAL.contains(&word(1)) || name.starts_with("v_s_") => {
+            Unit::Transcendental
+        }
         "v" => Unit::Vector,
         "ds" => Unit::Local,
         "global" | "flat" | "scratch" if word(1) != "inv" && word(1) != "wb" => Unit::Memory,
         "s" => match word(1) {
             "load" | "buffer" | "memrealtime" | "memtime" | "dcache" => Unit::ScalarMemory,
             "branch" | "cbranch" => Unit::Branch,
-            "nop" | "waitcnt" | "wait" | "delay" | "clause" | "sleep" | "setprio" | "inst" | "code" | "sendmsg"
-            | "wakeup" | "ttracedata" | "endpgm" | "barrier" | "set" | "icache" => Unit::Control,
+            "nop" | "waitcnt" | "wait" | "delay" | "clause" | "sleep" | "setprio" | "inst"
+            | "code" | "sendmsg" | "wakeup" | "ttracedata" | "endpgm" | "barrier" | "set"
+            | "icache" => Unit::Control,
             _ => Unit::Scalar,
         },
         _ => Unit::Control,
@@ -127,9 +132,12 @@ fn waits(text: &Text) -> Waits {
     let number = text.operands.first().and_then(|o| integer(o));
     match text.name.as_str() {
         "s_waitcnt_depctr" | "s_wait_alu" => match number {
-            Some(n) => {
-                Waits { vector: n >> 12 & 15 == 0, sources: n >> 2 & 7 == 0, scalar: n & 1 == 0, ..Waits::default() }
-            }
+            Some(n) => Waits {
+                vector: n >> 12 & 15 == 0,
+                sources: n >> 2 & 7 == 0,
+                scalar: n & 1 == 0,
+                ..Waits::default()
+            },
             None => Waits {
                 vector: has("va_vdst(0)"),
                 sources: has("vm_vsrc(0)"),
@@ -138,7 +146,8 @@ fn waits(text: &Text) -> Waits {
             },
         },
         "s_waitcnt" => {
-            let all = number == Some(0) || ["vmcnt(0)", "expcnt(0)", "lgkmcnt(0)"].into_iter().all(has);
+            let all =
+                number == Some(0) || ["vmcnt(0)", "expcnt(0)", "lgkmcnt(0)"].into_iter().all(has);
             Waits { local: all || has("lgkmcnt(0)"), all, ..Waits::default() }
         }
         "s_waitcnt_lgkmcnt" => Waits { local: words().nth(1) == Some("0x0"), ..Waits::default() },
@@ -152,9 +161,13 @@ fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
     match unit {
         Unit::Control | Unit::Branch => 0,
         Unit::ScalarMemory => usize::from(name.starts_with("s_load") || name.contains("time")),
-        Unit::Scalar => usize::from(!["s_cmp", "s_bitcmp", "s_setreg", "s_setpc"].iter().any(|p| name.starts_with(p))),
+        Unit::Scalar => usize::from(
+            !["s_cmp", "s_bitcmp", "s_setreg", "s_setpc"].iter().any(|p| name.starts_with(p)),
+        ),
         Unit::Memory => {
-            let answers = text.has("glc") || text.has("sc0") || text.value("th").is_some_and(|t| t.contains("RETURN"));
+            let answers = text.has("glc")
+                || text.has("sc0")
+                || text.value("th").is_some_and(|t| t.contains("RETURN"));
             usize::from(name.contains("_load") || name.contains("_atomic") && answers)
         }
         Unit::Local => {
@@ -164,7 +177,12 @@ fn destinations(unit: Unit, name: &str, text: &Text) -> usize {
         _ if name == "v_nop" => 0,
         // Those of RDNA have nothing but EXEC as a destination, and do not name it.
         _ if name.starts_with("v_cmpx") => usize::from(text.operands.len() > 2),
-        _ if name.contains("_co_") || name.starts_with("v_div_scale") || name.starts_with("v_mad_u64_u32") => 2,
+        _ if name.contains("_co_")
+            || name.starts_with("v_div_scale")
+            || name.starts_with("v_mad_u64_u32") =>
+        {
+            2
+        }
         _ if name == "v_mad_i64_i32" || name == "v_swap_b32" => 2,
         _ => 1,
     }
@@ -242,8 +260,9 @@ impl Facts {
         if name.starts_with("v_div_fmas") || name.contains("cbranch_vcc") {
             reads.push((scalar(VCC), usize::MAX));
         }
-        let selected =
-            text.list("op_sel").is_some_and(|list| list.len() == to + reads.len() && list.last() == Some(&1));
+        let selected = text
+            .list("op_sel")
+            .is_some_and(|list| list.len() == to + reads.len() && list.last() == Some(&1));
         let wide = ["dwordx3", "dwordx4", "b96", "b128"].iter().any(|w| name.ends_with(w));
         Facts {
             unit,
@@ -254,7 +273,8 @@ impl Facts {
                 .operands
                 .iter()
                 .any(|o| ["0x", "lit"].iter().any(|w| o.trim_start_matches('-').starts_with(w))),
-            selects: sdwa && text.value("dst_sel").is_some_and(|d| d != "DWORD") || !sdwa && selected,
+            selects: sdwa && text.value("dst_sel").is_some_and(|d| d != "DWORD")
+                || !sdwa && selected,
             wide_store: unit == Unit::Memory && name.contains("_store") && wide,
             waits: waits(&text),
             states: match (name, text.operands.first().and_then(|o| integer(o))) {
@@ -293,17 +313,27 @@ mod tests {
         let f = Facts::of("v_cmpx_gt_u32_e32 9, v7");
         assert_eq!((f.writes, f.reads), (vec![scalar(EXEC)], vec![(vector(7, 1), 1)]));
         let f = Facts::of("global_atomic_add v1, v4, s[4:5] offset:32");
-        assert!(f.writes.is_empty() && f.reads.contains(&(vector(1, 1), 0)) && f.reads.contains(&(words(4, 2), 2)));
+        assert!(
+            f.writes.is_empty()
+                && f.reads.contains(&(vector(1, 1), 0))
+                && f.reads.contains(&(words(4, 2), 2))
+        );
         let f = Facts::of("v_dual_mul_f32 v1, v2, v3 :: v_dual_fmac_f32 v4, v5, v6");
         assert_eq!((f.writes, f.reads.len()), (vec![vector(1, 1), vector(4, 1)], 5));
         assert_eq!(Facts::of("v_cmp_eq_u32_e32 vcc, 0, v7").writes[0].first, VCC);
-        assert_eq!((Facts::of("s_nop 6").states, Facts::of("v_rcp_f32_e32 v1, v2").unit), (7, Unit::Transcendental));
+        assert_eq!(
+            (Facts::of("s_nop 6").states, Facts::of("v_rcp_f32_e32 v1, v2").unit),
+            (7, Unit::Transcendental)
+        );
     }
 
     #[test]
     fn waits_by_name_and_by_number() {
         assert!(Facts::of("s_waitcnt_depctr 0xfffe").waits.scalar);
-        assert!(!Facts::of("s_waitcnt_depctr 0xfffe").waits.vector && Facts::of("s_waitcnt_depctr 0xfff").waits.vector);
+        assert!(
+            !Facts::of("s_waitcnt_depctr 0xfffe").waits.vector
+                && Facts::of("s_waitcnt_depctr 0xfff").waits.vector
+        );
         assert!(Facts::of("s_wait_alu depctr_sa_sdst(0)").waits.scalar);
         assert!(Facts::of("s_waitcnt_depctr depctr_vm_vsrc(0)").waits.sources);
         let all = Facts::of("s_waitcnt vmcnt(0) expcnt(0) lgkmcnt(0)").waits;

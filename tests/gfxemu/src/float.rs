@@ -77,9 +77,9 @@ fn exponent(x: f32) -> i32 {
     (x.to_bits() >> 23 & 255) as i32
 }
 
-/// v_div_scale_f32: `scaled` is a quotient's denominator or its numerator, moved out of the way of overflow;
-/// bit 64 says that the quotient is to be scaled back. (What the manual says of 1 ÷ denominator is said of
-/// doubles, and is never so.)
+/// v_div_scale_f32: `scaled` is a quotient's denominator or its numerator, moved out of the way of
+/// overflow; bit 64 says that the quotient is to be scaled back. (What the manual says of 1 ÷
+/// denominator is said of doubles, and is never so.)
 pub fn div_scale(scaled: u64, denominator: u64, numerator: u64) -> u128 {
     let (s, den, num) = (f(scaled), f(denominator), f(numerator));
     let up = |x: f32| b((f64::from(x) * 2f64.powi(64)) as f32);

@@ -50,8 +50,8 @@ pub fn size_of(kind: &str) -> Option<(usize, bool)> {
     })
 }
 
-/// What is there and what the lane gives, to what is there then. A compare and swap is given the new value, and above it
-/// the one that must be there.
+/// What is there and what the lane gives, to what is there then. A compare and swap is given the
+/// new value, and above it the one that must be there.
 pub type Change = fn(u64, u128) -> u64;
 
 /// What an atomic of that name does.
@@ -67,7 +67,9 @@ pub fn atomic(verb: &str) -> Option<Change> {
         "umin" | "min" => |a, b| a.min(b as u64),
         "smax" | "max_i32" => |a, b| (a as i32).max(b as i32) as u32 as u64,
         "smin" | "min_i32" => |a, b| (a as i32).min(b as i32) as u32 as u64,
-        "add_f32" => |a, b| u64::from((f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits()),
+        "add_f32" => {
+            |a, b| u64::from((f32::from_bits(a as u32) + f32::from_bits(b as u32)).to_bits())
+        }
         "add_f64" => |a, b| (f64::from_bits(a) + f64::from_bits(b as u64)).to_bits(),
         _ => return None,
     })
@@ -88,8 +90,13 @@ impl Global {
         let scope = text.value("scope");
         let device = matches!(scope, Some("SCOPE_DEV" | "SCOPE_SYS"));
         let bypass = text.has("glc") || text.has("sc1") || device;
-        let known = ["offset", "glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope", "scale_offset"];
-        if let Some(m) = text.modifiers.iter().find(|m| !known.contains(&m.split(':').next().unwrap_or_default())) {
+        let known =
+            ["offset", "glc", "slc", "dlc", "sc0", "sc1", "nt", "th", "scope", "scale_offset"];
+        if let Some(m) = text
+            .modifiers
+            .iter()
+            .find(|m| !known.contains(&m.split(':').next().unwrap_or_default()))
+        {
             return Err(format!("modifier {m} is unknown"));
         }
         let vector = |k: usize| match register(text.operand(k)?) {
@@ -110,7 +117,8 @@ impl Global {
                 _ => (rest, 4),
             };
             let compares = verb == "cmpswap";
-            let Some(change) = (if compares { Some(compare_and_swap(size)) } else { atomic(verb) }) else {
+            let Some(change) = (if compares { Some(compare_and_swap(size)) } else { atomic(verb) })
+            else {
                 return Ok(None);
             };
             let signed = matches!(verb, "smax" | "smin") && size == 8;
@@ -142,10 +150,12 @@ impl Global {
             (_, Some(kind)) => (false, kind),
             _ => return Ok(None),
         };
-        let half = if kind.contains("d16_hi") { Some(16) } else { kind.contains("d16").then_some(0) };
+        let half =
+            if kind.contains("d16_hi") { Some(16) } else { kind.contains("d16").then_some(0) };
         let plain = kind.replace("d16_hi", "").replace("d16", "");
         let Some((size, signed)) = size_of(plain.trim_matches('_')) else { return Ok(None) };
-        let (address, data) = if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
+        let (address, data) =
+            if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
         let verb = if load { Verb::Load } else { Verb::Store };
         Ok(Some(Global {
             verb,
@@ -203,7 +213,9 @@ impl Global {
                 who.load = memory.next_load(wave.number);
                 for l in lanes {
                     let mut bytes = [0; 16];
-                    memory.read(&who, self.address(wave, l)?, &mut bytes[..self.size]).map_err(Why::at(l))?;
+                    memory
+                        .read(&who, self.address(wave, l)?, &mut bytes[..self.size])
+                        .map_err(Why::at(l))?;
                     for k in 0..words {
                         let raw: [u8; 4] = std::array::from_fn(|i| bytes[4 * k + i]);
                         let mut x = u32::from_le_bytes(raw);
@@ -237,14 +249,21 @@ impl Global {
                     for k in 0..words {
                         let register = wave.register(self.data + k as u16);
                         let shift = self.half.unwrap_or(0);
-                        let used = if self.size >= 4 { u32::MAX } else { (1 << (8 * self.size)) - 1 };
+                        let used =
+                            if self.size >= 4 { u32::MAX } else { (1 << (8 * self.size)) - 1 };
                         undefined |= register.bad[l] >> shift & used;
-                        bytes[4 * k..4 * k + 4].copy_from_slice(&(register.value[l] >> shift).to_le_bytes());
+                        bytes[4 * k..4 * k + 4]
+                            .copy_from_slice(&(register.value[l] >> shift).to_le_bytes());
                     }
                     if undefined != 0 {
-                        return Err(Why { what: "an undefined value is stored".into(), lane: Some(l as u32) });
+                        return Err(Why {
+                            what: "an undefined value is stored".into(),
+                            lane: Some(l as u32),
+                        });
                     }
-                    memory.write(&who, self.address(wave, l)?, &bytes[..self.size]).map_err(Why::at(l))?;
+                    memory
+                        .write(&who, self.address(wave, l)?, &bytes[..self.size])
+                        .map_err(Why::at(l))?;
                 }
                 wave.ask(Event::Store, None, number, Vec::new());
             }
@@ -260,12 +279,16 @@ impl Global {
                     for k in 0..if self.compares { 2 * words } else { words } {
                         let register = wave.register(self.data + k as u16);
                         if register.bad[l] != 0 {
-                            return Err(Why { what: "an undefined value in an atomic".into(), lane: Some(l as u32) });
+                            return Err(Why {
+                                what: "an undefined value in an atomic".into(),
+                                lane: Some(l as u32),
+                            });
                         }
                         by |= u128::from(register.value[l]) << (32 * k);
                     }
                     let address = self.address(wave, l)?;
-                    let old = memory.atomic(&who, address, self.size, (change, by), answer.is_some());
+                    let old =
+                        memory.atomic(&who, address, self.size, (change, by), answer.is_some());
                     let old = old.map_err(Why::at(l))?;
                     for k in (0..words).filter(|_| answer.is_some()) {
                         let into = answer.unwrap_or(0) + k as u16;
@@ -317,7 +340,8 @@ impl ScalarLoad {
             _ => Err(format!("operand {k} is no scalar register")),
         };
         let by = text.operand(2)?;
-        let register = if integer(by).is_some() { None } else { Some(source(by, Type::B32)?.operand) };
+        let register =
+            if integer(by).is_some() { None } else { Some(source(by, Type::B32)?.operand) };
         let offset = integer(by).unwrap_or(0) + text.number("offset")?;
         Ok(Some(ScalarLoad {
             words,
@@ -351,7 +375,12 @@ impl ScalarLoad {
             memory.read(&who, (address & !3) + 4 * u64::from(k), &mut bytes)?;
             wave.set_scalar(self.into + k, u32::from_le_bytes(bytes), 0);
         }
-        wave.ask(Event::Scalar, Some(Span { vector: false, first: self.into, count: self.words }), 0, Vec::new());
+        wave.ask(
+            Event::Scalar,
+            Some(Span { vector: false, first: self.into, count: self.words }),
+            0,
+            Vec::new(),
+        );
         Ok(())
     }
 }

@@ -1,8 +1,9 @@
-//! Hazards: what a family's hardware does not wait for by itself, so that the compiler must, by `s_nop`, by an
-//! instruction between or by a wait. What an instruction does depends on those before it in its wave, as they
-//! were executed; so a path that was not taken shows nothing.
+//! Hazards: what a family's hardware does not wait for by itself, so that the compiler must, by
+//! `s_nop`, by an instruction between or by a wait. What an instruction does depends on those
+//! before it in its wave, as they were executed; so a path that was not taken shows nothing.
 //!
-//! The rules are those of AMD's ISA documents and of what LLVM's compiler inserts; README.md has the table.
+//! The rules are those of AMD's ISA documents and of what LLVM's compiler inserts; README.md has
+//! the table.
 
 mod gfx9;
 mod matrix;
@@ -66,8 +67,8 @@ impl Hazards {
         }
     }
 
-    /// The next instruction of the wave: whether it comes too early. `registers` is how many vector registers
-    /// the wave was given.
+    /// The next instruction of the wave: whether it comes too early. `registers` is how many vector
+    /// registers the wave was given.
     pub fn step(&mut self, facts: &Facts, registers: usize) -> Result<(), String> {
         if self.target.generation == 9 {
             self.gfx9(facts, registers)?;

@@ -102,10 +102,17 @@ fn spans(line: &str) -> Vec<Span> {
     for half in line.split("::") {
         for o in Text::parse(half).operands {
             let o = o.trim_start_matches(['-', '|']).trim_end_matches('|');
-            let o = o.strip_prefix("sext(").or(o.strip_prefix("neg(")).map_or(o, |r| r.trim_end_matches(')'));
+            let o = o
+                .strip_prefix("sext(")
+                .or(o.strip_prefix("neg("))
+                .map_or(o, |r| r.trim_end_matches(')'));
             match register(o) {
-                Some((Operand::Vector(first), count)) => out.push(Span { vector: true, first, count }),
-                Some((Operand::Scalar(first), count)) => out.push(Span { vector: false, first, count }),
+                Some((Operand::Vector(first), count)) => {
+                    out.push(Span { vector: true, first, count })
+                }
+                Some((Operand::Scalar(first), count)) => {
+                    out.push(Span { vector: false, first, count })
+                }
                 _ => {}
             }
         }
@@ -115,7 +122,8 @@ fn spans(line: &str) -> Vec<Span> {
 
 /// `vmcnt(0) lgkmcnt(1)`.
 fn waits(text: &Text, target: &Target) -> Result<Option<Vec<(Counter, usize)>>, String> {
-    let number = |s: &str| integer(s).map(|n| n as usize).ok_or_else(|| format!("{s} is no number"));
+    let number =
+        |s: &str| integer(s).map(|n| n as usize).ok_or_else(|| format!("{s} is no number"));
     let counter = |name: &str| match name {
         "vmcnt" | "loadcnt" => Ok(Some(Counter::Load)),
         "vscnt" | "storecnt" => Ok(Some(Counter::Store)),
@@ -127,9 +135,16 @@ fn waits(text: &Text, target: &Target) -> Result<Option<Vec<(Counter, usize)>>, 
     let mut out = Vec::new();
     if text.name == "s_waitcnt" {
         for word in text.operands.iter().chain(&text.modifiers) {
-            let (name, n) =
-                word.strip_suffix(')').and_then(|w| w.split_once('(')).ok_or_else(|| format!("wait {word}"))?;
-            out.extend(counter(name)?.map(|c| (c, number(n))).map(|(c, n)| n.map(|n| (c, n))).transpose()?);
+            let (name, n) = word
+                .strip_suffix(')')
+                .and_then(|w| w.split_once('('))
+                .ok_or_else(|| format!("wait {word}"))?;
+            out.extend(
+                counter(name)?
+                    .map(|c| (c, number(n)))
+                    .map(|(c, n)| n.map(|n| (c, n)))
+                    .transpose()?,
+            );
         }
     } else if let Some(name) = text.name.strip_prefix("s_waitcnt_") {
         out.extend(
@@ -138,7 +153,8 @@ fn waits(text: &Text, target: &Target) -> Result<Option<Vec<(Counter, usize)>>, 
                 .map(|(c, n)| n.map(|n| (c, n)))
                 .transpose()?,
         );
-    } else if let Some(name) = text.name.strip_prefix("s_wait_").filter(|_| target.generation == 12) {
+    } else if let Some(name) = text.name.strip_prefix("s_wait_").filter(|_| target.generation == 12)
+    {
         let n = number(text.operand(0)?)?;
         match name.split_once('_') {
             Some((first, "dscnt")) => {
@@ -170,7 +186,8 @@ fn branch(text: &Text, pc: u64, size: u64) -> Result<Option<Kind>, String> {
 
 /// Caches, barriers, the end.
 fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
-    let scope = text.value("scope").or(text.operands.first().and_then(|o| o.strip_prefix("scope:")));
+    let scope =
+        text.value("scope").or(text.operands.first().and_then(|o| o.strip_prefix("scope:")));
     let device = matches!(scope, Some("SCOPE_DEV" | "SCOPE_SYS"));
     let first = text.operands.first().map(String::as_str);
     let system = first == Some("sc1") || text.has("sc1");
@@ -187,13 +204,13 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
         "buffer_gl1_inv" => Kind::Invalidate(false, true),
         "buffer_wbinvl1" | "buffer_wbinvl1_vol" => Kind::Invalidate(true, true),
         "buffer_inv" => Kind::Invalidate(true, system),
-        // MI200's second cache is one for all blocks: it is invalidated and written back for others than this
-        // device alone. Of the first caches only `buffer_wbinvl1` says something.
+        // MI200's second cache is one for all blocks: it is invalidated and written back for others
+        // than this device alone. Of the first caches only `buffer_wbinvl1` says something.
         "buffer_invl2" if target.arch == "gfx90a" => Kind::Nothing,
         "buffer_wbl2" if target.arch == "gfx90a" || system => Kind::WriteBack,
         "global_inv" => Kind::Invalidate(true, device),
-        // A write-back within the work-group processor is all that a block needs, and its stores do that by
-        // themselves.
+        // A write-back within the work-group processor is all that a block needs, and its stores do
+        // that by themselves.
         "global_wb" => {
             if device {
                 Kind::WriteBack
@@ -217,9 +234,15 @@ fn control(target: &Target, text: &Text) -> Result<Option<Kind>, String> {
 }
 
 impl Inst {
-    /// Decodes LLVM's text of an instruction at `pc`, where `windows` are the upper bits of registers' numbers. The error
-    /// names what is unknown.
-    pub fn decode(target: &Target, line: &str, pc: u64, size: u64, windows: u8) -> Result<Inst, String> {
+    /// Decodes LLVM's text of an instruction at `pc`, where `windows` are the upper bits of
+    /// registers' numbers. The error names what is unknown.
+    pub fn decode(
+        target: &Target,
+        line: &str,
+        pc: u64,
+        size: u64,
+        windows: u8,
+    ) -> Result<Inst, String> {
         let line = &widened(line, windows)?;
         let kind = Inst::kind(target, line, pc, size).map_err(|why| format!("{line}: {why}"))?;
         let kind = kind.ok_or_else(|| format!("{line}: the instruction is unknown"))?;
@@ -233,7 +256,9 @@ impl Inst {
     fn kind(target: &Target, line: &str, pc: u64, size: u64) -> Result<Option<Kind>, String> {
         let mut text = Text::parse(line);
         // gfx1250: where a block lies in its cluster. There are none.
-        if text.name == "s_getreg_b32" && text.operands.get(1).is_some_and(|o| o == "hwreg(HW_REG_IB_STS2, 6, 4)") {
+        if text.name == "s_getreg_b32"
+            && text.operands.get(1).is_some_and(|o| o == "hwreg(HW_REG_IB_STS2, 6, 4)")
+        {
             text = Text::parse(&format!("s_mov_b32 {}, 0", text.operand(0)?));
         }
         if let Some(kind) = branch(&text, pc, size)? {
@@ -249,7 +274,9 @@ impl Inst {
             return Ok(Some(Kind::Matrix(Box::new(matrix))));
         }
         Ok(match text.name.split('_').next() {
-            Some("v") if text.name.starts_with("v_s_") => Scalar::decode(&text)?.map(|x| Kind::Scalar(Box::new(x))),
+            Some("v") if text.name.starts_with("v_s_") => {
+                Scalar::decode(&text)?.map(|x| Kind::Scalar(Box::new(x)))
+            }
             Some("v") => Vector::decode(target, line)?.map(|x| Kind::Vector(Box::new(x))),
             Some("ds") => Local::decode(&text)?.map(|x| Kind::Local(Box::new(x))),
             Some("global") => Global::decode(target, &text)?.map(|x| Kind::Global(Box::new(x))),
@@ -262,7 +289,13 @@ impl Inst {
     }
 
     /// Runs it at `pc`.
-    pub fn run(&self, pc: u64, wave: &mut Wave, lds: &mut Lds, memory: &mut Memory) -> Result<Next, Why> {
+    pub fn run(
+        &self,
+        pc: u64,
+        wave: &mut Wave,
+        lds: &mut Lds,
+        memory: &mut Memory,
+    ) -> Result<Next, Why> {
         match &self.kind {
             Kind::Global(g) if g.fills() => wave.check_load(&self.spans)?,
             _ => wave.check_spans(&self.spans)?,
@@ -280,7 +313,9 @@ impl Inst {
             Kind::Branch(condition, to) => {
                 let taken = match *condition {
                     Condition::Always => true,
-                    Condition::Scc(_) if wave.scc_bad => return Err("a branch on SCC that is undefined".into()),
+                    Condition::Scc(_) if wave.scc_bad => {
+                        return Err("a branch on SCC that is undefined".into());
+                    }
                     Condition::Scc(set) => wave.scc == set,
                     Condition::Zero(mask, zero) => wave.is_zero(mask)? == zero,
                 };
@@ -318,7 +353,12 @@ impl Inst {
             Kind::GetPc(n) => wave.set_pair(*n, pc + self.size, 0),
             Kind::Time(n) => {
                 wave.set_pair(*n, memory.now, 0);
-                wave.ask(Event::Scalar, Some(Span { vector: false, first: *n, count: 2 }), 0, Vec::new());
+                wave.ask(
+                    Event::Scalar,
+                    Some(Span { vector: false, first: *n, count: 2 }),
+                    0,
+                    Vec::new(),
+                );
             }
             Kind::Windows(mode) => wave.windows = *mode,
             Kind::End => {
@@ -354,7 +394,11 @@ impl Inst {
     pub fn vectors(&self) -> (usize, usize) {
         let most = |acc: bool| {
             let of = |s: &&Span| s.vector && (s.first >= ACC) == acc;
-            self.spans.iter().filter(of).map(|s| usize::from(s.first + s.count - if acc { ACC } else { 0 })).max()
+            self.spans
+                .iter()
+                .filter(of)
+                .map(|s| usize::from(s.first + s.count - if acc { ACC } else { 0 }))
+                .max()
         };
         (most(false).unwrap_or(0), most(true).unwrap_or(0))
     }

@@ -40,7 +40,9 @@ impl Lanes {
             "ds_bpermute_b32" => How::Permute(text.number("offset")? as u32),
             "ds_swizzle_b32" => {
                 let pattern = text.value("offset").unwrap_or_default();
-                let swap = pattern.strip_prefix("swizzle(SWAP,").and_then(|r| r.strip_suffix(')')?.trim().parse().ok());
+                let swap = pattern
+                    .strip_prefix("swizzle(SWAP,")
+                    .and_then(|r| r.strip_suffix(')')?.trim().parse().ok());
                 How::Swizzle(31, 0, swap.ok_or_else(|| format!("swizzle {pattern} is unknown"))?)
             }
             _ => return Ok(None),
@@ -54,7 +56,13 @@ impl Lanes {
             _ => return Err("a destination that is unknown".into()),
         };
         let lanes = target.wave as usize;
-        Ok(Some(Lanes { how, destination, sources, lanes, reach: if target.generation == 9 { 64 } else { 32 } }))
+        Ok(Some(Lanes {
+            how,
+            destination,
+            sources,
+            lanes,
+            reach: if target.generation == 9 { 64 } else { 32 },
+        }))
     }
 
     fn vector(&self, k: usize) -> Result<u16, Why> {
@@ -80,7 +88,8 @@ impl Lanes {
             }
             How::WriteLane => {
                 let lane = self.lane(wave)?;
-                let (value, bad) = wave.read_scalar(*self.sources.first().ok_or("no source")?, false)?;
+                let (value, bad) =
+                    wave.read_scalar(*self.sources.first().ok_or("no source")?, false)?;
                 wave.register_mut(self.destination).set(lane, value as u32, bad as u32);
             }
             How::Halves => {
@@ -91,13 +100,18 @@ impl Lanes {
                 }
             }
             How::Swizzle(and, or, xor) => {
-                let pick = |l: usize| l & !31 | ((l & 31 & usize::from(and)) | usize::from(or)) ^ usize::from(xor);
+                let pick = |l: usize| {
+                    l & !31 | ((l & 31 & usize::from(and)) | usize::from(or)) ^ usize::from(xor)
+                };
                 self.through_lds(wave, self.vector(0)?, std::array::from_fn(pick));
             }
             How::Permute(offset) => {
                 let address = wave.register(self.vector(0)?);
                 if let Some(l) = (0..self.lanes).find(|l| (exec & address.any) >> l & 1 == 1) {
-                    return Err(Why { what: "an undefined lane number".into(), lane: Some(l as u32) });
+                    return Err(Why {
+                        what: "an undefined lane number".into(),
+                        lane: Some(l as u32),
+                    });
                 }
                 let pick = |l: usize| {
                     let n = (address.value[l].wrapping_add(offset) >> 2) as usize;
@@ -118,18 +132,25 @@ impl Lanes {
         Ok(n as usize & (self.lanes - 1))
     }
 
-    /// The exchange that LDS's hardware does: 0 from lanes that EXEC leaves out, and there only after a wait.
+    /// The exchange that LDS's hardware does: 0 from lanes that EXEC leaves out, and there only
+    /// after a wait.
     fn through_lds(&self, wave: &mut Wave, data: u16, from: [usize; LANES]) {
         let exec = wave.exec();
         let data = wave.register(data).clone();
         let to = wave.register_mut(self.destination);
         for l in (0..self.lanes).filter(|l| exec >> l & 1 == 1) {
             let f = from[l];
-            let (value, bad) = if exec >> f & 1 == 1 { (data.value[f], data.bad[f]) } else { (0, 0) };
+            let (value, bad) =
+                if exec >> f & 1 == 1 { (data.value[f], data.bad[f]) } else { (0, 0) };
             to.set(l, value, bad);
         }
         wave.lds_issued += 1;
         let number = wave.lds_issued;
-        wave.ask(Event::Lds, Some(Span { vector: true, first: self.destination, count: 1 }), number, Vec::new());
+        wave.ask(
+            Event::Lds,
+            Some(Span { vector: true, first: self.destination, count: 1 }),
+            number,
+            Vec::new(),
+        );
     }
 }

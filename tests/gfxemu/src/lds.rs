@@ -1,5 +1,5 @@
-//! A block's LDS: its bytes, which of their bits are undefined, and who touched them since when, so that
-//! waves that meet in a byte without a barrier between them are found.
+//! A block's LDS: its bytes, which of their bits are undefined, and who touched them since when, so
+//! that waves that meet in a byte without a barrier between them are found.
 
 /// An access: by which wave, in which phase (barriers so far), as which of its LDS operations.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +64,10 @@ impl Lds {
     fn range(&self, at: u32, size: usize) -> Result<std::ops::Range<usize>, String> {
         let range = at as usize..at as usize + size;
         if range.end > self.bytes.len() {
-            return Err(format!("{size} bytes of LDS at {at:#x}; the block has {:#x}", self.bytes.len()));
+            return Err(format!(
+                "{size} bytes of LDS at {at:#x}; the block has {:#x}",
+                self.bytes.len()
+            ));
         }
         let aligned = if size == 12 { 16 } else { size.max(1) };
         if !(at as usize).is_multiple_of(aligned) {
@@ -100,7 +103,8 @@ impl Lds {
             }
             let now = Touch { wave: who.wave, phase: who.phase, operation: who.operation };
             if kind == Kind::Read {
-                let other = reader.wave != NOBODY && reader.wave != who.wave && reader.phase == who.phase;
+                let other =
+                    reader.wave != NOBODY && reader.wave != who.wave && reader.phase == who.phase;
                 self.readers[i] = Touch { wave: if other { SEVERAL } else { who.wave }, ..now };
             } else {
                 let other = both_atomic && writer.wave != who.wave && writer.phase == who.phase;
@@ -112,7 +116,13 @@ impl Lds {
     }
 
     /// Reads bytes and which of their bits are undefined.
-    pub fn read(&mut self, who: &Who, at: u32, out: &mut [u8], bad: &mut [u8]) -> Result<(), String> {
+    pub fn read(
+        &mut self,
+        who: &Who,
+        at: u32,
+        out: &mut [u8],
+        bad: &mut [u8],
+    ) -> Result<(), String> {
         let range = self.range(at, out.len())?;
         self.look(range.clone(), who, Kind::Read)?;
         out.copy_from_slice(&self.bytes[range.clone()]);
@@ -130,7 +140,13 @@ impl Lds {
     }
 
     /// Changes 4 or 8 bytes; what was there comes back.
-    pub fn atomic(&mut self, who: &Who, at: u32, size: usize, change: impl Fn(u64) -> u64) -> Result<u64, String> {
+    pub fn atomic(
+        &mut self,
+        who: &Who,
+        at: u32,
+        size: usize,
+        change: impl Fn(u64) -> u64,
+    ) -> Result<u64, String> {
         let range = self.range(at, size)?;
         self.look(range.clone(), who, Kind::Atomic)?;
         if self.bad[range.clone()].iter().any(|&b| b != 0) {

@@ -1,5 +1,5 @@
-//! LLVM's disassembler through its C interface: the shared library that Debian's clang-19 stands on has it,
-//! so no tool is needed besides.
+//! LLVM's disassembler through its C interface: the shared library that Debian's clang-19 stands on
+//! has it, so no tool is needed besides.
 
 use libloading::{Library, Symbol};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -14,12 +14,18 @@ type Create = unsafe extern "C" fn(
     *const c_void,
     *const c_void,
 ) -> *mut c_void;
-type Disassemble = unsafe extern "C" fn(*mut c_void, *mut u8, u64, u64, *mut c_char, usize) -> usize;
+type Disassemble =
+    unsafe extern "C" fn(*mut c_void, *mut u8, u64, u64, *mut c_char, usize) -> usize;
 type Dispose = unsafe extern "C" fn(*mut c_void);
 
 /// Names of the library, newest first. `KJIT_LIBLLVM` comes before all of them.
-const NAMES: [&str; 5] =
-    ["libLLVM.so.22.1", "libLLVM-19.so.1", "libLLVM.so.19.1", "libLLVM-19.so", "/usr/lib/llvm-19/lib/libLLVM.so"];
+const NAMES: [&str; 5] = [
+    "libLLVM.so.22.1",
+    "libLLVM-19.so.1",
+    "libLLVM.so.19.1",
+    "libLLVM-19.so",
+    "/usr/lib/llvm-19/lib/libLLVM.so",
+];
 
 struct Llvm {
     library: Library,
@@ -47,13 +53,18 @@ fn open() -> Result<Llvm, String> {
     for name in &names {
         // SAFETY: LLVM's library has no initialisers that ask anything of the program.
         let Ok(library) = (unsafe { Library::new(*name) }) else { continue };
-        for part in
-            ["LLVMInitializeAMDGPUTargetInfo", "LLVMInitializeAMDGPUTargetMC", "LLVMInitializeAMDGPUDisassembler"]
-        {
-            // SAFETY: LLVM's C interface: these take nothing, return nothing and may be called once each.
+        for part in [
+            "LLVMInitializeAMDGPUTargetInfo",
+            "LLVMInitializeAMDGPUTargetMC",
+            "LLVMInitializeAMDGPUDisassembler",
+        ] {
+            // SAFETY: LLVM's C interface: these take nothing, return nothing and may be called once
+            // each.
             unsafe {
                 let Ok(call) = library.get::<unsafe extern "C" fn()>(part.as_bytes()) else {
-                    return Err(format!("{name} has no {part}: it was built without the AMDGPU target"));
+                    return Err(format!(
+                        "{name} has no {part}: it was built without the AMDGPU target"
+                    ));
                 };
                 call();
             }
@@ -86,18 +97,31 @@ impl Disassembler {
         } else {
             format!("+wavefrontsize{wave},-wavefrontsize{}", 96 - wave)
         };
-        let texts = ["amdgcn-amd-amdhsa", arch, &features].map(|t| CString::new(t).unwrap_or_default());
-        // SAFETY: the signatures are those of llvm-c/Disassembler.h; the strings outlive the call, which
-        // copies them.
+        let texts =
+            ["amdgcn-amd-amdhsa", arch, &features].map(|t| CString::new(t).unwrap_or_default());
+        // SAFETY: the signatures are those of llvm-c/Disassembler.h; the strings outlive the call,
+        // which copies them.
         unsafe {
-            let create: Symbol<Create> =
-                llvm.library.get(b"LLVMCreateDisasmCPUFeatures").map_err(|_| symbol("LLVMCreateDisasmCPUFeatures"))?;
-            let disassemble =
-                llvm.library.get(b"LLVMDisasmInstruction").map_err(|_| symbol("LLVMDisasmInstruction"))?;
-            let dispose = llvm.library.get(b"LLVMDisasmDispose").map_err(|_| symbol("LLVMDisasmDispose"))?;
+            let create: Symbol<Create> = llvm
+                .library
+                .get(b"LLVMCreateDisasmCPUFeatures")
+                .map_err(|_| symbol("LLVMCreateDisasmCPUFeatures"))?;
+            let disassemble = llvm
+                .library
+                .get(b"LLVMDisasmInstruction")
+                .map_err(|_| symbol("LLVMDisasmInstruction"))?;
+            let dispose =
+                llvm.library.get(b"LLVMDisasmDispose").map_err(|_| symbol("LLVMDisasmDispose"))?;
             let none = std::ptr::null();
-            let context =
-                create(texts[0].as_ptr(), texts[1].as_ptr(), texts[2].as_ptr(), std::ptr::null_mut(), 0, none, none);
+            let context = create(
+                texts[0].as_ptr(),
+                texts[1].as_ptr(),
+                texts[2].as_ptr(),
+                std::ptr::null_mut(),
+                0,
+                none,
+                none,
+            );
             if context.is_null() {
                 return Err(format!("LLVM does not know {arch}"));
             }

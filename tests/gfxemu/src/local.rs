@@ -32,7 +32,11 @@ impl Local {
     pub fn decode(text: &Text) -> Result<Option<Local>, String> {
         let Some(name) = text.name.strip_prefix("ds_") else { return Ok(None) };
         let known = ["offset", "offset0", "offset1"];
-        if let Some(m) = text.modifiers.iter().find(|m| !known.contains(&m.split(':').next().unwrap_or_default())) {
+        if let Some(m) = text
+            .modifiers
+            .iter()
+            .find(|m| !known.contains(&m.split(':').next().unwrap_or_default()))
+        {
             return Err(format!("modifier {m} is unknown"));
         }
         let vector = |k: usize| match register(text.operand(k)?) {
@@ -48,8 +52,12 @@ impl Local {
             (_, Some(rest)) => (false, rest),
             _ => {
                 let words: Vec<&str> = name.split('_').collect();
-                let (Some(&verb), Some(&kind)) = (words.first(), words.last()) else { return Ok(None) };
-                let Some(change) = atomic(verb).filter(|_| matches!(kind, "u32" | "u64" | "b32" | "b64")) else {
+                let (Some(&verb), Some(&kind)) = (words.first(), words.last()) else {
+                    return Ok(None);
+                };
+                let Some(change) =
+                    atomic(verb).filter(|_| matches!(kind, "u32" | "u64" | "b32" | "b64"))
+                else {
                     return Ok(None);
                 };
                 let k = usize::from(words.contains(&"rtn"));
@@ -65,22 +73,28 @@ impl Local {
             }
         };
         let rest = rest.trim_start_matches('_');
-        let (pair, stride, kind) =
-            if let Some(kind) = rest.strip_prefix("2addr_stride64_").or(rest.strip_prefix("2st64_")) {
-                (true, 64, kind)
-            } else if let Some(kind) = rest.strip_prefix("2addr_").or(rest.strip_prefix("2_")) {
-                (true, 1, kind)
-            } else {
-                (false, 1, rest)
-            };
-        let half = if kind.contains("d16_hi") { Some(16) } else { kind.contains("d16").then_some(0) };
+        let (pair, stride, kind) = if let Some(kind) =
+            rest.strip_prefix("2addr_stride64_").or(rest.strip_prefix("2st64_"))
+        {
+            (true, 64, kind)
+        } else if let Some(kind) = rest.strip_prefix("2addr_").or(rest.strip_prefix("2_")) {
+            (true, 1, kind)
+        } else {
+            (false, 1, rest)
+        };
+        let half =
+            if kind.contains("d16_hi") { Some(16) } else { kind.contains("d16").then_some(0) };
         let plain = kind.replace("_d16_hi", "").replace("_d16", "");
         let Some((size, signed)) = size_of(&plain) else { return Ok(None) };
-        let (address, data) = if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
+        let (address, data) =
+            if load { (vector(1)?, vector(0)?) } else { (vector(0)?, vector(1)?) };
         let places = if pair {
             let by = size as u32 * stride;
             let second = if load { data + (size / 4) as u16 } else { vector(2)? };
-            vec![(text.number("offset0")? as u32 * by, data), (text.number("offset1")? as u32 * by, second)]
+            vec![
+                (text.number("offset0")? as u32 * by, data),
+                (text.number("offset1")? as u32 * by, second),
+            ]
         } else {
             vec![(offset, data)]
         };
@@ -109,9 +123,12 @@ impl Local {
                 match self.verb {
                     Verb::Load => {
                         let (mut bytes, mut bad) = ([0; 16], [0; 16]);
-                        lds.read(&who, at, &mut bytes[..self.size], &mut bad[..self.size]).map_err(Why::at(l))?;
+                        lds.read(&who, at, &mut bytes[..self.size], &mut bad[..self.size])
+                            .map_err(Why::at(l))?;
                         for k in 0..words {
-                            let word = |b: &[u8; 16]| u32::from_le_bytes(std::array::from_fn(|i| b[4 * k + i]));
+                            let word = |b: &[u8; 16]| {
+                                u32::from_le_bytes(std::array::from_fn(|i| b[4 * k + i]))
+                            };
                             let (mut x, b) = (word(&bytes), word(&bad));
                             if self.signed {
                                 let up = 32 - 8 * self.size as u32;
@@ -123,7 +140,11 @@ impl Local {
                                 Some(shift) => {
                                     let keep = !(0xffff << shift);
                                     let old = (register.value[l] & keep, register.bad[l] & keep);
-                                    register.set(l, old.0 | (x & 0xffff) << shift, old.1 | (b & 0xffff) << shift);
+                                    register.set(
+                                        l,
+                                        old.0 | (x & 0xffff) << shift,
+                                        old.1 | (b & 0xffff) << shift,
+                                    );
                                 }
                             }
                         }
@@ -133,10 +154,13 @@ impl Local {
                         for k in 0..words {
                             let register = wave.register(data + k as u16);
                             let shift = self.half.unwrap_or(0);
-                            bytes[4 * k..4 * k + 4].copy_from_slice(&(register.value[l] >> shift).to_le_bytes());
-                            bad[4 * k..4 * k + 4].copy_from_slice(&(register.bad[l] >> shift).to_le_bytes());
+                            bytes[4 * k..4 * k + 4]
+                                .copy_from_slice(&(register.value[l] >> shift).to_le_bytes());
+                            bad[4 * k..4 * k + 4]
+                                .copy_from_slice(&(register.bad[l] >> shift).to_le_bytes());
                         }
-                        lds.write(&who, at, &bytes[..self.size], &bad[..self.size]).map_err(Why::at(l))?;
+                        lds.write(&who, at, &bytes[..self.size], &bad[..self.size])
+                            .map_err(Why::at(l))?;
                     }
                     Verb::Atomic(change, answer) => {
                         let mut by = 0;
@@ -147,15 +171,21 @@ impl Local {
                             }
                             by |= u64::from(register.value[l]) << (32 * k);
                         }
-                        let old = lds.atomic(&who, at, self.size, |x| change(x, u128::from(by))).map_err(Why::at(l))?;
-                        for (k, into) in answer.into_iter().flat_map(|r| (0..words).map(move |k| (k, r + k as u16))) {
+                        let old = lds
+                            .atomic(&who, at, self.size, |x| change(x, u128::from(by)))
+                            .map_err(Why::at(l))?;
+                        for (k, into) in answer
+                            .into_iter()
+                            .flat_map(|r| (0..words).map(move |k| (k, r + k as u16)))
+                        {
                             wave.register_mut(into).set(l, (old >> (32 * k)) as u32, 0);
                         }
                     }
                 }
             }
         }
-        let span = |first: u16, count: usize| Some(Span { vector: true, first, count: count as u16 });
+        let span =
+            |first: u16, count: usize| Some(Span { vector: true, first, count: count as u16 });
         let into = match (self.verb, self.places.first()) {
             (Verb::Load, Some(&(_, data))) => span(data, words * self.places.len()),
             (Verb::Atomic(_, Some(answer)), _) => span(answer, words),

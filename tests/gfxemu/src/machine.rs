@@ -90,11 +90,11 @@ pub struct Machine {
     decoded: Vec<Option<Box<Inst>>>,
     /// How often each was executed by a wave, in all runs.
     taken: Vec<u64>,
-    /// Stores arrive in an order that the launch's seed chooses, and no rule says who may see what: what is missing
-    /// shows in what is computed, with some seed.
+    /// Stores arrive in an order that the launch's seed chooses, and no rule says who may see what:
+    /// what is missing shows in what is computed, with some seed.
     pub loose: bool,
-    /// Instructions left out of a test's run, by their address in the code object: what a fault planted there
-    /// must show.
+    /// Instructions left out of a test's run, by their address in the code object: what a fault
+    /// planted there must show.
     pub skipped: Vec<u64>,
 }
 
@@ -104,7 +104,16 @@ impl Machine {
         let disassembler = Disassembler::new(&target.arch, target.wave)?;
         let decoded = vec![None; kernel.image.len() / 4];
         let taken = vec![0; decoded.len()];
-        Ok(Machine { target, kernel, base, disassembler, decoded, taken, loose: false, skipped: Vec::new() })
+        Ok(Machine {
+            target,
+            kernel,
+            base,
+            disassembler,
+            decoded,
+            taken,
+            loose: false,
+            skipped: Vec::new(),
+        })
     }
 
     /// Where the code object's image lies, and its bytes.
@@ -117,8 +126,8 @@ impl Machine {
         self.kernel.lds as usize
     }
 
-    /// The instructions from the kernel's entry on to where its code ends, and their addresses in the code
-    /// object; unknown ones with why.
+    /// The instructions from the kernel's entry on to where its code ends, and their addresses in
+    /// the code object; unknown ones with why.
     pub fn listing(&self) -> Vec<(u64, Result<Inst, String>)> {
         let (mut at, mut windows, mut out) = (self.kernel.entry, 0, Vec::new());
         while at < self.kernel.code_end {
@@ -135,8 +144,8 @@ impl Machine {
         out
     }
 
-    /// What comes too early behind a matrix instruction on some way through the code, whether a run takes it or
-    /// not: a line for each such place, and for each instruction that is unknown.
+    /// What comes too early behind a matrix instruction on some way through the code, whether a run
+    /// takes it or not: a line for each such place, and for each instruction that is unknown.
     pub fn too_early(&self) -> Vec<String> {
         let registers = self.target.vector_registers(self.kernel.resources);
         crate::paths::too_early(&self.target, registers, self.listing())
@@ -150,22 +159,33 @@ impl Machine {
     /// The instructions that waves executed in all runs, and how often.
     pub fn profile(&self) -> impl Iterator<Item = (&str, u64)> {
         let both = self.decoded.iter().zip(&self.taken);
-        both.filter_map(|(inst, n)| Some((inst.as_ref()?.text.as_str(), *n)).filter(|(_, n)| *n > 0))
+        both.filter_map(|(inst, n)| {
+            Some((inst.as_ref()?.text.as_str(), *n)).filter(|(_, n)| *n > 0)
+        })
     }
 
     fn decode(&self, at: u64, windows: u8) -> Result<Inst, String> {
-        let code = self.kernel.image.get(at as usize..).ok_or_else(|| format!("no code at {at:#x}"))?;
+        let code =
+            self.kernel.image.get(at as usize..).ok_or_else(|| format!("no code at {at:#x}"))?;
         let (text, size) = self.disassembler.at(code, at)?;
         Inst::decode(&self.target, &text, at, size as u64, windows)
     }
 
-    fn start(&self, launch: &Launch, id: [u32; 3], memory: &mut Memory, number: u32, random: &mut Random) -> Block {
+    fn start(
+        &self,
+        launch: &Launch,
+        id: [u32; 3],
+        memory: &mut Memory,
+        number: u32,
+        random: &mut Random,
+    ) -> Block {
         let threads = launch.block.iter().product::<u32>();
         let count = threads.div_ceil(self.target.wave);
         let first = memory.writers.len() as u32;
         let registers = self.target.vector_registers(self.kernel.resources);
         let waves = (0..count).map(|w| {
-            let mut wave = Wave::new(&self.target, first + w, w as u16, registers, || random.draw() as u32);
+            let mut wave =
+                Wave::new(&self.target, first + w, w as u16, registers, || random.draw() as u32);
             wave.pc = self.kernel.entry;
             wave.set_pair(self.kernel.argument_pointer, launch.arguments, 0);
             if self.target.generation == 12 {
@@ -195,7 +215,9 @@ impl Machine {
     /// Runs the launch to its end on this memory. Returns how many instructions its waves took.
     pub fn run(&mut self, launch: &Launch, regions: Vec<Region>) -> Result<(Memory, u64), Fault> {
         let [gx, gy, gz] = launch.grid;
-        let blocks = (0..gz).flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| [x, y, z]))).collect();
+        let blocks = (0..gz)
+            .flat_map(|z| (0..gy).flat_map(move |y| (0..gx).map(move |x| [x, y, z])))
+            .collect();
         self.run_blocks(launch, blocks, regions)
     }
 
@@ -229,10 +251,12 @@ impl Machine {
             }
             let which = random.below(live.len());
             let block = &mut live[which];
-            let ready: Vec<usize> = (0..block.waves.len()).filter(|&w| block.waves[w].1 == State::Ready).collect();
+            let ready: Vec<usize> =
+                (0..block.waves.len()).filter(|&w| block.waves[w].1 == State::Ready).collect();
             let w = ready[random.below(ready.len())];
             // Between any two instructions another wave may look.
-            let turns = if self.loose { [1, 3, 60, 5000] } else { [7, 60, 500, 5000] }[random.below(4)];
+            let turns =
+                if self.loose { [1, 3, 60, 5000] } else { [7, 60, 500, 5000] }[random.below(4)];
             total += self.turn(block, w, turns, &mut memory)?;
             if random.below(2) == 0 {
                 memory.land_one(|n| random.below(n));
@@ -256,14 +280,22 @@ impl Machine {
     }
 
     /// Up to so many instructions of a wave.
-    fn turn(&mut self, block: &mut Block, w: usize, turns: u64, memory: &mut Memory) -> Result<u64, Fault> {
+    fn turn(
+        &mut self,
+        block: &mut Block,
+        w: usize,
+        turns: u64,
+        memory: &mut Memory,
+    ) -> Result<u64, Fault> {
         let (wave, state) = &mut block.waves[w];
         for done in 1..=turns {
             let pc = wave.pc;
             let slot = pc as usize / 4;
             let there = self.decoded.get(slot).and_then(Option::as_ref);
             if there.is_none_or(|inst| inst.windows != wave.windows) {
-                let inst = self.decode(pc, wave.windows).map_err(|what| Fault { instruction: what.clone(), what })?;
+                let inst = self
+                    .decode(pc, wave.windows)
+                    .map_err(|what| Fault { instruction: what.clone(), what })?;
                 self.decoded[slot] = Some(Box::new(inst));
             }
             self.taken[slot] += 1;

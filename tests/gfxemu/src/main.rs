@@ -1,5 +1,5 @@
-//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--list]`: runs a proof bundle's cases
-//! and says what came out.
+//! `gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--list]`: runs a proof bundle's
+//! cases and says what came out.
 #![allow(clippy::print_stdout)]
 
 use gfxemu::bundle::{Bundle, Verdict};
@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-const USAGE: &str = "usage: gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] [--without TEXT] [--excused] [--loose] [--list] [--ways]
+const USAGE: &str = "usage: gfxemu BUNDLE [--match TEXT] [--wave N] [--case N] [--seed N] \
+    [--without TEXT] [--excused] [--loose] [--list] [--ways]
   runs the cases of a proof bundle (kjit doctor --export DIR --arch gfx1100) as machine code;
   --without runs each once for every instruction with that text, which is then left out, and says whether that shows;
   --excused: gfx12 code of LLVM before 20, without the hazard that it does not know (scalar registers kept by vector arithmetic)
@@ -65,13 +66,14 @@ fn main() -> ExitCode {
         eprintln!("{USAGE}");
         return ExitCode::from(2);
     };
-    let mut bundle = match gfxemu::llvm::available().and_then(|()| Bundle::open(asked.folder.as_ref())) {
-        Ok(bundle) => bundle,
-        Err(why) => {
-            eprintln!("error: {why}");
-            return ExitCode::FAILURE;
-        }
-    };
+    let mut bundle =
+        match gfxemu::llvm::available().and_then(|()| Bundle::open(asked.folder.as_ref())) {
+            Ok(bundle) => bundle,
+            Err(why) => {
+                eprintln!("error: {why}");
+                return ExitCode::FAILURE;
+            }
+        };
     bundle.excused = asked.excused;
     bundle.loose = asked.loose;
     let wanted = |i: &usize| {
@@ -104,7 +106,11 @@ fn main() -> ExitCode {
                     Verdict::Fault(why) => ("fault", why.clone()),
                     Verdict::Unknown(why) => ("not run", why.clone()),
                 };
-                println!("{word:7} {i:4} {seconds:6.2} s  wave {} {}: {rest}", bundle.wave(i), bundle.name(i));
+                println!(
+                    "{word:7} {i:4} {seconds:6.2} s  wave {} {}: {rest}",
+                    bundle.wave(i),
+                    bundle.name(i)
+                );
                 out.push((i, verdict));
             }
             out
@@ -114,16 +120,22 @@ fn main() -> ExitCode {
     });
     let count = |of: fn(&Verdict) -> bool| verdicts.iter().filter(|(_, v)| of(v)).count();
     let right = count(|v| matches!(v, Verdict::Right(_)));
-    let instructions: u64 = verdicts.iter().map(|(_, v)| if let Verdict::Right(n) = v { *n } else { 0 }).sum();
+    let instructions: u64 =
+        verdicts.iter().map(|(_, v)| if let Verdict::Right(n) = v { *n } else { 0 }).sum();
     println!(
-        "{}: {right} right, {} wrong, {} at fault, {} not run; {instructions} instructions in {:.1} s",
+        "{}: {right} right, {} wrong, {} at fault, {} not run; {instructions} instructions in \
+         {:.1} s",
         bundle.arch(),
         count(|v| matches!(v, Verdict::Wrong(_))),
         count(|v| matches!(v, Verdict::Fault(_))),
         count(|v| matches!(v, Verdict::Unknown(_))),
         began.elapsed().as_secs_f64()
     );
-    if right > 0 && right == verdicts.len() && right == cases.len() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if right > 0 && right == verdicts.len() && right == cases.len() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// The instructions of each case, as its run came upon them.
@@ -136,7 +148,12 @@ fn list(bundle: &Bundle, cases: &[usize], seed: u64) -> ExitCode {
                 return ExitCode::FAILURE;
             }
         };
-        println!("{} {case} {}: {:?}", bundle.arch(), bundle.name(case), bundle.run_on(&mut machine, case, seed));
+        println!(
+            "{} {case} {}: {:?}",
+            bundle.arch(),
+            bundle.name(case),
+            bundle.run_on(&mut machine, case, seed)
+        );
         for (at, inst) in machine.listing() {
             let star = if machine.executed(at) { '*' } else { ' ' };
             println!("{at:6x} {star} {}", inst.map_or_else(|why| why, |inst| inst.text.clone()));

@@ -1,4 +1,5 @@
-//! Matrix instructions: 16 × 16 × 16, gfx1250's 16 × 16 × 32, halves multiplied, single precision summed.
+//! Matrix instructions: 16 × 16 × 16, gfx1250's 16 × 16 × 32, halves multiplied, single precision
+//! summed.
 
 use crate::operand::{Operand, Type, register, source};
 use crate::target::Target;
@@ -15,7 +16,8 @@ enum Layout {
     Halved,
     /// CDNA: a lane has four of a row.
     Quartered,
-    /// gfx1250: 32 steps of depth; lanes 0 to 15 have 0 to 7 and 16 to 23 of a row, the others the rest.
+    /// gfx1250: 32 steps of depth; lanes 0 to 15 have 0 to 7 and 16 to 23 of a row, the others the
+    /// rest.
     Deep,
 }
 
@@ -48,7 +50,14 @@ impl Matrix {
             _ => Err(format!("operand {k} is no vector register")),
         };
         let c = source(text.operand(3)?, Type::F32)?.operand;
-        Ok(Some(Matrix { layout, d: vector(0)?, a: vector(1)?, b: vector(2)?, c, flush: target.flushes_in_matrix() }))
+        Ok(Some(Matrix {
+            layout,
+            d: vector(0)?,
+            a: vector(1)?,
+            b: vector(2)?,
+            c,
+            flush: target.flushes_in_matrix(),
+        }))
     }
 
     /// A half of A or B: which register and lane, and which half.
@@ -93,7 +102,10 @@ impl Matrix {
                         return Err(Why { what: format!("v{r} is undefined in a matrix"), lane });
                     }
                     if let Some(l) = (0..16).find(|&l| reg.value[l] != reg.value[l + 16]) {
-                        let what = format!("lanes {l} and {} of v{r} differ in a matrix instruction", l + 16);
+                        let what = format!(
+                            "lanes {l} and {} of v{r} differ in a matrix instruction",
+                            l + 16
+                        );
                         return Err(Why { what, lane: Some(l as u32) });
                     }
                 }

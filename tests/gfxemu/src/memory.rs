@@ -1,9 +1,10 @@
-//! Global memory: the launch's regions and nothing between them, and of every byte who wrote and who read it
-//! last and whether others may see that.
+//! Global memory: the launch's regions and nothing between them, and of every byte who wrote and
+//! who read it last and whether others may see that.
 //!
-//! A store changes the bytes at once, so that its own wave reads what it wrote; everybody else who reads them
-//! before a wait, a write-back and an invalidation have made them visible is at fault, and so is who overwrites
-//! what others may still be reading. That is stricter than any order in which a card might let stores arrive.
+//! A store changes the bytes at once, so that its own wave reads what it wrote; everybody else who
+//! reads them before a wait, a write-back and an invalidation have made them visible is at fault,
+//! and so is who overwrites what others may still be reading. That is stricter than any order in
+//! which a card might let stores arrive.
 
 mod chosen;
 mod late;
@@ -22,8 +23,8 @@ pub struct Access {
     pub wave: u32,
     /// Barriers that it has passed.
     pub phase: u32,
-    /// Since when the cache nearest to it holds nothing old (RDNA: the waves of a block have two such
-    /// caches).
+    /// Since when the cache nearest to it holds nothing old (RDNA: the waves of a block have two
+    /// such caches).
     pub near: u64,
     /// Reads past the caches: atomics, and loads that say so.
     pub bypass: bool,
@@ -45,8 +46,8 @@ pub struct Memory {
     pub writers: Vec<Writer>,
     /// Instructions executed so far: the time.
     pub now: u64,
-    /// By block: when its waves did something that other blocks may have noticed, an atomic or a store past
-    /// the caches.
+    /// By block: when its waves did something that other blocks may have noticed, an atomic or a
+    /// store past the caches.
     signals: Vec<Vec<u64>>,
     /// By block: since when the caches that its waves share hold nothing old.
     invalidated: Vec<u64>,
@@ -81,7 +82,9 @@ impl Memory {
 
     /// The region that holds these bytes whole, and where in it.
     fn place(&mut self, address: u64, size: usize) -> Result<(usize, usize), String> {
-        let inside = |r: &Region| address.checked_sub(r.address).map(|o| o as usize).filter(|o| *o < r.bytes.len());
+        let inside = |r: &Region| {
+            address.checked_sub(r.address).map(|o| o as usize).filter(|o| *o < r.bytes.len())
+        };
         let mut i = self.last;
         let offset = match self.regions.get(i).and_then(inside) {
             Some(offset) => offset,
@@ -89,7 +92,12 @@ impl Memory {
                 i = self.regions.partition_point(|r| r.address <= address).wrapping_sub(1);
                 match self.regions.get(i).and_then(inside) {
                     Some(offset) => offset,
-                    None => return Err(format!("{size} bytes at {address:#x}: {}", self.near(address))),
+                    None => {
+                        return Err(format!(
+                            "{size} bytes at {address:#x}: {}",
+                            self.near(address)
+                        ));
+                    }
                 }
             }
         };
@@ -107,9 +115,16 @@ impl Memory {
             if address < r.address { r.address - address } else { address.saturating_sub(end) }
         };
         match self.regions.iter().min_by_key(far) {
-            Some(r) if address < r.address => format!("{} bytes before {}", r.address - address, r.what),
+            Some(r) if address < r.address => {
+                format!("{} bytes before {}", r.address - address, r.what)
+            }
             Some(r) => {
-                format!("from byte {} of {}, which has {}", address - r.address, r.what, r.bytes.len())
+                format!(
+                    "from byte {} of {}, which has {}",
+                    address - r.address,
+                    r.what,
+                    r.bytes.len()
+                )
             }
             None => "there is no memory".into(),
         }
@@ -128,10 +143,13 @@ impl Memory {
             return Some(format!("the scalar cache does not know of wave {other}'s store"));
         }
         if same && row.phase(mark.number) >= who.phase {
-            return Some(format!("wave {other} of the same block stored it with no barrier between"));
+            return Some(format!(
+                "wave {other} of the same block stored it with no barrier between"
+            ));
         }
         if same && !self.split_caches && !mark.atomic {
-            // The block's waves share a cache that takes their accesses in order: the barrier is enough.
+            // The block's waves share a cache that takes their accesses in order: the barrier is
+            // enough.
             return None;
         }
         let since = if same { row.since(mark.number) } else { writer.released(mark) };
@@ -143,7 +161,9 @@ impl Memory {
             return Some(format!("wave {other}'s store to it {missing}"));
         };
         if same && !row.settled(mark.number, who.phase) {
-            return Some(format!("wave {other}'s store to it was not waited for before the barrier"));
+            return Some(format!(
+                "wave {other}'s store to it was not waited for before the barrier"
+            ));
         }
         // Another block knows of a store by what its block did afterwards.
         let since = if same {
@@ -151,7 +171,11 @@ impl Memory {
         } else {
             match self.signalled(writer.block, since) {
                 Some(at) => at,
-                None => return Some(format!("wave {other}'s store to it was not there before its block signalled")),
+                None => {
+                    return Some(format!(
+                        "wave {other}'s store to it was not there before its block signalled"
+                    ));
+                }
             }
         };
         let block = self.writers[who.wave as usize].block as usize;
@@ -161,8 +185,9 @@ impl Memory {
             (false, true) => far.min(who.near),
             (_, false) => far,
         };
-        (!who.bypass && fresh <= since)
-            .then(|| format!("wave {other} stored it since this wave's caches were last invalidated"))
+        (!who.bypass && fresh <= since).then(|| {
+            format!("wave {other} stored it since this wave's caches were last invalidated")
+        })
     }
 
     /// When a block first did something that others may notice, from `since` on.
@@ -185,16 +210,21 @@ impl Memory {
         }
         if same {
             let late = self.split_caches && !reader.loads.settled(mark.number, who.phase);
-            return late.then(|| format!("wave {other} did not wait for its load of it before the barrier"));
+            return late.then(|| {
+                format!("wave {other} did not wait for its load of it before the barrier")
+            });
         }
         let Some(since) = reader.loads.since(mark.number) else {
             return Some(format!("wave {other} of another block did not wait for its load of it"));
         };
         let seen = self.invalidated.get(block as usize).copied().unwrap_or(0);
-        let seen = seen.max(self.signals.get(block as usize).and_then(|s| s.last()).copied().unwrap_or(0));
+        let seen =
+            seen.max(self.signals.get(block as usize).and_then(|s| s.last()).copied().unwrap_or(0));
         match self.signalled(reader.block, since) {
             Some(at) if at <= seen => None,
-            Some(_) => Some(format!("wave {other} read it, and this block has not heard since that it did")),
+            Some(_) => Some(format!(
+                "wave {other} read it, and this block has not heard since that it did"
+            )),
             None => Some(format!("wave {other} read it, and its block did not signal since")),
         }
     }
@@ -210,7 +240,9 @@ impl Memory {
     /// Reads `out.len()` bytes.
     pub fn read(&mut self, who: &Access, address: u64, out: &mut [u8]) -> Result<(), String> {
         let (i, at) = self.place(address, out.len())?;
-        self.land(|l| l.wave == who.wave && l.address < address + out.len() as u64 && address < l.address + 8);
+        self.land(|l| {
+            l.wave == who.wave && l.address < address + out.len() as u64 && address < l.address + 8
+        });
         if self.chosen.is_some() {
             self.read_chosen(who, address, (i, at), out);
             return Ok(());
@@ -251,7 +283,11 @@ impl Memory {
     /// Writes `bytes` as the wave's latest store.
     pub fn write(&mut self, who: &Access, address: u64, bytes: &[u8]) -> Result<(), String> {
         let (i, at) = self.place(address, bytes.len())?;
-        self.land(|l| l.wave == who.wave && l.address < address + bytes.len() as u64 && address < l.address + 8);
+        self.land(|l| {
+            l.wave == who.wave
+                && l.address < address + bytes.len() as u64
+                && address < l.address + 8
+        });
         let region = &self.regions[i];
         if !region.writable {
             return Err(format!("{} is not to be written", region.what));
@@ -270,7 +306,11 @@ impl Memory {
             let alike = self.same.get(&(address + k as u64)).map_or(&[][..], Vec::as_slice);
             let mut all = std::iter::once(mark).chain(alike.iter().map(|&m| Mark::of(m)));
             if let Some(why) = all.find_map(|m| self.hidden(m, &far)) {
-                return Err(format!("byte {} of {} stored again, with another value: {why}", at + k, region.what));
+                return Err(format!(
+                    "byte {} of {} stored again, with another value: {why}",
+                    at + k,
+                    region.what
+                ));
             }
             if let Some(why) = self.read_at(i, at + k, who) {
                 return Err(why);
@@ -341,8 +381,8 @@ impl Memory {
         self.writers[wave as usize].loads.reach(load, self.now);
     }
 
-    /// What a write-back that `wave` begins now will make visible: by wave of its block, up to which store.
-    /// Its own go before it in order, others' must have arrived.
+    /// What a write-back that `wave` begins now will make visible: by wave of its block, up to
+    /// which store. Its own go before it in order, others' must have arrived.
     pub fn begin_write_back(&self, wave: u32) -> Vec<(u32, u32)> {
         let block = self.writers[wave as usize].block;
         let of = |(i, w): (usize, &Writer)| {

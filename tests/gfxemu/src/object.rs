@@ -28,8 +28,8 @@ pub struct Kernel {
 /// Registers before the argument pointer and behind it, by the descriptor's bits.
 const USERS: [u16; 7] = [4, 2, 2, 2, 2, 2, 1];
 
-/// The modes of arithmetic that the first resource word asks for: the nearest even, and subnormals as they are.
-/// The error names the other ones.
+/// The modes of arithmetic that the first resource word asks for: the nearest even, and subnormals
+/// as they are. The error names the other ones.
 fn modes(resources: u32) -> Result<(), String> {
     let rounding = ["to the nearest", "up", "down", "to zero"];
     for (shift, bits) in [(12, "32"), (14, "16 and 64")] {
@@ -62,7 +62,10 @@ impl Kernel {
             image[from..from + bytes.len()].copy_from_slice(bytes);
         }
         let find = |name: &str| {
-            elf.symbols().chain(elf.dynamic_symbols()).find(|s| s.name() == Ok(name)).map(|s| (s.address(), s.size()))
+            elf.symbols()
+                .chain(elf.dynamic_symbols())
+                .find(|s| s.name() == Ok(name))
+                .map(|s| (s.address(), s.size()))
         };
         let (at, _) = find(&format!("{symbol}.kd")).ok_or_else(|| format!("no kernel {symbol}"))?;
         let (code, code_size) = find(symbol).ok_or_else(|| format!("no code of {symbol}"))?;
@@ -74,7 +77,10 @@ impl Kernel {
         let entry = i64::from_le_bytes(std::array::from_fn(|i| d[16 + i]));
         let (resources, second, properties) = (word(48), word(52), word(56) & 0xffff);
         if second & 1 != 0 {
-            return Err(format!("{symbol} uses scratch memory ({} bytes), which is not emulated", word(4)));
+            return Err(format!(
+                "{symbol} uses scratch memory ({} bytes), which is not emulated",
+                word(4)
+            ));
         }
         modes(resources).map_err(|which| format!("{symbol} {which}, which is not emulated"))?;
         let before: u16 = (0..3).filter(|b| properties >> b & 1 == 1).map(|b| USERS[b]).sum();

@@ -92,18 +92,23 @@ pub fn source(text: &str, ty: Type) -> Result<Source, String> {
     }
     if let Some(rest) = inner.strip_prefix("neg(").and_then(|r| r.strip_suffix(')')) {
         (s.negative, inner) = (true, rest);
-    } else if let Some(rest) = inner.strip_prefix('-').filter(|r| !r.starts_with(|c: char| c.is_ascii_digit())) {
+    } else if let Some(rest) =
+        inner.strip_prefix('-').filter(|r| !r.starts_with(|c: char| c.is_ascii_digit()))
+    {
         (s.negative, inner) = (true, rest);
     }
     if let Some(rest) = inner.strip_prefix('|').and_then(|r| r.strip_suffix('|')) {
         (s.absolute, inner) = (true, rest);
     }
-    // A constant that would fit into the instruction and has a word of its own, as newer LLVMs write it.
+    // A constant that would fit into the instruction and has a word of its own, as newer LLVMs
+    // write it.
     let own = inner.strip_prefix("lit(").or(inner.strip_prefix("lit64("));
     inner = own.and_then(|r| r.strip_suffix(')')).unwrap_or(inner);
     s.operand = match register(inner) {
         Some((operand, _)) => operand,
-        None => Operand::Constant(constant(inner, ty).ok_or_else(|| format!("operand {text:?} is unknown"))?),
+        None => Operand::Constant(
+            constant(inner, ty).ok_or_else(|| format!("operand {text:?} is unknown"))?,
+        ),
     };
     Ok(s)
 }
@@ -143,8 +148,8 @@ pub fn register(text: &str) -> Option<(Operand, u16)> {
     Some((operand, last.checked_sub(first)? + 1))
 }
 
-/// A constant's bits: `1.0` is what an operand of that type takes for one, `1` is the bit pattern, and a
-/// double has a literal in its upper half.
+/// A constant's bits: `1.0` is what an operand of that type takes for one, `1` is the bit pattern,
+/// and a double has a literal in its upper half.
 pub fn constant(text: &str, ty: Type) -> Option<u64> {
     if let Some(n) = integer(text) {
         return Some(match ty {
@@ -174,7 +179,10 @@ mod tests {
         assert_eq!((s.operand, s.negative, s.absolute), (Operand::Vector(3), true, true));
         assert_eq!(source("-4", Type::B32).unwrap().operand, Operand::Constant(0xffff_fffc));
         assert_eq!(source("1.0", Type::B32).unwrap().operand, Operand::Constant(0x3f80_0000));
-        assert_eq!(source("0xc1f00000", Type::F64).unwrap().operand, Operand::Constant(0xc1f0_0000_0000_0000));
+        assert_eq!(
+            source("0xc1f00000", Type::F64).unwrap().operand,
+            Operand::Constant(0xc1f0_0000_0000_0000)
+        );
         assert!(source("src_private_base", Type::B32).is_err());
     }
 }

@@ -1,5 +1,6 @@
-//! What vector instructions compute in a lane, by name. Everything else about them (where operands come from,
-//! halves, signs, exchange of lanes, where results go) is the same for all and stands in `vector.rs`.
+//! What vector instructions compute in a lane, by name. Everything else about them (where operands
+//! come from, halves, signs, exchange of lanes, where results go) is the same for all and stands in
+//! `vector.rs`.
 
 use crate::float::*;
 use crate::operand::Type::{self, *};
@@ -118,9 +119,11 @@ pub fn find(name: &str) -> Option<Op> {
         return compare(rest);
     }
     match name {
-        "v_mov_b32" | "v_accvgpr_read_b32" | "v_accvgpr_write_b32" | "v_accvgpr_mov_b32" | "v_mov_b16" => {
-            op(W1, B32, |s| r(w(s[0])))
-        }
+        "v_mov_b32"
+        | "v_accvgpr_read_b32"
+        | "v_accvgpr_write_b32"
+        | "v_accvgpr_mov_b32"
+        | "v_mov_b16" => op(W1, B32, |s| r(w(s[0]))),
         "v_mov_b64" => op(&[B64], B64, |s| u128::from(s[0])),
         "v_not_b32" => op(W1, B32, |s| r(!w(s[0]))),
         "v_bfrev_b32" => op(W1, B32, |s| r(w(s[0]).reverse_bits())),
@@ -144,26 +147,34 @@ pub fn find(name: &str) -> Option<Op> {
         }),
         "v_perm_b32" => word(|s| perm(s[0], s[1], s[2])),
         "v_alignbit_b32" => word(|s| r(((s[0] << 32 | u64::from(w(s[1]))) >> (s[2] & 31)) as u32)),
-        "v_alignbyte_b32" => word(|s| r(((s[0] << 32 | u64::from(w(s[1]))) >> (8 * (s[2] & 3))) as u32)),
+        "v_alignbyte_b32" => {
+            word(|s| r(((s[0] << 32 | u64::from(w(s[1]))) >> (8 * (s[2] & 3))) as u32))
+        }
         "v_lshlrev_b32" => op(W2, B32, |s| r(w(s[1]) << (s[0] & 31))),
         "v_lshrrev_b32" => op(W2, B32, |s| r(w(s[1]) >> (s[0] & 31))),
         "v_ashrrev_i32" => op(W2, B32, |s| r((i(s[1]) >> (s[0] & 31)) as u32)),
         "v_lshlrev_b64" => op(&[B32, B64], B64, |s| u128::from(s[1] << (s[0] & 63))),
         "v_lshrrev_b64" => op(&[B32, B64], B64, |s| u128::from(s[1] >> (s[0] & 63))),
-        "v_ashrrev_i64" => op(&[B32, B64], B64, |s| u128::from((s[1] as i64 >> (s[0] & 63)) as u64)),
+        "v_ashrrev_i64" => {
+            op(&[B32, B64], B64, |s| u128::from((s[1] as i64 >> (s[0] & 63)) as u64))
+        }
         "v_lshl_add_u32" => word(|s| r((w(s[0]) << (s[1] & 31)).wrapping_add(w(s[2])))),
         "v_add_lshl_u32" => word(|s| r(w(s[0]).wrapping_add(w(s[1])) << (s[2] & 31))),
         "v_lshl_or_b32" => word(|s| r(w(s[0]) << (s[1] & 31) | w(s[2]))),
-        "v_lshl_add_u64" => op(&[B64, B32, B64], B64, |s| u128::from((s[0] << (s[1] & 7)).wrapping_add(s[2]))),
+        "v_lshl_add_u64" => {
+            op(&[B64, B32, B64], B64, |s| u128::from((s[0] << (s[1] & 7)).wrapping_add(s[2])))
+        }
         "v_add_nc_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].wrapping_add(s[1]))),
         "v_sub_nc_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].wrapping_sub(s[1]))),
-        "v_mad_nc_u64_u32" => {
-            op(&[B32, B32, B64], B64, |s| u128::from((u64::from(w(s[0])) * u64::from(w(s[1]))).wrapping_add(s[2])))
-        }
+        "v_mad_nc_u64_u32" => op(&[B32, B32, B64], B64, |s| {
+            u128::from((u64::from(w(s[0])) * u64::from(w(s[1]))).wrapping_add(s[2]))
+        }),
         "v_mul_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].wrapping_mul(s[1]))),
         "v_max_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].max(s[1]))),
         "v_min_u64" => op(&[B64, B64], B64, |s| u128::from(s[0].min(s[1]))),
-        "v_mad_u32" => op(&[B32, B32, B32], B32, |s| r(w(s[0]).wrapping_mul(w(s[1])).wrapping_add(w(s[2])))),
+        "v_mad_u32" => {
+            op(&[B32, B32, B32], B32, |s| r(w(s[0]).wrapping_mul(w(s[1])).wrapping_add(w(s[2]))))
+        }
         "v_add3_u32" => word(|s| r(w(s[0]).wrapping_add(w(s[1])).wrapping_add(w(s[2])))),
         "v_add_nc_u32" | "v_add_u32" => op(W2, B32, |s| sum(s[0], s[1], 0)),
         "v_sub_nc_u32" | "v_sub_u32" => op(W2, B32, |s| difference(s[0], s[1], 0)),
@@ -171,19 +182,29 @@ pub fn find(name: &str) -> Option<Op> {
         "v_add_co_u32" => formed(Form::Flagged, W2, B32, |s| sum(s[0], s[1], 0)),
         "v_sub_co_u32" => formed(Form::Flagged, W2, B32, |s| difference(s[0], s[1], 0)),
         "v_subrev_co_u32" => formed(Form::Flagged, W2, B32, |s| difference(s[1], s[0], 0)),
-        "v_add_co_ci_u32" | "v_addc_co_u32" => formed(Form::Flagged, CARRY, B32, |s| sum(s[0], s[1], s[2])),
-        "v_sub_co_ci_u32" | "v_subb_co_u32" => formed(Form::Flagged, CARRY, B32, |s| difference(s[0], s[1], s[2])),
+        "v_add_co_ci_u32" | "v_addc_co_u32" => {
+            formed(Form::Flagged, CARRY, B32, |s| sum(s[0], s[1], s[2]))
+        }
+        "v_sub_co_ci_u32" | "v_subb_co_u32" => {
+            formed(Form::Flagged, CARRY, B32, |s| difference(s[0], s[1], s[2]))
+        }
         "v_subrev_co_ci_u32" | "v_subbrev_co_u32" => {
             formed(Form::Flagged, CARRY, B32, |s| difference(s[1], s[0], s[2]))
         }
         "v_mul_lo_u32" => op(W2, B32, |s| r(w(s[0]).wrapping_mul(w(s[1])))),
-        "v_mul_hi_u32" => op(W2, B32, |s| r((u64::from(w(s[0])) * u64::from(w(s[1])) >> 32) as u32)),
-        "v_mul_hi_i32" => op(W2, B32, |s| r((i64::from(i(s[0])) * i64::from(i(s[1])) >> 32) as u32)),
+        "v_mul_hi_u32" => {
+            op(W2, B32, |s| r((u64::from(w(s[0])) * u64::from(w(s[1])) >> 32) as u32))
+        }
+        "v_mul_hi_i32" => {
+            op(W2, B32, |s| r((i64::from(i(s[0])) * i64::from(i(s[1])) >> 32) as u32))
+        }
         "v_mul_u32_u24" => op(W2, B32, |s| r((u24(s[0]) * u24(s[1])) as u32)),
         "v_mul_i32_i24" => op(W2, B32, |s| r((s24(s[0]) * s24(s[1])) as u32)),
         "v_mul_hi_u32_u24" => op(W2, B32, |s| r((u24(s[0]) * u24(s[1]) >> 32) as u32)),
         "v_mad_u32_u24" => word(|s| r((u24(s[0]) * u24(s[1])).wrapping_add(s[2]) as u32)),
-        "v_mad_i32_i24" => word(|s| r((s24(s[0]) * s24(s[1])).wrapping_add(i64::from(i(s[2]))) as u32)),
+        "v_mad_i32_i24" => {
+            word(|s| r((s24(s[0]) * s24(s[1])).wrapping_add(i64::from(i(s[2]))) as u32))
+        }
         "v_mad_u64_u32" | "v_mad_co_u64_u32" => formed(Form::Flagged, &[B32, B32, B64], B64, |s| {
             u128::from(w(s[0])) * u128::from(w(s[1])) + u128::from(s[2])
         }),
@@ -229,7 +250,9 @@ pub fn find(name: &str) -> Option<Op> {
         "v_dot4_u32_u8" => word(|s| dot4_unsigned(s[0], s[1], s[2])),
         "v_dot4c_i32_i8" => formed(Form::Accumulate, W2, B32, |s| dot4_signed(s[0], s[1], s[2])),
         "v_dot2_f32_f16" => op(&[B32, B32, F32], F32, |s| dot2(s[0], s[1], s[2])),
-        "v_dot2c_f32_f16" | "v_dot2acc_f32_f16" => formed(Form::Accumulate, W2, F32, |s| dot2(s[0], s[1], s[2])),
+        "v_dot2c_f32_f16" | "v_dot2acc_f32_f16" => {
+            formed(Form::Accumulate, W2, F32, |s| dot2(s[0], s[1], s[2]))
+        }
         _ => float(name, F1, F2, F3).or_else(|| small(name, H2, S2)).or_else(|| packed(name)),
     }
 }
@@ -246,14 +269,18 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_max3_f32" | "v_max3_num_f32" => op(f3, F32, |s| b(max(max(f(s[0]), f(s[1])), f(s[2])))),
         "v_min3_f32" | "v_min3_num_f32" => op(f3, F32, |s| b(min(min(f(s[0]), f(s[1])), f(s[2])))),
         "v_med3_f32" | "v_med3_num_f32" => op(f3, F32, |s| b(med3(f(s[0]), f(s[1]), f(s[2])))),
-        "v_minmax_f32" | "v_minmax_num_f32" => op(f3, F32, |s| b(max(min(f(s[0]), f(s[1])), f(s[2])))),
-        "v_maxmin_f32" | "v_maxmin_num_f32" => op(f3, F32, |s| b(min(max(f(s[0]), f(s[1])), f(s[2])))),
+        "v_minmax_f32" | "v_minmax_num_f32" => {
+            op(f3, F32, |s| b(max(min(f(s[0]), f(s[1])), f(s[2]))))
+        }
+        "v_maxmin_f32" | "v_maxmin_num_f32" => {
+            op(f3, F32, |s| b(min(max(f(s[0]), f(s[1])), f(s[2]))))
+        }
         "v_fma_f32" | "v_fmaak_f32" | "v_fmamk_f32" => op(f3, F32, |s| fma(s[0], s[1], s[2])),
         "v_fmac_f32" => formed(Form::Accumulate, f2, F32, |s| fma(s[0], s[1], s[2])),
         // Rounded twice, subnormal numbers flushed.
-        "v_mac_f32" => {
-            formed(Form::Accumulate, f2, F32, |s| b(flush(flush(flush(f(s[0])) * flush(f(s[1]))) + flush(f(s[2])))))
-        }
+        "v_mac_f32" => formed(Form::Accumulate, f2, F32, |s| {
+            b(flush(flush(flush(f(s[0])) * flush(f(s[1]))) + flush(f(s[2]))))
+        }),
         "v_mad_f32" | "v_madak_f32" | "v_madmk_f32" => {
             op(f3, F32, |s| b(flush(flush(flush(f(s[0])) * flush(f(s[1]))) + flush(f(s[2])))))
         }
@@ -262,16 +289,24 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_rcp_f32" | "v_rcp_iflag_f32" => op(f1, F32, |s| b(1.0 / f(s[0]))),
         "v_rsq_f32" => op(f1, F32, |s| b((1.0 / f64::from(f(s[0])).sqrt()) as f32)),
         "v_sqrt_f32" => op(f1, F32, |s| b(f(s[0]).sqrt())),
-        "v_sin_f32" => op(f1, F32, |s| b((f64::from(f(s[0])) * std::f64::consts::TAU).sin() as f32)),
-        "v_cos_f32" => op(f1, F32, |s| b((f64::from(f(s[0])) * std::f64::consts::TAU).cos() as f32)),
+        "v_sin_f32" => {
+            op(f1, F32, |s| b((f64::from(f(s[0])) * std::f64::consts::TAU).sin() as f32))
+        }
+        "v_cos_f32" => {
+            op(f1, F32, |s| b((f64::from(f(s[0])) * std::f64::consts::TAU).cos() as f32))
+        }
         "v_floor_f32" => op(f1, F32, |s| b(f(s[0]).floor())),
         "v_ceil_f32" => op(f1, F32, |s| b(f(s[0]).ceil())),
         "v_trunc_f32" => op(f1, F32, |s| b(f(s[0]).trunc())),
         "v_rndne_f32" => op(f1, F32, |s| b(rndne(f(s[0])))),
-        "v_fract_f32" => op(f1, F32, |s| b((f(s[0]) - f(s[0]).floor()).min(f32::from_bits(0x3f7f_ffff)))),
+        "v_fract_f32" => {
+            op(f1, F32, |s| b((f(s[0]) - f(s[0]).floor()).min(f32::from_bits(0x3f7f_ffff))))
+        }
         "v_ldexp_f32" => op(&[F32, B32], F32, |s| b(ldexp(f64::from(f(s[0])), i(s[1])) as f32)),
         "v_div_scale_f32" => formed(Form::Flagged, f3, F32, |s| div_scale(s[0], s[1], s[2])),
-        "v_div_fmas_f32" => op(&[F32, F32, F32, Mask], F32, |s| div_fmas(f(s[0]), f(s[1]), f(s[2]), s[3] & 1 == 1)),
+        "v_div_fmas_f32" => {
+            op(&[F32, F32, F32, Mask], F32, |s| div_fmas(f(s[0]), f(s[1]), f(s[2]), s[3] & 1 == 1))
+        }
         "v_div_fixup_f32" => op(f3, F32, |s| div_fixup(f(s[0]), f(s[1]), f(s[2]))),
         "v_cvt_f32_i32" => op(&[B32], F32, |s| b(i(s[0]) as f32)),
         "v_cvt_f32_u32" => op(&[B32], F32, |s| b(w(s[0]) as f32)),
@@ -283,7 +318,13 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_cvt_u32_f32" => op(f1, B32, |s| to_u32(f64::from(f(s[0])))),
         "v_cvt_f32_f16" => op(&[F16], F32, |s| b(h(s[0]))),
         "v_cvt_f16_f32" => op(f1, F16, |s| bh(f64::from(f(s[0])))),
-        "v_cvt_pk_f16_f32" => op(f2, B32, |s| r(bh(f64::from(f(s[0]))) as u32 | (bh(f64::from(f(s[1]))) as u32) << 16)),
+        "v_cvt_pk_f16_f32" => {
+            op(
+                f2,
+                B32,
+                |s| r(bh(f64::from(f(s[0]))) as u32 | (bh(f64::from(f(s[1]))) as u32) << 16),
+            )
+        }
         "v_cvt_f64_f32" => op(f1, F64, |s| bd(f64::from(f(s[0])))),
         "v_cvt_f32_f64" => op(&[F64], F32, |s| b(d(s[0]) as f32)),
         "v_cvt_f64_u32" => op(&[B32], F64, |s| bd(f64::from(w(s[0])))),
@@ -295,7 +336,9 @@ fn float(name: &str, f1: &'static [Type], f2: &'static [Type], f3: &'static [Typ
         "v_fma_f64" | "v_fmaak_f64" | "v_fmamk_f64" => {
             op(&[F64, F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2]))))
         }
-        "v_fmac_f64" => formed(Form::Accumulate, &[F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2])))),
+        "v_fmac_f64" => {
+            formed(Form::Accumulate, &[F64, F64], F64, |s| bd(d(s[0]).mul_add(d(s[1]), d(s[2]))))
+        }
         "v_floor_f64" => op(&[F64], F64, |s| bd(d(s[0]).floor())),
         "v_trunc_f64" => op(&[F64], F64, |s| bd(d(s[0]).trunc())),
         "v_ldexp_f64" => op(&[F64, B32], F64, |s| bd(ldexp(d(s[0]), i(s[1])))),
@@ -311,20 +354,28 @@ fn small(name: &str, h2: &'static [Type], s2: &'static [Type]) -> Option<Op> {
         "v_mul_f16" => op(h2, F16, |s| bh(f64::from(h(s[0])) * f64::from(h(s[1])))),
         "v_max_f16" | "v_max_num_f16" => op(h2, F16, |s| bh(f64::from(max(h(s[0]), h(s[1]))))),
         "v_min_f16" | "v_min_num_f16" => op(h2, F16, |s| bh(f64::from(min(h(s[0]), h(s[1]))))),
-        "v_fma_f16" => op(&[F16, F16, F16], F16, |s| bh(f64::from(h(s[0])) * f64::from(h(s[1])) + f64::from(h(s[2])))),
-        "v_add_nc_u16" | "v_add_u16" => op(s2, B16, |s| r16(sixteen(s[0]).wrapping_add(sixteen(s[1])))),
-        "v_sub_nc_u16" | "v_sub_u16" => op(s2, B16, |s| r16(sixteen(s[0]).wrapping_sub(sixteen(s[1])))),
+        "v_fma_f16" => op(&[F16, F16, F16], F16, |s| {
+            bh(f64::from(h(s[0])) * f64::from(h(s[1])) + f64::from(h(s[2])))
+        }),
+        "v_add_nc_u16" | "v_add_u16" => {
+            op(s2, B16, |s| r16(sixteen(s[0]).wrapping_add(sixteen(s[1]))))
+        }
+        "v_sub_nc_u16" | "v_sub_u16" => {
+            op(s2, B16, |s| r16(sixteen(s[0]).wrapping_sub(sixteen(s[1]))))
+        }
         "v_subrev_u16" => op(s2, B16, |s| r16(sixteen(s[1]).wrapping_sub(sixteen(s[0])))),
         "v_mul_lo_u16" => op(s2, B16, |s| r16(sixteen(s[0]).wrapping_mul(sixteen(s[1])))),
-        "v_mad_u16" | "v_mad_legacy_u16" => {
-            op(&[B16, B16, B16], B16, |s| r16(sixteen(s[0]).wrapping_mul(sixteen(s[1])).wrapping_add(sixteen(s[2]))))
-        }
+        "v_mad_u16" | "v_mad_legacy_u16" => op(&[B16, B16, B16], B16, |s| {
+            r16(sixteen(s[0]).wrapping_mul(sixteen(s[1])).wrapping_add(sixteen(s[2])))
+        }),
         "v_max_u16" => op(s2, B16, |s| r16(sixteen(s[0]).max(sixteen(s[1])))),
         "v_min_u16" => op(s2, B16, |s| r16(sixteen(s[0]).min(sixteen(s[1])))),
         "v_lshlrev_b16" => op(s2, B16, |s| r16(sixteen(s[1]) << (s[0] & 15))),
         "v_lshrrev_b16" => op(s2, B16, |s| r16(sixteen(s[1]) >> (s[0] & 15))),
         "v_ashrrev_i16" => op(s2, B16, |s| r16((sixteen(s[1]) as i16 >> (s[0] & 15)) as u16)),
-        "v_pack_b32_f16" => op(h2, B32, |s| r(u32::from(sixteen(s[0])) | u32::from(sixteen(s[1])) << 16)),
+        "v_pack_b32_f16" => {
+            op(h2, B32, |s| r(u32::from(sixteen(s[0])) | u32::from(sixteen(s[1])) << 16))
+        }
         _ => None,
     }
 }
@@ -338,8 +389,12 @@ fn packed(name: &str) -> Option<Op> {
         "v_pk_add_f16" => of("v_add_f16").map(halves),
         "v_pk_mul_f16" => of("v_mul_f16").map(halves),
         "v_pk_fma_f16" => of("v_fma_f16").map(halves),
-        "v_pk_max_f16" | "v_pk_max_num_f16" => formed(Form::Halves, H2, F16, |s| bh(f64::from(max(h(s[0]), h(s[1]))))),
-        "v_pk_min_f16" | "v_pk_min_num_f16" => formed(Form::Halves, H2, F16, |s| bh(f64::from(min(h(s[0]), h(s[1]))))),
+        "v_pk_max_f16" | "v_pk_max_num_f16" => {
+            formed(Form::Halves, H2, F16, |s| bh(f64::from(max(h(s[0]), h(s[1])))))
+        }
+        "v_pk_min_f16" | "v_pk_min_num_f16" => {
+            formed(Form::Halves, H2, F16, |s| bh(f64::from(min(h(s[0]), h(s[1])))))
+        }
         "v_pk_add_u16" => of("v_add_u16").map(halves),
         "v_pk_sub_u16" | "v_pk_sub_i16" => of("v_sub_u16").map(halves),
         "v_pk_mul_lo_u16" => of("v_mul_lo_u16").map(halves),
@@ -362,9 +417,9 @@ fn packed(name: &str) -> Option<Op> {
     }
 }
 
-/// Whether a number with so many bits of exponent and fraction is of one of the kinds that `mask` names: a
-/// signalling or quiet NaN, then infinite, normal, subnormal and zero below zero, and the same above from zero
-/// on.
+/// Whether a number with so many bits of exponent and fraction is of one of the kinds that `mask`
+/// names: a signalling or quiet NaN, then infinite, normal, subnormal and zero below zero, and the
+/// same above from zero on.
 fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
     let below = x >> (exponent + fraction) & 1 == 1;
     let (e, m) = (x >> fraction & ((1 << exponent) - 1), x & ((1 << fraction) - 1));
@@ -381,8 +436,12 @@ fn class(x: u64, mask: u64, exponent: u32, fraction: u32) -> bool {
 /// `lt_u32`: a condition and a type.
 fn compare(rest: &str) -> Option<Op> {
     match rest {
-        "class_f32" => return formed(Form::Compare, &[F32, B32], Mask, |s| flagged(class(s[0], s[1], 8, 23))),
-        "class_f16" => return formed(Form::Compare, &[F16, B32], Mask, |s| flagged(class(s[0], s[1], 5, 10))),
+        "class_f32" => {
+            return formed(Form::Compare, &[F32, B32], Mask, |s| flagged(class(s[0], s[1], 8, 23)));
+        }
+        "class_f16" => {
+            return formed(Form::Compare, &[F16, B32], Mask, |s| flagged(class(s[0], s[1], 5, 10)));
+        }
         _ => {}
     }
     let (condition, ty) = rest.rsplit_once('_')?;

@@ -1,4 +1,5 @@
-//! Who touched memory, and what is known of when that was done: what order between two accesses is told from.
+//! Who touched memory, and what is known of when that was done: what order between two accesses is
+//! told from.
 
 /// Who touched a byte last: wave number + 1, and as which of its stores, or of its loads.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -117,6 +118,10 @@ impl Writer {
     }
     /// Since when others may see what a mark says. Atomics happen where all meet.
     pub fn released(&self, mark: Mark) -> Option<u64> {
-        if mark.atomic { self.row(mark).since(mark.number) } else { since(&self.released, mark.number) }
+        if mark.atomic {
+            self.row(mark).since(mark.number)
+        } else {
+            since(&self.released, mark.number)
+        }
     }
 }

@@ -14,8 +14,8 @@ impl std::ops::Deref for Bytes {
     fn deref(&self) -> &[u8] {
         match self {
             Bytes::Own(bytes) => bytes,
-            // SAFETY: whoever called `Region::lent` promised so many bytes there for as long as the region
-            // lives.
+            // SAFETY: whoever called `Region::lent` promised so many bytes there for as long as the
+            // region lives.
             Bytes::Lent(at, len) => unsafe { std::slice::from_raw_parts(*at, *len) },
         }
     }
@@ -44,7 +44,8 @@ pub struct Region {
     pub writable: bool,
     /// By byte, once something was written: a [`Mark`](crate::order::Mark).
     pub marks: Vec<u64>,
-    /// By two bytes, once something was read that may be written: the two waves that read them last.
+    /// By two bytes, once something was read that may be written: the two waves that read them
+    /// last.
     pub readers: Vec<[u64; 2]>,
 }
 
@@ -64,7 +65,8 @@ impl Region {
     /// Memory of this process, at its own address.
     ///
     /// # Safety
-    /// `len` bytes from `at` on are there, and nobody else touches them, as long as the region lives.
+    /// `len` bytes from `at` on are there, and nobody else touches them, as long as the region
+    /// lives.
     pub unsafe fn lent(what: impl Into<String>, at: *mut u8, len: usize, writable: bool) -> Region {
         Region {
             what: what.into(),

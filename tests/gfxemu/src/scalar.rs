@@ -90,7 +90,9 @@ fn arithmetic(name: &str) -> Option<(Compute, bool)> {
         "and_b32" | "and_b64" => of(|s, _| tested(s[0] & s[1])),
         "or_b32" | "or_b64" => of(|s, _| tested(s[0] | s[1])),
         "xor_b32" | "xor_b64" => of(|s, _| tested(s[0] ^ s[1])),
-        "and_not1_b32" | "and_not1_b64" | "andn2_b32" | "andn2_b64" => of(|s, _| tested(s[0] & !s[1])),
+        "and_not1_b32" | "and_not1_b64" | "andn2_b32" | "andn2_b64" => {
+            of(|s, _| tested(s[0] & !s[1]))
+        }
         "or_not1_b32" | "orn2_b32" => of(|s, _| tested(z(w(s[0] | !s[1])))),
         "or_not1_b64" | "orn2_b64" => of(|s, _| tested(s[0] | !s[1])),
         "nand_b32" => of(|s, _| tested(z(!w(s[0] & s[1])))),
@@ -153,7 +155,9 @@ fn arithmetic(name: &str) -> Option<(Compute, bool)> {
         "mul_f32" => of(|s, _| real(b(f(s[0]) * f(s[1])))),
         "max_num_f32" => of(|s, _| real(b(crate::float::max(f(s[0]), f(s[1]))))),
         "min_num_f32" => of(|s, _| real(b(crate::float::min(f(s[0]), f(s[1]))))),
-        "fmac_f32" | "fmamk_f32" | "fmaak_f32" => of(|s, _| real(b(f(s[0]).mul_add(f(s[1]), f(s[2]))))),
+        "fmac_f32" | "fmamk_f32" | "fmaak_f32" => {
+            of(|s, _| real(b(f(s[0]).mul_add(f(s[1]), f(s[2])))))
+        }
         "floor_f32" => of(|s, _| real(b(f(s[0]).floor()))),
         "trunc_f32" => of(|s, _| real(b(f(s[0]).trunc()))),
         "rndne_f32" => of(|s, _| real(b(f(s[0]).round_ties_even()))),
@@ -219,7 +223,9 @@ impl Scalar {
     pub fn decode(text: &Text) -> Result<Option<Scalar>, String> {
         // gfx12 has functions of the vector units for scalar registers: `v_s_exp_f32`.
         let signed = text.name.starts_with("v_s_");
-        let Some(mut name) = text.name.trim_start_matches("v_").strip_prefix("s_") else { return Ok(None) };
+        let Some(mut name) = text.name.trim_start_matches("v_").strip_prefix("s_") else {
+            return Ok(None);
+        };
         let short = name.replace("_saveexec", "");
         let saves_exec = short != name;
         if saves_exec {
@@ -230,7 +236,11 @@ impl Scalar {
             return Err(format!("modifier {m} is unknown"));
         }
         let compare = name.starts_with("cmp") || name.starts_with("bitcmp");
-        let ty = if name.ends_with("f32") && !name.starts_with("cvt_f32") { Type::F32 } else { Type::B32 };
+        let ty = if name.ends_with("f32") && !name.starts_with("cvt_f32") {
+            Type::F32
+        } else {
+            Type::B32
+        };
         let (mut sources, mut signs) = (Vec::new(), Vec::new());
         let mut destination = None;
         for (k, o) in text.operands.iter().enumerate() {
@@ -254,7 +264,11 @@ impl Scalar {
             let mut operand = read.operand;
             // Constants of these have 16 bits, with a sign where the instruction has one.
             if let (true, Some(n)) = (name.contains("k_"), integer(o)) {
-                let n = if name.ends_with("u32") { n as u16 as u64 } else { u64::from(n as u16 as i16 as i32 as u32) };
+                let n = if name.ends_with("u32") {
+                    n as u16 as u64
+                } else {
+                    u64::from(n as u16 as i16 as i32 as u32)
+                };
                 operand = Operand::Constant(n);
             }
             sources.push((operand, wide));
@@ -286,10 +300,12 @@ impl Scalar {
         let (value, scc) = (self.compute)(&s, wave.scc);
         let (mut value_bad, mut result_bad) = (0, false);
         if scc_bad || bad != [0; 3] {
-            let tries = [0, u64::MAX, 0x5555_5555_5555_5555, 0xaaaa_aaaa_aaaa_aaaa, 0x0123_4567_89ab_cdef];
+            let tries =
+                [0, u64::MAX, 0x5555_5555_5555_5555, 0xaaaa_aaaa_aaaa_aaaa, 0x0123_4567_89ab_cdef];
             for (t, pattern) in tries.iter().enumerate() {
-                let tried: [u64; 3] =
-                    std::array::from_fn(|k| s[k] & !bad[k] | pattern.rotate_left((7 * k + t) as u32) & bad[k]);
+                let tried: [u64; 3] = std::array::from_fn(|k| {
+                    s[k] & !bad[k] | pattern.rotate_left((7 * k + t) as u32) & bad[k]
+                });
                 let (v, c) = (self.compute)(&tried, if scc_bad { t % 2 == 0 } else { wave.scc });
                 value_bad |= v ^ value;
                 result_bad |= c != scc;
@@ -304,7 +320,9 @@ impl Scalar {
                 }
                 false => (value, value_bad, None),
             };
-            for (n, (value, bad)) in [(n, (value, value_bad))].into_iter().chain(exec.map(|e| (EXEC, e))) {
+            for (n, (value, bad)) in
+                [(n, (value, value_bad))].into_iter().chain(exec.map(|e| (EXEC, e)))
+            {
                 if wide {
                     wave.set_pair(n, value, bad);
                 } else {

@@ -40,8 +40,8 @@ pub struct Target {
     pub generation: u32,
     /// Lanes of a wave.
     pub wave: u32,
-    /// gfx12's scalar registers that vector arithmetic keeps are no hazard: for code of compilers that do not
-    /// know of it, LLVM before 20.
+    /// gfx12's scalar registers that vector arithmetic keeps are no hazard: for code of compilers
+    /// that do not know of it, LLVM before 20.
     pub excused: bool,
 }
 
@@ -49,7 +49,8 @@ impl Target {
     /// `arch` at `wave` lanes, if the emulator knows the family.
     pub fn new(arch: &str, wave: u32) -> Result<Target, String> {
         let generation = match arch {
-            "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942" | "gfx950" => 9,
+            "gfx900" | "gfx902" | "gfx906" | "gfx908" | "gfx90a" | "gfx90c" | "gfx942"
+            | "gfx950" => 9,
             a if a.starts_with("gfx10") && a.len() == 7 => 10,
             a if a.starts_with("gfx11") && a.len() == 7 => 11,
             "gfx1200" | "gfx1201" | "gfx1250" => 12,
@@ -57,12 +58,15 @@ impl Target {
         };
         match (wave, generation) {
             (64, _) if arch == "gfx1250" => Err(format!("{arch} has no waves of {wave} lanes")),
-            (64, _) | (32, 10..) => Ok(Target { arch: arch.to_string(), generation, wave, excused: false }),
+            (64, _) | (32, 10..) => {
+                Ok(Target { arch: arch.to_string(), generation, wave, excused: false })
+            }
             _ => Err(format!("{arch} has no waves of {wave} lanes")),
         }
     }
-    /// Whether waves of one block may lie on two caches, by its descriptor's first resource word: RDNA's
-    /// work-group processors, unless the compiler keeps a block on one of their two units, as hiprtc does.
+    /// Whether waves of one block may lie on two caches, by its descriptor's first resource word:
+    /// RDNA's work-group processors, unless the compiler keeps a block on one of their two units,
+    /// as hiprtc does.
     pub fn split_caches(&self, resources: u32) -> bool {
         self.generation >= 10 && resources >> 29 & 1 == 1
     }
@@ -70,14 +74,15 @@ impl Target {
     pub fn mi300(&self) -> bool {
         matches!(self.arch.as_str(), "gfx942" | "gfx950")
     }
-    /// Whether stores must be written back before other blocks see them: where a device has several second caches.
-    /// gfx12.0 has one, which all stores reach before they count as done (LLVM's `SIGfx12CacheControl` writes back for
-    /// other devices alone there, and on gfx1250 for other blocks).
+    /// Whether stores must be written back before other blocks see them: where a device has several
+    /// second caches. gfx12.0 has one, which all stores reach before they count as done (LLVM's
+    /// `SIGfx12CacheControl` writes back for other devices alone there, and on gfx1250 for other
+    /// blocks).
     pub fn needs_write_back(&self) -> bool {
         self.mi300() || self.arch == "gfx1250"
     }
-    /// Whether loads of global memory fill registers in the order in which they were issued, so that a later
-    /// one into the same register needs no wait.
+    /// Whether loads of global memory fill registers in the order in which they were issued, so
+    /// that a later one into the same register needs no wait.
     pub fn loads_in_order(&self) -> bool {
         self.generation < 12
     }

@@ -1,6 +1,6 @@
-//! Vector instructions: operands fetched, computed lane by lane, results put where they belong. One shape for
-//! all encodings: an instruction is one or two parts (a dual instruction's two, a packed one's halves); all
-//! parts read before any of them writes.
+//! Vector instructions: operands fetched, computed lane by lane, results put where they belong. One
+//! shape for all encodings: an instruction is one or two parts (a dual instruction's two, a packed
+//! one's halves); all parts read before any of them writes.
 
 mod fetch;
 mod part;
@@ -24,8 +24,8 @@ pub struct Vector {
     exchange: Option<Exchange>,
 }
 
-/// 16-bit instructions of gfx9 that clear the upper half of their destination; all other ones, and all of
-/// RDNA, keep it.
+/// 16-bit instructions of gfx9 that clear the upper half of their destination; all other ones, and
+/// all of RDNA, keep it.
 fn clears_upper(target: &Target, name: &str) -> bool {
     const KEEP: [&str; 4] = ["v_fma_f16", "v_mad_u16", "v_mad_f16", "v_fmac_f16"];
     target.generation == 9 && !KEEP.contains(&name) && !name.contains("mix")
@@ -70,7 +70,11 @@ impl Vector {
                 let mut half = half.replace("v_dual_", "v_");
                 if half.trim_start().starts_with("v_bitop2_b32 ") {
                     // The same by a table of three, of which the third is zero.
-                    half = half.replace("v_bitop2_b32", "v_bitop3_b32").replacen(" bitop3:", ", 0 bitop3:", 1);
+                    half = half.replace("v_bitop2_b32", "v_bitop3_b32").replacen(
+                        " bitop3:",
+                        ", 0 bitop3:",
+                        1,
+                    );
                 }
                 let Some(v) = Vector::decode(target, &half)? else { return Ok(None) };
                 parts.extend(v.parts);
@@ -81,14 +85,24 @@ impl Vector {
         let (name, dpp, sdwa) = base(&text.name);
         let Some(op) = find(name) else { return Ok(None) };
         let exchange = if dpp { Some(Exchange::decode(target, &text)?) } else { None };
-        Vector::assemble(target, &text, name, op, sdwa).map(|parts| Some(Vector { parts, exchange }))
+        Vector::assemble(target, &text, name, op, sdwa)
+            .map(|parts| Some(Vector { parts, exchange }))
     }
 
-    fn assemble(target: &Target, text: &Text, name: &str, mut op: Op, sdwa: bool) -> Result<Vec<Part>, String> {
+    fn assemble(
+        target: &Target,
+        text: &Text,
+        name: &str,
+        mut op: Op,
+        sdwa: bool,
+    ) -> Result<Vec<Part>, String> {
         if name == "v_dot4_i32_iu8" {
             match text.list("neg_lo").as_deref() {
                 Some([1, 1, 0]) => {}
-                None => op.compute = find("v_dot4_u32_u8").ok_or("no dot product of unsigned bytes")?.compute,
+                None => {
+                    op.compute =
+                        find("v_dot4_u32_u8").ok_or("no dot product of unsigned bytes")?.compute
+                }
                 Some(other) => return Err(format!("signs {other:?} of a dot product")),
             }
         }
@@ -96,7 +110,11 @@ impl Vector {
         let mut destination = None;
         let mut flags = None;
         let taken = |operands: &mut Vec<&str>| -> Result<Operand, String> {
-            let o = if operands.is_empty() { return Err("no destination".into()) } else { operands.remove(0) };
+            let o = if operands.is_empty() {
+                return Err("no destination".into());
+            } else {
+                operands.remove(0)
+            };
             register(o).map(|(r, _)| r).ok_or_else(|| format!("destination {o} is unknown"))
         };
         let scalar = |o: Operand| match o {
@@ -167,8 +185,8 @@ impl Vector {
                 f.shift = shift;
                 f.bits = bits.min(ty.bits());
             }
-            // The sign is that of the number as it is computed with: single precision where halves are made
-            // single.
+            // The sign is that of the number as it is computed with: single precision where halves
+            // are made single.
             let ty = if mixed { Type::F32 } else { ty };
             let float = ty.is_float() || name.starts_with("v_cndmask");
             let sign = 1u64 << (ty.bits() - 1);
@@ -179,9 +197,11 @@ impl Vector {
             f.turn = if s.negative { sign } else { 0 };
             fetch.push(f);
         }
-        let mut put = Put { register: destination, shift: 0, bits: op.out.bits(), rest: Rest::Keep, flags };
+        let mut put =
+            Put { register: destination, shift: 0, bits: op.out.bits(), rest: Rest::Keep, flags };
         if op.out.bits() == 16 && op.form != Form::Halves {
-            let upper = selected.get(types.len()).is_some_and(|&s| s == 1) || name.contains("mixhi");
+            let upper =
+                selected.get(types.len()).is_some_and(|&s| s == 1) || name.contains("mixhi");
             put.shift = if upper { 16 } else { 0 };
             if !upper && clears_upper(target, name) {
                 put.rest = Rest::Zero;
@@ -209,8 +229,18 @@ impl Vector {
             (_, Some("2")) => 0.5,
             _ => return Err("an unknown scale of the result".into()),
         };
-        let known =
-            ["op_sel", "op_sel_hi", "neg_lo", "neg_hi", "clamp", "mul", "div", "src0_sel", "src1_sel", "dst_sel"];
+        let known = [
+            "op_sel",
+            "op_sel_hi",
+            "neg_lo",
+            "neg_hi",
+            "clamp",
+            "mul",
+            "div",
+            "src0_sel",
+            "src1_sel",
+            "dst_sel",
+        ];
         let also = [
             "dst_unused",
             "quad_perm",
@@ -238,7 +268,9 @@ impl Vector {
         let compare = matches!(op.form, Form::Compare | Form::CompareExec);
         let part = Part { compute: op.compute, fetch, put, compare, clamp, scale };
         match op.form {
-            Form::Halves | Form::Pairs => part.twice(name, text, op.form, &selected, &selected_high),
+            Form::Halves | Form::Pairs => {
+                part.twice(name, text, op.form, &selected, &selected_high)
+            }
             _ => Ok(vec![part]),
         }
     }

@@ -1,5 +1,5 @@
-//! A wave: its registers, which of their bits are undefined, and what it has asked for and not yet waited
-//! for.
+//! A wave: its registers, which of their bits are undefined, and what it has asked for and not yet
+//! waited for.
 
 use crate::facts::Facts;
 use crate::hazard::Hazards;
@@ -121,9 +121,19 @@ pub struct Wave {
 
 impl Wave {
     /// A wave of which nothing is defined but EXEC; registers are full of what `random` gives.
-    pub fn new(target: &Target, number: u32, in_block: u16, registers: usize, mut random: impl FnMut() -> u32) -> Wave {
+    pub fn new(
+        target: &Target,
+        number: u32,
+        in_block: u16,
+        registers: usize,
+        mut random: impl FnMut() -> u32,
+    ) -> Wave {
         let full = if target.wave == 64 { u64::MAX } else { (1 << target.wave) - 1 };
-        let mut register = || Register { value: std::array::from_fn(|_| random()), bad: [u32::MAX; LANES], any: full };
+        let mut register = || Register {
+            value: std::array::from_fn(|_| random()),
+            bad: [u32::MAX; LANES],
+            any: full,
+        };
         // gfx1250's registers from 256 on lie where others have accumulation registers.
         let (low, high) = if target.has_acc() {
             (registers, 256)
@@ -176,7 +186,11 @@ impl Wave {
 
     /// A vector register, to be written.
     pub fn register_mut(&mut self, n: u16) -> &mut Register {
-        if n >= ACC { &mut self.acc[usize::from(n - ACC)] } else { &mut self.vector[usize::from(n)] }
+        if n >= ACC {
+            &mut self.acc[usize::from(n - ACC)]
+        } else {
+            &mut self.vector[usize::from(n)]
+        }
     }
 
     /// Sets a scalar register; NULL swallows it.
@@ -226,7 +240,10 @@ impl Wave {
     pub fn check_exec(&self) -> Result<(), Why> {
         match self.pair(EXEC).1 & self.full {
             0 => Ok(()),
-            bad => Err(Why { what: "EXEC depends on an undefined value".into(), lane: Some(bad.trailing_zeros()) }),
+            bad => Err(Why {
+                what: "EXEC depends on an undefined value".into(),
+                lane: Some(bad.trailing_zeros()),
+            }),
         }
     }
 
@@ -236,13 +253,24 @@ impl Wave {
         match (value & !bad, bad) {
             (0, 0) => Ok(true),
             (known, _) if known != 0 => Ok(false),
-            _ => Err(format!("a branch on {} that is undefined", if n == VCC { "VCC" } else { "EXEC" }).into()),
+            _ => Err(format!(
+                "a branch on {} that is undefined",
+                if n == VCC { "VCC" } else { "EXEC" }
+            )
+            .into()),
         }
     }
 
     /// Who it is to memory.
     pub fn access(&self, bypass: bool) -> Access {
-        Access { wave: self.number, phase: self.phase, near: self.near, bypass, scalar: false, load: 0 }
+        Access {
+            wave: self.number,
+            phase: self.phase,
+            near: self.near,
+            bypass,
+            scalar: false,
+            load: 0,
+        }
     }
 
     /// Registers that are still to come must be neither read nor written.
@@ -250,17 +278,24 @@ impl Wave {
         for s in spans {
             let range = usize::from(s.first)..usize::from(s.first + s.count);
             if s.vector {
-                let (file, from, kind) =
-                    if s.first >= ACC { (self.acc.len(), usize::from(ACC), 'a') } else { (self.vector.len(), 0, 'v') };
+                let (file, from, kind) = if s.first >= ACC {
+                    (self.acc.len(), usize::from(ACC), 'a')
+                } else {
+                    (self.vector.len(), 0, 'v')
+                };
                 if range.end - from > file {
-                    return Err(
-                        format!("{kind}{} is not among the kernel's {file} registers", range.end - from - 1).into()
-                    );
+                    return Err(format!(
+                        "{kind}{} is not among the kernel's {file} registers",
+                        range.end - from - 1
+                    )
+                    .into());
                 }
                 if self.pending != 0
                     && let Some(r) = range.clone().find(|&r| self.pending_vector[r] != 0)
                 {
-                    return Err(format!("{kind}{} is used before a wait for its load", r - from).into());
+                    return Err(
+                        format!("{kind}{} is used before a wait for its load", r - from).into()
+                    );
                 }
             } else if self.pending != 0
                 && let Some(r) = range.clone().find(|&r| self.pending_scalar[r] != 0)
@@ -271,20 +306,25 @@ impl Wave {
         Ok(())
     }
 
-    /// The same before a load of global memory into the first of them: what earlier such loads are still to
-    /// put there comes before it, where they arrive in order.
+    /// The same before a load of global memory into the first of them: what earlier such loads are
+    /// still to put there comes before it, where they arrive in order.
     pub fn check_load(&self, spans: &[Span]) -> Result<(), Why> {
-        let Some((into, others)) = spans.split_first().filter(|(s, _)| s.vector && self.target.loads_in_order()) else {
+        let Some((into, others)) =
+            spans.split_first().filter(|(s, _)| s.vector && self.target.loads_in_order())
+        else {
             return self.check_spans(spans);
         };
         let range = usize::from(into.first)..usize::from(into.first + into.count);
         let loads = |r: usize| {
-            let to = |s: Span| s.vector && usize::from(s.first) <= r && r < usize::from(s.first + s.count);
+            let to = |s: Span| {
+                s.vector && usize::from(s.first) <= r && r < usize::from(s.first + s.count)
+            };
             let asked = self.asked[Counter::Load as usize].iter();
             asked.filter(|a| a.event == Event::Load && a.into.is_some_and(to)).count()
         };
         let pending = range.clone().any(|r| self.pending_vector[r] != 0);
-        let in_order = pending && range.clone().all(|r| usize::from(self.pending_vector[r]) == loads(r));
+        let in_order =
+            pending && range.clone().all(|r| usize::from(self.pending_vector[r]) == loads(r));
         self.check_spans(if in_order { others } else { spans })
     }
 
@@ -296,7 +336,8 @@ impl Wave {
     fn mark(&mut self, span: Option<Span>, more: bool) {
         let Some(s) = span else { return };
         for r in usize::from(s.first)..usize::from(s.first + s.count) {
-            let slot = if s.vector { &mut self.pending_vector[r] } else { &mut self.pending_scalar[r] };
+            let slot =
+                if s.vector { &mut self.pending_vector[r] } else { &mut self.pending_scalar[r] };
             if more {
                 *slot += 1;
                 self.pending += 1;
@@ -310,14 +351,20 @@ impl Wave {
     /// Counts what an instruction asks for.
     pub fn ask(&mut self, event: Event, into: Option<Span>, number: u32, upto: Vec<(u32, u32)>) {
         self.mark(into, true);
-        self.asked[self.target.counter(event) as usize].push_back(Asked { event, into, number, upto });
+        self.asked[self.target.counter(event) as usize].push_back(Asked {
+            event,
+            into,
+            number,
+            upto,
+        });
     }
 
-    /// Waits until no more than `left` of what the counter counts are outstanding. Of what comes in any order
-    /// none is known to be there before all are.
+    /// Waits until no more than `left` of what the counter counts are outstanding. Of what comes in
+    /// any order none is known to be there before all are.
     pub fn wait(&mut self, counter: Counter, left: usize, memory: &mut Memory) {
         let mut queue = std::mem::take(&mut self.asked[counter as usize]);
-        let mut done = queue.iter().filter(|a| a.event != Event::Scalar).count().saturating_sub(left);
+        let mut done =
+            queue.iter().filter(|a| a.event != Event::Scalar).count().saturating_sub(left);
         let mut rest = VecDeque::new();
         while let Some(a) = queue.pop_front() {
             let over = if a.event == Event::Scalar { left == 0 } else { done > 0 };
@@ -347,10 +394,14 @@ impl Wave {
     pub fn read_scalar(&self, operand: Operand, wide: bool) -> Result<(u64, u64), Why> {
         Ok(match operand {
             Operand::Scalar(n) if wide => self.pair(n),
-            Operand::Scalar(n) => (u64::from(self.scalar[usize::from(n)]), u64::from(self.scalar_bad[usize::from(n)])),
+            Operand::Scalar(n) => {
+                (u64::from(self.scalar[usize::from(n)]), u64::from(self.scalar_bad[usize::from(n)]))
+            }
             Operand::Constant(c) => (c, 0),
             Operand::Scc => (u64::from(self.scc), u64::from(self.scc_bad)),
-            Operand::Vector(_) | Operand::Lane => return Err("a vector register where a scalar one belongs".into()),
+            Operand::Vector(_) | Operand::Lane => {
+                return Err("a vector register where a scalar one belongs".into());
+            }
         })
     }
 }

@@ -1,6 +1,6 @@
-//! gfx1250's registers beyond 255: an instruction has eight bits for each, and two more stand in a mode for its first,
-//! second and third source and its result (`s_set_vgpr_msb`). Which operand is which: LLVM's tables of
-//! `getVGPRLoweringOperandTables`.
+//! gfx1250's registers beyond 255: an instruction has eight bits for each, and two more stand in a
+//! mode for its first, second and third source and its result (`s_set_vgpr_msb`). Which operand is
+//! which: LLVM's tables of `getVGPRLoweringOperandTables`.
 
 use crate::facts::destinations_of;
 use crate::operand::{Operand, register};
@@ -11,7 +11,8 @@ pub fn widened(line: &str, mode: u8) -> Result<String, String> {
     if mode == 0 {
         return Ok(line.to_owned());
     }
-    let halves: Result<Vec<String>, String> = line.split("::").map(|half| one(half.trim(), mode)).collect();
+    let halves: Result<Vec<String>, String> =
+        line.split("::").map(|half| one(half.trim(), mode)).collect();
     Ok(halves?.join(" :: "))
 }
 
@@ -19,7 +20,8 @@ fn one(line: &str, mode: u8) -> Result<String, String> {
     let mut text = Text::parse(line);
     let to = destinations_of(line);
     let name = text.name.replace("v_dual_", "v_");
-    let known = ["v_", "ds_", "global_"].iter().any(|p| name.starts_with(p)) && !name.starts_with("v_swap");
+    let known =
+        ["v_", "ds_", "global_"].iter().any(|p| name.starts_with(p)) && !name.starts_with("v_swap");
     for (k, operand) in text.operands.iter_mut().enumerate() {
         let bare = operand.trim_start_matches(['-', '|']);
         let bare = bare.strip_prefix("neg(").unwrap_or(bare);
@@ -30,10 +32,16 @@ fn one(line: &str, mode: u8) -> Result<String, String> {
             return Err(format!("{line}: which of its registers a mode moves is unknown"));
         }
         let first = first + 256 * u16::from(mode >> (2 * place) & 3);
-        let wide = if count == 1 { format!("v{first}") } else { format!("v[{first}:{}]", first + count - 1) };
+        let wide = if count == 1 {
+            format!("v{first}")
+        } else {
+            format!("v[{first}:{}]", first + count - 1)
+        };
         *operand = operand.replace(inner, &wide);
     }
-    Ok(format!("{} {} {}", text.name, text.operands.join(", "), text.modifiers.join(" ")).trim_end().to_owned())
+    Ok(format!("{} {} {}", text.name, text.operands.join(", "), text.modifiers.join(" "))
+        .trim_end()
+        .to_owned())
 }
 
 #[cfg(test)]
@@ -43,13 +51,28 @@ mod tests {
     #[test]
     fn a_mode_moves_each_operand_by_its_own_bits() {
         let wide = |line, mode| widened(line, mode).unwrap();
-        assert_eq!(wide("v_fma_f32 v1, -v2, |v3|, s4 clamp", 0b11_10_01_10), "v_fma_f32 v769, -v514, |v259|, s4 clamp");
-        assert_eq!(wide("ds_store_b128 v1, v[2:5] offset:16", 0b01_00), "ds_store_b128 v1, v[258:261] offset:16");
+        assert_eq!(
+            wide("v_fma_f32 v1, -v2, |v3|, s4 clamp", 0b11_10_01_10),
+            "v_fma_f32 v769, -v514, |v259|, s4 clamp"
+        );
+        assert_eq!(
+            wide("ds_store_b128 v1, v[2:5] offset:16", 0b01_00),
+            "ds_store_b128 v1, v[258:261] offset:16"
+        );
         assert_eq!(wide("ds_load_b32 v1, v2", 0b01_00_00_10), "ds_load_b32 v257, v514");
-        assert_eq!(wide("global_store_b32 v1, v2, s[4:5]", 0b01_01), "global_store_b32 v257, v258, s[4:5]");
+        assert_eq!(
+            wide("global_store_b32 v1, v2, s[4:5]", 0b01_01),
+            "global_store_b32 v257, v258, s[4:5]"
+        );
         let dual = "v_dual_mul_f32 v1, v2, v3 :: v_dual_mov_b32 v4, v5";
-        assert_eq!(wide(dual, 0b01_00_00_00), "v_dual_mul_f32 v257, v2, v3 :: v_dual_mov_b32 v260, v5");
-        assert_eq!(wide("v_cmp_lt_u32_e64 s4, v5, v6", 0b11_01_01_00), "v_cmp_lt_u32_e64 s4, v5, v262");
+        assert_eq!(
+            wide(dual, 0b01_00_00_00),
+            "v_dual_mul_f32 v257, v2, v3 :: v_dual_mov_b32 v260, v5"
+        );
+        assert_eq!(
+            wide("v_cmp_lt_u32_e64 s4, v5, v6", 0b11_01_01_00),
+            "v_cmp_lt_u32_e64 s4, v5, v262"
+        );
         assert!(widened("v_swap_b32 v1, v2", 1).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Hazards planted in assembly: each kernel is right with what must stand between two instructions, and a
-//! fault without it.
+//! Hazards planted in assembly: each kernel is right with what must stand between two instructions,
+//! and a fault without it.
 
 mod common;
 
@@ -13,8 +13,8 @@ fn on(arch: &'static str, wave: u32) -> Assembly {
     Assembly { arch, wave, lds: 1024, grid: 1, block: wave, one_cache: false }
 }
 
-/// `before`, `between`, `behind`: right with `between`, wrong without it; and with one wait state less, where
-/// it is so many.
+/// `before`, `between`, `behind`: right with `between`, wrong without it; and with one wait state
+/// less, where it is so many.
 fn held(on: &Assembly, before: &str, between: &str, behind: &str, what: &str) {
     let body = |between: &str| format!("{before}\n{between}\n{behind}");
     let mut bodies = vec![body(between), body("")];
@@ -46,7 +46,13 @@ fn gfx9_scalar_results_of_vector_arithmetic() {
         let lane = format!("{POINTER}\nv_mov_b32 v7, s4\ns_nop 1\nv_readfirstlane_b32 s4, v7");
         held(&on, &lane, "s_nop 4", "global_store_dword v1, v0, s[4:5]", "an access's read of s4");
         let number = "v_mov_b32 v7, 3\ns_nop 1\nv_readfirstlane_b32 s6, v7";
-        held(&on, number, "s_nop 3", "v_readlane_b32 s7, v0, s6", "the choice of a lane by a read of s6");
+        held(
+            &on,
+            number,
+            "s_nop 3",
+            "v_readlane_b32 s7, v0, s6",
+            "the choice of a lane by a read of s6",
+        );
         held(
             &on,
             "v_mov_b32 v7, 3",
@@ -67,9 +73,21 @@ fn mi300_vector_results_that_others_read_at_once() {
     }
     let on = on("gfx942", 64);
     let before = "v_mov_b32 v7, 1.0\nv_mov_b32 v9, 0\nv_rcp_f32 v8, v7";
-    held(&on, before, "s_nop 0", "v_add_f32 v8, v8, v8", "the read of v8, a transcendental's result");
+    held(
+        &on,
+        before,
+        "s_nop 0",
+        "v_add_f32 v8, v8, v8",
+        "the read of v8, a transcendental's result",
+    );
     let before = "v_cmp_eq_u32 vcc, 0, v0";
-    held(&on, before, "s_nop 1", "v_cndmask_b32 v8, v0, v0, vcc", "vector arithmetic's read of VCC");
+    held(
+        &on,
+        before,
+        "s_nop 1",
+        "v_cndmask_b32 v8, v0, v0, vcc",
+        "vector arithmetic's read of VCC",
+    );
     held(&on, "v_mov_b32 v8, 1", "s_nop 0", "v_readfirstlane_b32 s6, v8", "a lane's read of v8");
     let before = "v_mov_b32 v7, 1\nv_mov_b32 v8, 0\nv_add_u32_sdwa v8, v7, v7 dst_sel:BYTE_1 \
                   dst_unused:UNUSED_PRESERVE src0_sel:DWORD src1_sel:DWORD";
@@ -90,14 +108,29 @@ fn mi200_and_mi300_matrices() {
     if !ready() {
         return;
     }
-    for (arch, name, read, summand, free) in
-        [("gfx90a", "v_mfma_f32_16x16x16f16", 11, 8, 7), ("gfx942", "v_mfma_f32_16x16x16_f16", 7, 5, 3)]
-    {
+    for (arch, name, read, summand, free) in [
+        ("gfx90a", "v_mfma_f32_16x16x16f16", 11, 8, 7),
+        ("gfx942", "v_mfma_f32_16x16x16_f16", 7, 5, 3),
+    ] {
         let on = on(arch, 64);
         let first = matrix(name, "v[10:13]");
-        let nop = |n: u32| if n > 8 { format!("s_nop 7\ns_nop {}", n - 9) } else { format!("s_nop {}", n - 1) };
-        held(&on, &first, &nop(read), "v_add_f32 v14, v11, v11", "the read of v11, a matrix's result");
-        held(&on, &first, &nop(read), "ds_write_b32 v18, v11", "the read of v11, a matrix's result");
+        let nop = |n: u32| {
+            if n > 8 { format!("s_nop 7\ns_nop {}", n - 9) } else { format!("s_nop {}", n - 1) }
+        };
+        held(
+            &on,
+            &first,
+            &nop(read),
+            "v_add_f32 v14, v11, v11",
+            "the read of v11, a matrix's result",
+        );
+        held(
+            &on,
+            &first,
+            &nop(read),
+            "ds_write_b32 v18, v11",
+            "the read of v11, a matrix's result",
+        );
         held(&on, &first, &nop(read), "v_mov_b32 v12, 0", "writing v12, a matrix's result");
         held(&on, &first, &nop(free), "v_mov_b32 v7, 0", "writing v7, which a matrix reads");
         let again = format!("{name} v[14:17], v[10:11], v[4:5], v[6:9]");
@@ -107,7 +140,13 @@ fn mi200_and_mi300_matrices() {
         // A summand that is the whole result is passed on.
         on.right(&format!("{first}\n{name} v[10:13], v[2:3], v[4:5], v[10:13]"), 64);
         let written = "v_mov_b32 v3, 0x3c003c00";
-        held(&on, &format!("{first}\n{written}"), "s_nop 1", &again.replace("v[12:15]", "v[6:9]"), "v3, just written");
+        held(
+            &on,
+            &format!("{first}\n{written}"),
+            "s_nop 1",
+            &again.replace("v[12:15]", "v[6:9]"),
+            "v3, just written",
+        );
         let dot = "v_mov_b32 v7, 1\nv_mov_b32 v8, 0\nv_dot4_i32_i8 v8, v7, v7, v8";
         held(&on, dot, "s_nop 2", "v_add_u32 v9, v8, v8", "the read of v8, a dot product");
         held(&on, dot, "s_nop 2", "v_dot4_i32_i8 v9, v8, v7, v7", "the read of v8, a dot product");
@@ -133,12 +172,30 @@ fn mi100_copies_of_accumulators() {
     set += "s_nop 3\n";
     let name = "v_mfma_f32_16x16x16f16";
     let one = format!("{set}{name} a[0:3], v[2:3], v[4:5], a[0:3]");
-    held(&on, &one, "s_nop 7\ns_nop 1", "v_accvgpr_read_b32 v6, a2", "a copy of a2, a matrix's result");
+    held(
+        &on,
+        &one,
+        "s_nop 7\ns_nop 1",
+        "v_accvgpr_read_b32 v6, a2",
+        "a copy of a2, a matrix's result",
+    );
     held(&on, &one, "s_nop 6", "v_accvgpr_write_b32 a2, v6", "writing a2, a matrix's result");
-    held(&on, &one, "s_nop 1", &format!("{name} a[4:7], v[2:3], v[4:5], a[2:5]"), "a matrix's read of a2");
+    held(
+        &on,
+        &one,
+        "s_nop 1",
+        &format!("{name} a[4:7], v[2:3], v[4:5], a[2:5]"),
+        "a matrix's read of a2",
+    );
     let other = format!("{set}{name} a[4:7], v[2:3], v[4:5], a[0:3]");
     held(&on, &other, "s_nop 4", "v_accvgpr_write_b32 a2, v6", "writing a2, which a matrix reads");
-    held(&on, &format!("{set}v_mov_b32 v9, 0"), "s_nop 1", "v_accvgpr_write_b32 a5, v9", "a copy of v9, just written");
+    held(
+        &on,
+        &format!("{set}v_mov_b32 v9, 0"),
+        "s_nop 1",
+        "v_accvgpr_write_b32 a5, v9",
+        "a copy of v9, just written",
+    );
     held(
         &on,
         &format!("{set}v_accvgpr_write_b32 a5, v6"),
@@ -158,18 +215,51 @@ fn gfx10_1_registers_that_are_still_read() {
     let on = on("gfx1010", 32);
     let store = format!("{POINTER}\nglobal_store_dword v1, v0, s[4:5]");
     for between in ["v_nop", "s_waitcnt 0", "s_waitcnt_depctr 0xffe3"] {
-        held(&on, &store, between, "s_mov_b32 s4, 0", "s4 is written while an access may still read it");
-        held(&on, &store, between, "s_mov_b32 exec_lo, 1", "EXEC is written while an access may still read it");
+        held(
+            &on,
+            &store,
+            between,
+            "s_mov_b32 s4, 0",
+            "s4 is written while an access may still read it",
+        );
+        held(
+            &on,
+            &store,
+            between,
+            "s_mov_b32 exec_lo, 1",
+            "EXEC is written while an access may still read it",
+        );
     }
     let load = "s_load_dword s4, s[0:1], 0x0";
-    held(&on, load, "s_mov_b32 null, 0", "v_readfirstlane_b32 s0, v0", "s0 is written while a scalar load");
-    held(&on, load, "s_waitcnt lgkmcnt(0)", "v_readfirstlane_b32 s0, v0", "s0 is written while a scalar load");
+    held(
+        &on,
+        load,
+        "s_mov_b32 null, 0",
+        "v_readfirstlane_b32 s0, v0",
+        "s0 is written while a scalar load",
+    );
+    held(
+        &on,
+        load,
+        "s_waitcnt lgkmcnt(0)",
+        "v_readfirstlane_b32 s0, v0",
+        "s0 is written while a scalar load",
+    );
     let compare = "v_cmpx_le_u32 0, v0";
-    held(&on, "s_mov_b32 s6, exec_lo", "s_waitcnt_depctr 0xfffe", compare, "EXEC is written by vector arithmetic");
+    held(
+        &on,
+        "s_mov_b32 s6, exec_lo",
+        "s_waitcnt_depctr 0xfffe",
+        compare,
+        "EXEC is written by vector arithmetic",
+    );
     let branched = format!("{POINTER}\nv_mov_b32 v1, 0\nds_write_b32 v1, v1\ns_branch .Lon\n.Lon:");
     let (wait, behind) = ("s_waitcnt_vscnt null, 0x0", "global_store_dword v1, v1, s[4:5]");
     held(&on, &branched, wait, behind, "LDS and memory with a branch");
-    on.right(&format!("{}\n{behind}", branched.replace("s_branch", "buffer_gl0_inv\ns_branch")), 64);
+    on.right(
+        &format!("{}\n{behind}", branched.replace("s_branch", "buffer_gl0_inv\ns_branch")),
+        64,
+    );
     let far = |n: u32| format!("s_mov_b32 s6, 0\ns_branch {n}\n{}", "s_nop 0\n".repeat(80));
     on.right(&far(62), 64);
     on.wrong(&far(63), 64, "a branch by 63 words");
@@ -182,31 +272,70 @@ fn gfx11_results_that_are_passed_on_and_masks() {
     }
     let (narrow, wide) = (on("gfx1100", 32), on("gfx1100", 64));
     let slow = "v_mov_b32 v7, 1.0\nv_rcp_f32 v8, v7";
-    held(&narrow, slow, "s_waitcnt_depctr 0xfff", "v_add_f32 v8, v8, v8", "v8 is a transcendental's result");
+    held(
+        &narrow,
+        slow,
+        "s_waitcnt_depctr 0xfff",
+        "v_add_f32 v8, v8, v8",
+        "v8 is a transcendental's result",
+    );
     // An invalidation counts as an access; a barrier does not.
-    held(&narrow, slow, "buffer_gl0_inv", "v_add_f32 v8, v8, v8", "v8 is a transcendental's result");
-    narrow.wrong(&format!("{slow}\ns_barrier\nv_add_f32 v8, v8, v8"), 64, "v8 is a transcendental's result");
+    held(
+        &narrow,
+        slow,
+        "buffer_gl0_inv",
+        "v_add_f32 v8, v8, v8",
+        "v8 is a transcendental's result",
+    );
+    narrow.wrong(
+        &format!("{slow}\ns_barrier\nv_add_f32 v8, v8, v8"),
+        64,
+        "v8 is a transcendental's result",
+    );
     let six = "v_mov_b32 v9, v7\n".repeat(6);
     held(&narrow, slow, &six, "v_add_f32 v8, v8, v8", "v8 is a transcendental's result");
-    narrow.wrong(&format!("{slow}\n{}\nv_add_f32 v8, v8, v8", "v_mov_b32 v9, v7\n".repeat(5)), 64, "5 vector");
+    narrow.wrong(
+        &format!("{slow}\n{}\nv_add_f32 v8, v8, v8", "v_mov_b32 v9, v7\n".repeat(5)),
+        64,
+        "5 vector",
+    );
     let sides = "s_mov_b64 s[6:7], exec\nv_mov_b32 v8, 1\ns_mov_b64 exec, s[6:7]\nv_mov_b32 v9, 2";
     let add = "v_add_nc_u32 v7, v8, v9";
     held(&wide, sides, "s_waitcnt_depctr 0xfff", add, "on both sides of a change of EXEC");
     narrow.right(
-        &format!("{}\n{add}", sides.replace("b64", "b32").replace("exec", "exec_lo").replace("s[6:7]", "s6")),
+        &format!(
+            "{}\n{add}",
+            sides.replace("b64", "b32").replace("exec", "exec_lo").replace("s[6:7]", "s6")
+        ),
         64,
     );
-    let mask = "s_mov_b64 s[6:7], 0\ns_mov_b64 s[8:9], 0\nv_cndmask_b32 v8, v0, v0, s[6:7]\ns_mov_b64 s[6:7], s[8:9]";
+    let mask = "s_mov_b64 s[6:7], 0\ns_mov_b64 s[8:9], 0\nv_cndmask_b32 v8, v0, v0, \
+        s[6:7]\ns_mov_b64 s[6:7], s[8:9]";
     let then = "s_or_b64 s[8:9], s[6:7], s[8:9]";
-    held(&wide, mask, "s_waitcnt_depctr 0xfffe", then, "scalar arithmetic reads s6, which was a mask before");
+    held(
+        &wide,
+        mask,
+        "s_waitcnt_depctr 0xfffe",
+        then,
+        "scalar arithmetic reads s6, which was a mask before",
+    );
     wide.right(
-        &format!("{}\n{then}", mask.replace("\ns_mov_b64 s[6:7], s", "\nv_mov_b32 v9, s8\ns_mov_b64 s[6:7], s")),
+        &format!(
+            "{}\n{then}",
+            mask.replace("\ns_mov_b64 s[6:7], s", "\nv_mov_b32 v9, s8\ns_mov_b64 s[6:7], s")
+        ),
         64,
     );
     // gfx11.5 has the one and not the other.
     on("gfx1150", 32).right(&format!("{slow}\nv_add_f32 v8, v8, v8"), 64);
     let compared = "v_cmpx_le_u32 0, v0";
-    held(&wide, compared, "v_mov_b32 v1, v0", "v_permlane64_b32 v8, v0", "an exchange of lanes right behind");
+    held(
+        &wide,
+        compared,
+        "v_mov_b32 v1, v0",
+        "v_permlane64_b32 v8, v0",
+        "an exchange of lanes right behind",
+    );
 }
 
 #[test]
@@ -221,7 +350,8 @@ fn matrices_that_follow_one_another_on_gfx11_and_gfx12() {
         for r in 0..32 {
             body += &format!("v_mov_b32 v{r}, 0\n");
         }
-        let one = format!("{body}v_wmma_f32_16x16x16_f16 v[16:23], {}, {}, v[24:31]", row(0), row(8));
+        let one =
+            format!("{body}v_wmma_f32_16x16x16_f16 v[16:23], {}, {}, v[24:31]", row(0), row(8));
         let two = format!("v_wmma_f32_16x16x16_f16 v[24:31], {}, {}, v[24:31]", row(16), row(8));
         held(&on, &one, "v_nop", &two, "a matrix's result is a factor of the very next one");
         on.right(&format!("{one}\n{}", two.replacen(&row(16), &row(0), 1)), 64);
@@ -248,8 +378,11 @@ fn gfx1250_matrices_and_vector_arithmetic_behind_them() {
         let why = held(behind, needed - 1).unwrap_err();
         assert!(why.contains(&format!("is {what} {} vector", needed - 1)), "{why}");
     }
-    // Its summand is passed on; transcendentals, loads and what has nothing to do with it need not wait.
-    for free in [wmma, "v_exp_f32_e32 v32, v0", "ds_load_b128 v[8:11], v40", "v_add_f32_e32 v32, v33, v34"] {
+    // Its summand is passed on; transcendentals, loads and what has nothing to do with it need not
+    // wait.
+    for free in
+        [wmma, "v_exp_f32_e32 v32, v0", "ds_load_b128 v[8:11], v40", "v_add_f32_e32 v32, v33, v34"]
+    {
         assert_eq!(held(free, 0), Ok(()), "{free}");
     }
 }
@@ -261,17 +394,32 @@ fn gfx12_scalar_registers_that_vector_arithmetic_keeps() {
     }
     let on = on("gfx1201", 32);
     let before = "s_mov_b32 s6, 1\ns_mov_b32 s7, 1\nv_mov_b32 v8, s6\ns_mov_b32 s6, 2";
-    held(&on, before, "s_wait_alu 0xfffe", "v_mov_b32 v9, s6", "s6 was changed 0 scalar instructions ago");
-    held(&on, &before.replace("v8, s6", "v8, s7"), "s_wait_alu 0xfffe", "v_mov_b32 v9, s6", "s6 was changed 0 scalar");
+    held(
+        &on,
+        before,
+        "s_wait_alu 0xfffe",
+        "v_mov_b32 v9, s6",
+        "s6 was changed 0 scalar instructions ago",
+    );
+    held(
+        &on,
+        &before.replace("v8, s6", "v8, s7"),
+        "s_wait_alu 0xfffe",
+        "v_mov_b32 v9, s6",
+        "s6 was changed 0 scalar",
+    );
     on.right(&format!("{before}\ns_mov_b32 s8, s6\nv_mov_b32 v9, s7"), 64);
     on.right(&format!("{before}\n{}v_mov_b32 v9, s6", "s_mov_b32 s9, 0\n".repeat(11)), 64);
     // Written before it was read for the first time; by vector arithmetic.
     on.right("s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_mov_b32 v9, s6", 64);
-    on.right("s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_readfirstlane_b32 s6, v8\ns_add_co_i32 s7, s6, s6", 64);
+    on.right(
+        "s_mov_b32 s6, 1\nv_mov_b32 v8, s6\nv_readfirstlane_b32 s6, v8\ns_add_co_i32 s7, s6, s6",
+        64,
+    );
 }
 
-/// A product whose result is read behind a branch: the way past the branch has the wait states, the other has not, and a
-/// run takes one of them.
+/// A product whose result is read behind a branch: the way past the branch has the wait states, the
+/// other has not, and a run takes one of them.
 const BRANCH: &str = "s_load_dwordx2 s[4:5], s[0:1], 0x0
 v_mov_b32 v2, 0
 v_mov_b32 v3, 0
@@ -298,12 +446,19 @@ fn every_way_from_a_matrix_instruction_is_looked_at_whether_a_run_takes_it_or_no
     // The run takes the longer one.
     assert_eq!(cdna2.right(BRANCH, 64), [0; 64]);
     let found = cdna2.too_early(BRANCH);
-    assert!(found.len() == 1 && found[0].contains("needs 11 wait states, and there are 1"), "{found:?}");
+    assert!(
+        found.len() == 1 && found[0].contains("needs 11 wait states, and there are 1"),
+        "{found:?}"
+    );
     // Behind a wait on both ways, and behind one that is a state too short.
     let before = BRANCH.replace("s_cbranch", "s_nop 9\ns_cbranch");
     assert_eq!(cdna2.too_early(&before), Vec::<String>::new());
     assert_eq!(cdna2.too_early(&before.replace("s_nop 9", "s_nop 8")).len(), 1);
-    cdna2.wrong(&BRANCH.replace("s_cmp_lg_u32 s2, 99", "s_cmp_eq_u32 s2, 99"), 64, "a matrix's result");
+    cdna2.wrong(
+        &BRANCH.replace("s_cmp_lg_u32 s2, 99", "s_cmp_eq_u32 s2, 99"),
+        64,
+        "a matrix's result",
+    );
     // What no run comes to and nobody knows is named: a matrix instruction might lie there.
     let unknown = cdna2.too_early(&format!("{before}\ns_endpgm\nv_cubeid_f32 v3, v0, v0, v0"));
     assert!(unknown.len() == 1 && unknown[0].contains("v_cubeid_f32"), "{unknown:?}");

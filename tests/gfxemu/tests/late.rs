@@ -1,5 +1,5 @@
-//! Order in global memory, planted in assembly: who overwrites what others may still be reading, and atomics
-//! that nobody has waited for.
+//! Order in global memory, planted in assembly: who overwrites what others may still be reading,
+//! and atomics that nobody has waited for.
 
 mod common;
 
@@ -32,11 +32,17 @@ fn overwriting_what_another_wave_reads_needs_its_wait_and_a_barrier() {
     one.wrong(&OVERWRITE.replace("s_barrier\n", ""), 64, "with no barrier between");
     // Blocks of a wave each: the same words, and nothing that orders them.
     let blocks = Assembly { grid: 2, block: 32, ..RDNA3 };
-    let by_block = OVERWRITE.replace("v_lshlrev_b32 v1, 2, v0", "v_lshl_or_b32 v0, s2, 5, v0\nv_lshlrev_b32 v1, 2, v0");
-    blocks.wrong(&by_block, 64, "did not signal since|signalled|not written back|not waited for|did not wait");
+    let by_block = OVERWRITE
+        .replace("v_lshlrev_b32 v1, 2, v0", "v_lshl_or_b32 v0, s2, 5, v0\nv_lshlrev_b32 v1, 2, v0");
+    blocks.wrong(
+        &by_block,
+        64,
+        "did not signal since|signalled|not written back|not waited for|did not wait",
+    );
 }
 
-/// Every block reads the first word; the last one to do so overwrites it. The second is the counter.
+/// Every block reads the first word; the last one to do so overwrites it. The second is the
+/// counter.
 const LAST: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_mov_b32 v1, 0
 v_mov_b32 v4, 1
@@ -64,7 +70,11 @@ fn overwriting_what_another_block_reads_needs_its_wait_and_a_signal() {
     assert_eq!(blocks.right(LAST, 2), [9, 8]);
     let late = LAST.replacen("s_waitcnt vmcnt(0)\n", "", 1);
     blocks.wrong(&late, 2, "and its block did not signal since|did not wait for its load");
-    blocks.wrong(&LAST.replace("s_cmp_lg_u32 s8, 7", "s_cmp_lg_u32 s8, 3"), 2, "overwritten|stored|not waited for");
+    blocks.wrong(
+        &LAST.replace("s_cmp_lg_u32 s8, 7", "s_cmp_lg_u32 s8, 3"),
+        2,
+        "overwritten|stored|not waited for",
+    );
 }
 
 /// Two waves add to the first word; each then asks for the sum and stores it at its own place.
@@ -92,10 +102,20 @@ fn an_atomic_happens_when_it_is_waited_for_and_before_only_by_chance() {
     assert!(seen.iter().any(|words| *words != [2, 2, 2]), "the wait is not missed: {seen:?}");
     assert!(seen.iter().all(|words| words[0] == 2), "in the end it has happened");
     // Asked for by a load, it must have been waited for, and the caches be empty.
-    let load =
-        LATE.replace("global_atomic_or_b32 v5, v1, v1, s[4:5] glc", "buffer_gl0_inv\nglobal_load_b32 v5, v1, s[4:5]");
+    let load = LATE.replace(
+        "global_atomic_or_b32 v5, v1, v1, s[4:5] glc",
+        "buffer_gl0_inv\nglobal_load_b32 v5, v1, s[4:5]",
+    );
     assert_eq!(RDNA3.right(&load, 3), [2, 2, 2]);
-    RDNA3.wrong(&load.replace("buffer_gl0_inv\n", ""), 3, "since this wave's caches were last invalidated");
-    RDNA3.wrong(&load.replace("s_waitcnt_vscnt null, 0x0\n", ""), 3, "store to it was not waited for");
+    RDNA3.wrong(
+        &load.replace("buffer_gl0_inv\n", ""),
+        3,
+        "since this wave's caches were last invalidated",
+    );
+    RDNA3.wrong(
+        &load.replace("s_waitcnt_vscnt null, 0x0\n", ""),
+        3,
+        "store to it was not waited for",
+    );
     RDNA3.wrong(&load.replace("s_barrier\n", ""), 3, "with no barrier between");
 }

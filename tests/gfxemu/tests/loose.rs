@@ -1,5 +1,5 @@
-//! Stores that arrive in an order that a seed chooses: what is missing shows in what is computed. The same kernels
-//! that are faults by the rules (`planted.rs`), without them.
+//! Stores that arrive in an order that a seed chooses: what is missing shows in what is computed.
+//! The same kernels that are faults by the rules (`planted.rs`), without them.
 
 mod common;
 
@@ -10,7 +10,10 @@ const SEEDS: std::ops::Range<u64> = 1..41;
 /// By how many seeds the sum is wrong; the counter never is.
 fn missed(blocks: &Assembly, body: &str) -> usize {
     let all = blocks.loose(body, 10, SEEDS);
-    assert!(all.iter().all(|words| words[..9] == [1, 2, 3, 4, 5, 6, 7, 8, 8]), "in the end all has arrived: {all:?}");
+    assert!(
+        all.iter().all(|words| words[..9] == [1, 2, 3, 4, 5, 6, 7, 8, 8]),
+        "in the end all has arrived: {all:?}"
+    );
     all.iter().filter(|words| words[9] != 36).count()
 }
 
@@ -19,7 +22,8 @@ fn a_wait_a_write_back_or_an_invalidation_that_is_missing_makes_some_sum_wrong()
     if !ready() {
         return;
     }
-    let (rdna, mi300) = (Assembly { grid: 8, block: 32, ..RDNA3 }, Assembly { grid: 8, block: 64, ..CDNA3 });
+    let (rdna, mi300) =
+        (Assembly { grid: 8, block: 32, ..RDNA3 }, Assembly { grid: 8, block: 64, ..CDNA3 });
     assert_eq!(missed(&rdna, LAST_BLOCK), 0);
     for part in ["s_waitcnt_vscnt null, 0x0\n", "buffer_gl1_inv\n", "buffer_gl0_inv\n"] {
         assert!(missed(&rdna, &LAST_BLOCK.replace(part, "")) > 0, "without {part}");

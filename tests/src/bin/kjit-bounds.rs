@@ -1,6 +1,7 @@
-//! Bounds of decode products by instructions: `kjit-bounds count gfx1100 …` counts what each executes on the
-//! emulator, as lines of `kernel_src/src/issue.tsv` (`--only NAME`: of that product); `kjit-bounds table` makes
-//! the tables of `docs/amd-bounds.md` from them. `scripts/issue-bounds` calls both.
+//! Bounds of decode products by instructions: `kjit-bounds count gfx1100 …` counts what each
+//! executes on the emulator, as lines of `kernel_src/src/issue.tsv` (`--only NAME`: of that
+//! product); `kjit-bounds table` makes the tables of `docs/amd-bounds.md` from them.
+//! `scripts/issue-bounds` calls both.
 #![allow(clippy::print_stdout, reason = "a command")]
 
 use gfxemu::machine::{Launch, Machine};
@@ -61,7 +62,8 @@ fn main() -> ExitCode {
 
 fn card_of(arch: &str) -> Result<(&'static Arch, &'static Card), String> {
     let row = ARCHS.iter().find(|a| a.id == arch);
-    row.and_then(|a| Some((a, a.card.as_ref()?))).ok_or_else(|| "no such architecture, or no card of it".to_owned())
+    row.and_then(|a| Some((a, a.card.as_ref()?)))
+        .ok_or_else(|| "no such architecture, or no card of it".to_owned())
 }
 
 fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
@@ -84,22 +86,36 @@ fn count(arch: &str, only: Option<&str>) -> Result<(), String> {
     let jobs: Vec<_> = all.iter().map(|s| s.kernel.job(&target)).collect();
     for (sample, code) in all.iter().zip(engine.compile_all(&jobs)) {
         let code = code.map_err(|e| e.to_string())?;
-        let e = executed(&target, units, sample, &code).map_err(|why| format!("{}: {why}", sample.name))?;
-        let (bytes, moves, wave) = (code.bytes().len(), sample.work.bytes, sample.kernel.options.wave);
-        let counts = [e.vector, e.slow, e.scalar, e.matrix, e.lds, e.lds_bytes, e.memory, e.memory_bytes]
-            .map(|n| format!("{n:.0}"));
+        let e = executed(&target, units, sample, &code)
+            .map_err(|why| format!("{}: {why}", sample.name))?;
+        let (bytes, moves, wave) =
+            (code.bytes().len(), sample.work.bytes, sample.kernel.options.wave);
+        let counts =
+            [e.vector, e.slow, e.scalar, e.matrix, e.lds, e.lds_bytes, e.memory, e.memory_bytes]
+                .map(|n| format!("{n:.0}"));
         println!("{arch}\t{}\t{bytes}\t{moves}\t{wave}\t{}", sample.name, counts.join("\t"));
     }
     Ok(())
 }
 
 /// What a launch of a sample executes: that of some of its blocks, times all.
-fn executed(target: &Target, units: u32, sample: &Sample, code: &kjit_engine::CodeObject) -> Result<Executed, String> {
+fn executed(
+    target: &Target,
+    units: u32,
+    sample: &Sample,
+    code: &kjit_engine::CodeObject,
+) -> Result<Executed, String> {
     let size = kjit_kernels::Size { tokens: 1, past: 0 };
-    let case =
-        sample.spec.case(target, units, size, &mut Random::new(1).few(&Arc::default())).map_err(|e| e.to_string())?;
+    let case = sample
+        .spec
+        .case(target, units, size, &mut Random::new(1).few(&Arc::default()))
+        .map_err(|e| e.to_string())?;
     let symbol = case.kernel.entry;
-    let info = code.kernels().iter().find(|k| k.name == symbol).ok_or("its code object has not its kernel")?;
+    let info = code
+        .kernels()
+        .iter()
+        .find(|k| k.name == symbol)
+        .ok_or("its code object has not its kernel")?;
     let kernel = Kernel::read(code.bytes(), symbol)?;
     let wave = kernel.wave;
     let mut emulated = Emulated::new(target.id(), wave)?;
@@ -124,7 +140,10 @@ fn executed(target: &Target, units: u32, sample: &Sample, code: &kjit_engine::Co
             CaseArg::F32(v) => v.to_le_bytes().to_vec(),
         };
         let start = place.offset as usize;
-        block.get_mut(start..start + value.len()).ok_or("arguments behind their block")?.copy_from_slice(&value);
+        block
+            .get_mut(start..start + value.len())
+            .ok_or("arguments behind their block")?
+            .copy_from_slice(&value);
     }
     regions.push(Region::new("arguments", 0x4000_0000_0000_0000, block, false));
     let launch = Launch {
@@ -138,7 +157,9 @@ fn executed(target: &Target, units: u32, sample: &Sample, code: &kjit_engine::Co
     };
     let [gx, gy, gz] = launch.grid;
     let (all, run) = (gx * gy * gz, BLOCKS.min(gx * gy * gz));
-    let blocks = (0..run).map(|i| i * (all - 1) / (run - 1).max(1)).map(|b| [b % gx, b / gx % gy, b / gx / gy]);
+    let blocks = (0..run)
+        .map(|i| i * (all - 1) / (run - 1).max(1))
+        .map(|b| [b % gx, b / gx % gy, b / gx / gy]);
     machine.run_blocks(&launch, blocks.collect(), regions).map_err(|fault| fault.to_string())?;
     let mut sum = Executed::default();
     let times = f64::from(all) / f64::from(run);
@@ -168,14 +189,19 @@ fn bytes(name: &str) -> f64 {
         ("byte", 1.0),
     ];
     // Two of one kind: ds_read2_b32.
-    let two = if name.contains("2_b") || name.contains("2st64_b") || name.contains("_2addr_") { 2.0 } else { 1.0 };
+    let two = if name.contains("2_b") || name.contains("2st64_b") || name.contains("_2addr_") {
+        2.0
+    } else {
+        1.0
+    };
     let name = name.trim_end_matches("_d16").trim_end_matches("_d16_hi");
     two * wide.iter().find(|(part, _)| name.contains(part)).map_or(4.0, |(_, n)| *n)
 }
 
 fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
     let name = text.name.as_str();
-    const SLOW: [&str; 8] = ["v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_", "v_s_"];
+    const SLOW: [&str; 8] =
+        ["v_exp_", "v_log_", "v_rcp_", "v_rsq_", "v_sqrt_", "v_sin_", "v_cos_", "v_s_"];
     // What waves are held by, and what the front of the unit does by itself.
     const FREE: [&str; 6] = ["s_wait", "s_nop", "s_delay", "s_clause", "s_barrier", "s_endpgm"];
     if name.starts_with("v_wmma") || name.starts_with("v_mfma") || name.starts_with("v_smfmac") {
@@ -186,7 +212,8 @@ fn add(sum: &mut Executed, text: &Text, n: f64, wave: f64) {
     } else if name.starts_with("ds_") {
         sum.lds += n;
         sum.lds_bytes += n * wave * bytes(name);
-    } else if ["global_", "flat_", "buffer_", "scratch_"].iter().any(|part| name.starts_with(part)) {
+    } else if ["global_", "flat_", "buffer_", "scratch_"].iter().any(|part| name.starts_with(part))
+    {
         if name.contains("load") || name.contains("store") || name.contains("atomic") {
             sum.memory += n;
             sum.memory_bytes += n * wave * bytes(name);
@@ -211,15 +238,18 @@ fn table() -> Result<(), String> {
             archs.push(r.arch)
         }
     });
-    let names: Result<Vec<_>, _> = archs.iter().map(|a| card_of(a).map(|(_, card)| card.name)).collect();
+    let names: Result<Vec<_>, _> =
+        archs.iter().map(|a| card_of(a).map(|(_, card)| card.name)).collect();
     let names = names?;
     println!(
-        "Tokens a second at most, with an empty context: by memory alone, and by memory and instructions where that is less.\n"
+        "Tokens a second at most, with an empty context: by memory alone, and by memory and \
+         instructions where that is less.\n"
     );
     println!("| model | {} |\n|---|{}", names.join(" | "), "---|".repeat(names.len()));
     for model in COMMON {
         let layers = LAYERS.iter().find(|(name, _)| *name == model.name).map(|(_, n)| *n);
-        let layers = layers.ok_or_else(|| format!("{}: its layers are not in the list", model.name))?;
+        let layers =
+            layers.ok_or_else(|| format!("{}: its layers are not in the list", model.name))?;
         let needs = needs(model, layers)?;
         let mut line = format!("| {} |", model.name);
         for arch in &archs {
@@ -228,7 +258,11 @@ fn table() -> Result<(), String> {
             for (format, bytes) in &needs {
                 let time = bytes / (card.gb_per_s * 1e3);
                 let name = format!("matvec {format} norm");
-                let slower = match rows.iter().find(|r| r.arch == *arch && r.name == name).and_then(bounds) {
+                let slower = match rows
+                    .iter()
+                    .find(|r| r.arch == *arch && r.name == name)
+                    .and_then(bounds)
+                {
                     Some((by_memory, by_issue, _)) => (by_issue / by_memory).max(1.0),
                     // Norms, biases: nothing against the rest.
                     None => 1.0,
@@ -247,23 +281,39 @@ fn table() -> Result<(), String> {
         println!("{line}");
     }
     println!("\nProducts whose instructions take more than 1.3 times as long as their memory:\n");
-    println!("| card | product | by memory µs | by instructions µs | times | busiest |\n|---|---|---|---|---|---|");
+    println!(
+        "| card | product | by memory µs | by instructions µs | times | busiest \
+         |\n|---|---|---|---|---|---|"
+    );
     for row in &rows {
         let (_, card) = card_of(row.arch)?;
         let Some((memory, by_issue, by)) = bounds(row) else { continue };
         if by_issue > 1.3 * memory {
             let times = by_issue / memory;
-            println!("| {} | {} | {memory:.1} | {by_issue:.1} | {times:.2} | {by} |", card.name, row.name);
+            println!(
+                "| {} | {} | {memory:.1} | {by_issue:.1} | {times:.2} | {by} |",
+                card.name, row.name
+            );
         }
     }
     Ok(())
 }
 
 /// Bytes of each format that a token of a model reads.
-fn needs(model: &kjit_model::catalogue::Common, layers: f64) -> Result<BTreeMap<&'static str, f64>, String> {
+fn needs(
+    model: &kjit_model::catalogue::Common,
+    layers: f64,
+) -> Result<BTreeMap<&'static str, f64>, String> {
     let graph = model.graph().map_err(|e| format!("{}: {e}", model.name))?;
-    let layer = |name: &str| name.strip_prefix("blk.").and_then(|n| n.split('.').next()?.parse::<u32>().ok());
-    let here = graph.weights.iter().filter_map(|w| layer(&w.name)).max().map_or(1.0, |n| f64::from(n) + 1.0);
+    let layer = |name: &str| {
+        name.strip_prefix("blk.").and_then(|n| n.split('.').next()?.parse::<u32>().ok())
+    };
+    let here = graph
+        .weights
+        .iter()
+        .filter_map(|w| layer(&w.name))
+        .max()
+        .map_or(1.0, |n| f64::from(n) + 1.0);
     let mut needs = BTreeMap::new();
     for op in &graph.ops {
         let weights = op.weights();

@@ -1,5 +1,5 @@
-//! What the tests of the engine on simulated devices share: kernels that do right and wrong, and a device
-//! with them loaded.
+//! What the tests of the engine on simulated devices share: kernels that do right and wrong, and a
+//! device with them loaded.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use kjit_engine::{Constants, Device, Engine, Job, Kernel, Module, Options, Source};
@@ -73,7 +73,12 @@ pub fn job(device: &Device, wave: u32) -> Job {
     let source = Source::new("engine tests", "tests.hip", KERNELS)
         .file("kjit.h", include_str!("../../../kernel_src/gpu/kjit.h"))
         .entry("saxpy");
-    Job::new(source, Constants::new().set("KJ_BLOCK", BLOCK), Options::wave(wave), device.target().clone())
+    Job::new(
+        source,
+        Constants::new().set("KJ_BLOCK", BLOCK),
+        Options::wave(wave),
+        device.target().clone(),
+    )
 }
 
 /// A device with the kernels loaded.

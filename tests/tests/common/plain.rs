@@ -1,5 +1,5 @@
-//! Plain CUDA and HIP by a bare clang with the engine's `words.h`: one line for each group of its words, as machine code
-//! on the emulator, held against the same in Rust and in f64.
+//! Plain CUDA and HIP by a bare clang with the engine's `words.h`: one line for each group of its
+//! words, as machine code on the emulator, held against the same in Rust and in f64.
 
 use gfxemu::machine::{Launch, Machine};
 use gfxemu::object::Kernel;
@@ -12,8 +12,8 @@ use std::time::Instant;
 const BLOCK: usize = 128;
 const ALL: usize = 2 * BLOCK;
 
-/// `K(name, value)`: a kernel that gives `value` for each thread; `v` is its float, `i` its number, `t` that in the block,
-/// `a` are words that all share.
+/// `K(name, value)`: a kernel that gives `value` for each thread; `v` is its float, `i` its number,
+/// `t` that in the block, `a` are words that all share.
 const TEXT: &str = r#"
 #include "words.h"
 __device__ void put(unsigned* y, unsigned v) { *y = v; }
@@ -110,7 +110,9 @@ fn answers() -> Vec<Answer> {
             let other = p.of(p.lane() ^ (p.wave / 2 + 1)) - p.t + p.i;
             Near(number(other as usize) + 1e9, 0.5)
         }),
-        ("ballot", |p| Word(fold(p.votes(|t| t % 3 == 0)) + 2 * fold(p.votes(|t| t % 5 == 0) & 0xf_0f0f_0f0f))),
+        ("ballot", |p| {
+            Word(fold(p.votes(|t| t % 3 == 0)) + 2 * fold(p.votes(|t| t % 5 == 0) & 0xf_0f0f_0f0f))
+        }),
         ("any_all", |p| {
             let (any, all) = (p.votes(|t| t == 40) > 0, p.of(p.wave - 1) < 64);
             Word(i64::from(any) + 2 * i64::from(all) + 8 + 16 * p.wave)
@@ -146,7 +148,12 @@ fn answers() -> Vec<Answer> {
         ("bits", |p| {
             let i = p.i as u32;
             let first = if i == 0 { 0 } else { i.trailing_zeros() + 1 };
-            Word(i64::from(i.count_ones() + 100 * i.leading_zeros() + 10_000 * first + (i.reverse_bits() >> 24)))
+            Word(i64::from(
+                i.count_ones()
+                    + 100 * i.leading_zeros()
+                    + 10_000 * first
+                    + (i.reverse_bits() >> 24),
+            ))
         }),
         ("products", |p| {
             let (low, high) = (i64::from(p.i as u8 as i8), i64::from((p.i >> 8) as u8 as i8));
@@ -173,9 +180,11 @@ fn near(got: f32, want: f64, ulp: f64) -> bool {
 /// A launch of two blocks: what each thread said, and the shared words.
 fn launched(arch: &str, object: &[u8], name: &str) -> (Vec<u32>, Vec<u32>) {
     let kernel = Kernel::read(object, name).unwrap();
-    let mut machine = Machine::new(Emulated::new(arch, kernel.wave).unwrap(), kernel, 0x1000).unwrap();
+    let mut machine =
+        Machine::new(Emulated::new(arch, kernel.wave).unwrap(), kernel, 0x1000).unwrap();
     let place = |n: u64| 0x10_0000_0000 * n;
-    let mut block: Vec<u8> = [place(1), place(2), place(3)].iter().flat_map(|p| p.to_le_bytes()).collect();
+    let mut block: Vec<u8> =
+        [place(1), place(2), place(3)].iter().flat_map(|p| p.to_le_bytes()).collect();
     // What nobody sees: blocks of the grid as words, threads of a block as halves.
     block.extend([2u32, 1, 1].iter().flat_map(|n| n.to_le_bytes()));
     block.extend([BLOCK as u16, 1, 1, 0].iter().flat_map(|n| n.to_le_bytes()));
@@ -199,7 +208,8 @@ fn launched(arch: &str, object: &[u8], name: &str) -> (Vec<u32>, Vec<u32>) {
         seed: 7,
         limit: 50_000_000,
     };
-    let (memory, _) = machine.run(&launch, regions).unwrap_or_else(|fault| panic!("{arch}: {name}: {fault}"));
+    let (memory, _) =
+        machine.run(&launch, regions).unwrap_or_else(|fault| panic!("{arch}: {name}: {fault}"));
     let words = |what: &str| {
         let region = memory.regions.iter().find(|r| r.what == what).unwrap();
         let (all, rest) = region.bytes.as_chunks::<4>();
@@ -226,7 +236,8 @@ fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
         return;
     }
     let answers = answers();
-    let targets = [("gfx1100", 32), ("gfx1100", 64), ("gfx942", 64), ("gfx1030", 32), ("gfx1030", 64)];
+    let targets =
+        [("gfx1100", 32), ("gfx1100", 64), ("gfx942", 64), ("gfx1030", 32), ("gfx1030", 64)];
     let job = |(arch, wave): &(&str, u32)| {
         let source = Source::new("plain", "plain.hip", TEXT).words();
         let source = answers.iter().fold(source, |source, (name, _)| source.entry(*name));
@@ -234,11 +245,17 @@ fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
     };
     let jobs: Vec<Job> = targets.iter().map(job).collect();
     for ((arch, wave), code) in targets.iter().zip(engine.compile_all(&jobs)) {
-        let (code, begun) = (code.unwrap_or_else(|e| panic!("{arch} wave {wave}: {e}")), Instant::now());
+        let (code, begun) =
+            (code.unwrap_or_else(|e| panic!("{arch} wave {wave}: {e}")), Instant::now());
         for (name, answer) in &answers {
             let (y, a) = launched(arch, code.bytes(), name);
             for (i, got) in y.iter().enumerate() {
-                let thread = Thread { v: number(i), i: i as i64, t: (i % BLOCK) as i64, wave: i64::from(*wave) };
+                let thread = Thread {
+                    v: number(i),
+                    i: i as i64,
+                    t: (i % BLOCK) as i64,
+                    wave: i64::from(*wave),
+                };
                 let said = format!("{name} on {arch}, wave {wave}, thread {i}");
                 match answer(thread) {
                     Word(want) => assert_eq!(*got as i32, want as i32, "{said}"),
@@ -252,7 +269,11 @@ fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
             let n = ALL as u32;
             match *name {
                 "counters" => {
-                    assert_eq!((a[0], a[1], a[2], a[3]), (n, (2 * n).wrapping_neg(), 3 * n, 0), "{arch}");
+                    assert_eq!(
+                        (a[0], a[1], a[2], a[3]),
+                        (n, (2 * n).wrapping_neg(), 3 * n, 0),
+                        "{arch}"
+                    );
                     assert_eq!(
                         (f32::from_bits(a[4]), double(&a[6..8])),
                         (n as f32 / 2.0, f64::from(n) / 4.0),
@@ -261,7 +282,11 @@ fn plain_kernels_compile_by_a_bare_clang_and_are_right_as_machine_code() {
                     assert_eq!((a[8], a[9]), (n % 10, 4), "{arch}");
                 }
                 "choices" => {
-                    assert_eq!(a[..7], [(100 - (n as i32 - 1)) as u32, n - 1, 0, n - 1, 0, 7, 9], "{arch}");
+                    assert_eq!(
+                        a[..7],
+                        [(100 - (n as i32 - 1)) as u32, n - 1, 0, n - 1, 0, 7, 9],
+                        "{arch}"
+                    );
                 }
                 _ => {}
             }
@@ -278,9 +303,11 @@ fn printf_on_a_bare_clang_is_refused_by_name() {
         eprintln!("SKIPPED: no clang");
         return;
     }
-    let text = "#include \"words.h\"\nextern \"C\" __global__ void said(int* y) { printf(\"%d\", *y); }\n";
+    let text =
+        "#include \"words.h\"\nextern \"C\" __global__ void said(int* y) { printf(\"%d\", *y); }\n";
     let source = Source::new("said", "said.hip", text).words().entry("said");
-    let job = Job::new(source, Constants::new(), Options::wave(32), Target::parse("gfx1100").unwrap());
+    let job =
+        Job::new(source, Constants::new(), Options::wave(32), Target::parse("gfx1100").unwrap());
     let error = engine.compile_all(&[job]).pop().unwrap().unwrap_err().to_string();
     assert!(error.contains("printf") && error.contains("write values to a buffer"), "{error}");
 }

@@ -12,7 +12,10 @@ use std::str::FromStr;
 #[derive(Debug, Subcommand)]
 pub enum Cache {
     /// Where it is and how much is in it; with filters, how much of that they pick
-    #[command(after_help = "Examples:\n  kjit cache stat --json\n  kjit cache stat --model model.gguf --arch gfx1100")]
+    #[command(
+        after_help = "Examples:\n  kjit cache stat --json\n  kjit cache stat --model model.gguf \
+            --arch gfx1100"
+    )]
     Stat {
         #[command(flatten)]
         filter: CacheFilter,
@@ -21,7 +24,8 @@ pub enum Cache {
     },
     /// Every entry: key, architecture, kernel, size, age, compiler
     #[command(
-        after_help = "Examples:\n  kjit cache list --arch sm_90 --json\n  kjit cache list --older 30d --larger 100kB"
+        after_help = "Examples:\n  kjit cache list --arch sm_90 --json\n  kjit cache list --older \
+            30d --larger 100kB"
     )]
     List {
         #[command(flatten)]
@@ -29,13 +33,14 @@ pub enum Cache {
         #[command(flatten)]
         json: Json,
     },
-    /// Check every byte, set aside what is wrong, put back what lies in a wrong place; exits 1 if anything
-    /// was wrong
+    /// Check every byte, set aside what is wrong, put back what lies in a wrong place; exits 1 if
+    /// anything was wrong
     ///
-    /// With filters only what they pick is counted, and with --model a kernel that is missing is wrong too.
-    /// What is faulty is told whatever the filters: nothing in it can be believed.
+    /// With filters only what they pick is counted, and with --model a kernel that is missing is
+    /// wrong too. What is faulty is told whatever the filters: nothing in it can be believed.
     #[command(
-        after_help = "Examples:\n  kjit cache verify\n  kjit cache verify --model model.gguf --arch gfx1100,sm_90"
+        after_help = "Examples:\n  kjit cache verify\n  kjit cache verify --model model.gguf \
+            --arch gfx1100,sm_90"
     )]
     Verify {
         #[command(flatten)]
@@ -45,7 +50,8 @@ pub enum Cache {
     },
     /// Remove entries: all, or those that the filters pick
     #[command(
-        after_help = "Examples:\n  kjit cache clear\n  kjit cache clear --older 30d\n  kjit cache clear --arch gfx906 --dry-run"
+        after_help = "Examples:\n  kjit cache clear\n  kjit cache clear --older 30d\n  kjit cache \
+            clear --arch gfx906 --dry-run"
     )]
     Clear {
         #[command(flatten)]
@@ -61,12 +67,13 @@ pub enum Cache {
     },
     /// Write entries into a pack, one file that other machines can use
     ///
-    /// A pack is used in place where $KJIT_PACK_PATH (a list of packs and folders) or /usr/share/kjit/packs
-    /// has it, or after `kjit cache import`. With --model all its kernels must be there: a machine with the
-    /// pack then compiles none.
+    /// A pack is used in place where $KJIT_PACK_PATH (a list of packs and folders) or
+    /// /usr/share/kjit/packs has it, or after `kjit cache import`. With --model all its kernels
+    /// must be there: a machine with the pack then compiles none.
     #[command(after_help = "Examples:\n  kjit cache export --arch gfx1100 -o gfx1100.kjitpack\n  \
                       kjit cache export --model model.gguf --arch gfx1100 -o model.kjitpack\n  \
-                      head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > key; chmod 600 key\n  \
+                      head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \\n' > key; chmod 600 \
+                      key\n  \
                       kjit cache export --arch gfx1100 --sign key -o signed.kjitpack")]
     Export {
         #[command(flatten)]
@@ -74,16 +81,16 @@ pub enum Cache {
         /// The pack to write; a pack of that name is replaced
         #[arg(short, long, value_name = "FILE")]
         output: PathBuf,
-        /// A file with the 32-byte secret key (64 hex digits) that signs the pack; its public key is printed
+        /// A file with the 32-byte secret key (64 hex digits) that signs the pack; its public key
+        /// is printed
         #[arg(long, value_name = "FILE")]
         sign: Option<PathBuf>,
         #[command(flatten)]
         json: Json,
     },
     /// Take a pack's entries into the cache, each verified
-    #[command(
-        after_help = "Examples:\n  kjit cache import gfx1100.kjitpack\n  kjit cache import signed.kjitpack --signer KEY"
-    )]
+    #[command(after_help = "Examples:\n  kjit cache import gfx1100.kjitpack\n  kjit cache import \
+            signed.kjitpack --signer KEY")]
     Import {
         /// The pack
         pack: PathBuf,
@@ -143,7 +150,9 @@ impl FromStr for Age {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Age, String> {
-        let wrong = || format!("'{text}' is no age: give a number and a unit, as in 90s, 30m, 12h, 7d or 2w");
+        let wrong = || {
+            format!("'{text}' is no age: give a number and a unit, as in 90s, 30m, 12h, 7d or 2w")
+        };
         let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
         let seconds = match unit {
             "s" => 1.0,
@@ -151,7 +160,11 @@ impl FromStr for Age {
             "h" => 3600.0,
             "d" => 86_400.0,
             "w" => 604_800.0,
-            "" => return Err(format!("'{text}' of what? Give {text}s, {text}m, {text}h, {text}d or {text}w")),
+            "" => {
+                return Err(format!(
+                    "'{text}' of what? Give {text}s, {text}m, {text}h, {text}d or {text}w"
+                ));
+            }
             _ => return Err(wrong()),
         };
         whole_number(number * seconds).map(Age).ok_or_else(wrong)
@@ -164,7 +177,14 @@ mod tests {
 
     #[test]
     fn ages_and_sizes_are_read_with_their_units() {
-        let ages = [("0s", 0), ("90s", 90), ("30m", 1800), ("1.5h", 5400), ("30d", 2_592_000), ("2 w", 1_209_600)];
+        let ages = [
+            ("0s", 0),
+            ("90s", 90),
+            ("30m", 1800),
+            ("1.5h", 5400),
+            ("30d", 2_592_000),
+            ("2 w", 1_209_600),
+        ];
         for (text, seconds) in ages {
             assert_eq!(text.parse(), Ok(Age(seconds)), "{text}");
         }
@@ -202,7 +222,18 @@ mod tests {
             assert!(error.contains("d") && error.contains(text), "{text}: {error}");
         }
         assert!("30".parse::<Age>().unwrap_err().contains("30d"));
-        for text in ["", "MB", "lots", "-5", "1e9", "5 bananas", "1.MB", "99999999999999999999", "0x10", "infkB"] {
+        for text in [
+            "",
+            "MB",
+            "lots",
+            "-5",
+            "1e9",
+            "5 bananas",
+            "1.MB",
+            "99999999999999999999",
+            "0x10",
+            "infkB",
+        ] {
             let error = text.parse::<Size>().unwrap_err();
             assert!(error.contains("10MB") && error.contains(text), "{text}: {error}");
         }

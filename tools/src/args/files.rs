@@ -10,8 +10,8 @@ use std::path::PathBuf;
 /// `kjit pull`.
 #[derive(Debug, Args)]
 pub struct Pull {
-    /// hf:ORG/REPO, hf:ORG/REPO:QUANT, hf:ORG/REPO/FILE.gguf; @REVISION behind REPO names a branch, tag or
-    /// commit
+    /// hf:ORG/REPO, hf:ORG/REPO:QUANT, hf:ORG/REPO/FILE.gguf; @REVISION behind REPO names a branch,
+    /// tag or commit
     #[arg(value_name = "REF")]
     pub model: Reference,
     /// One JSON document on stdout
@@ -22,8 +22,8 @@ pub struct Pull {
 /// `kjit rm`.
 #[derive(Debug, Args)]
 pub struct Rm {
-    /// The model, as `kjit list` names it, or as it was fetched; hf:ORG/REPO alone means all models of the
-    /// repository
+    /// The model, as `kjit list` names it, or as it was fetched; hf:ORG/REPO alone means all models
+    /// of the repository
     #[arg(value_name = "REF")]
     pub model: Reference,
     /// One JSON document on stdout
@@ -47,7 +47,8 @@ pub struct Inspect {
     /// Storage of keys and values for the memory estimate
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// How it would lie in so much memory of a GPU: what stays there, what is streamed, what it takes in all
+    /// How it would lie in so much memory of a GPU: what stays there, what is streamed, what it
+    /// takes in all
     #[arg(long, value_name = "SIZE", conflicts_with = "graph")]
     pub memory: Option<Size>,
     /// The same with all layers streamed
@@ -65,7 +66,8 @@ pub struct Inspect {
     /// And with who computes them for prompts: compute takes no memory for copies of them
     #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
     pub host_prompts: PromptsBy,
-    /// Tokens of a prompt that go through the model at once, for --memory and --stream (default: as `run`)
+    /// Tokens of a prompt that go through the model at once, for --memory and --stream (default: as
+    /// `run`)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
     /// The GPU's architecture for --memory and --stream (default: that of the one that is here)

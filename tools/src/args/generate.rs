@@ -26,7 +26,13 @@ pub struct Run {
     #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub tokens: Option<usize>,
     /// System message of the chat
-    #[arg(long, alias = "system-prompt", value_name = "TEXT", conflicts_with = "raw", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        alias = "system-prompt",
+        value_name = "TEXT",
+        conflicts_with = "raw",
+        allow_hyphen_values = true
+    )]
     pub system: Option<String>,
     /// Feed the prompt as it is, without the model's chat template
     #[arg(long)]
@@ -34,19 +40,20 @@ pub struct Run {
     /// A chat template (Jinja) instead of the model's
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub template: Option<PathBuf>,
-    /// Wait until every kernel is compiled, instead of starting with those for single tokens and taking the
-    /// others as they come (with --temp 0 or --seed that is always so)
+    /// Wait until every kernel is compiled, instead of starting with those for single tokens and
+    /// taking the others as they come (with --temp 0 or --seed that is always so)
     #[arg(long)]
     pub wait_compile: bool,
-    /// Draft tokens from what the prompt and the answer repeat, and run them together: the same answer, sooner where a text copies
-    /// itself; it stops by itself where it does not pay
+    /// Draft tokens from what the prompt and the answer repeat, and run them together: the same
+    /// answer, sooner where a text copies itself; it stops by itself where it does not pay
     #[arg(long, value_enum, default_value_t = Switch::Off, value_name = "on|off", hide_possible_values = true)]
     pub lookup: Switch,
     #[command(flatten)]
     pub setup: Setup,
     #[command(flatten)]
     pub sampling: Sampling,
-    /// Write when what happened (load, compile, copies, kernels) to this file, in Chrome's trace format
+    /// Write when what happened (load, compile, copies, kernels) to this file, in Chrome's trace
+    /// format
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Text that ends the answer; may be given several times
@@ -131,7 +138,8 @@ pub struct Perplexity {
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
+    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on
+    /// a GPU
     #[arg(long)]
     pub precise: bool,
     /// A text's scores are the same bits whatever comes with it: other requests, pieces of a

@@ -12,8 +12,8 @@ pub struct Doctor {
     /// Run every kernel on the device and hold it against the oracle
     #[arg(long)]
     pub run: bool,
-    /// Write a proof bundle into a new folder: every kernel for --arch with inputs and what must come out,
-    /// for a card or an emulator elsewhere
+    /// Write a proof bundle into a new folder: every kernel for --arch with inputs and what must
+    /// come out, for a card or an emulator elsewhere
     #[arg(long, value_name = "DIR", requires = "arch", conflicts_with_all = ["run", "bundle"])]
     pub export: Option<PathBuf>,
     /// The architecture of --export: gfx942, gfx1100, sm_90, …
@@ -28,8 +28,8 @@ pub struct Doctor {
     /// Started by --run, to run what may take its process down
     #[arg(long, hide = true, requires = "run")]
     pub run_for_parent: bool,
-    /// Write a report that can be sent to this file: the verdicts, `kjit devices -v`, the system, the
-    /// variables that matter
+    /// Write a report that can be sent to this file: the verdicts, `kjit devices -v`, the system,
+    /// the variables that matter
     #[arg(long, value_name = "FILE", conflicts_with_all = ["export", "bundle"])]
     pub report: Option<PathBuf>,
     /// One JSON document on stdout
@@ -46,8 +46,8 @@ pub struct Warm {
     /// Architectures to compile for: sm_90, gfx1100, … (default: those of the cards that are here)
     #[arg(long, value_name = "ARCH", value_delimiter = ',')]
     pub arch: Vec<String>,
-    /// Measure the variants of the model's kernels on the device first, keep the best in the cache, and warm
-    /// for that device
+    /// Measure the variants of the model's kernels on the device first, keep the best in the cache,
+    /// and warm for that device
     #[arg(long, requires = "model", conflicts_with = "arch")]
     pub tune: bool,
     /// For --tune: variants of a kernel at most (default: all)
@@ -67,8 +67,8 @@ pub struct Warm {
     pub emit: Option<PathBuf>,
     #[command(flatten)]
     pub setup: Setup,
-    /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1 to 64, as
-    /// `bench -b`
+    /// Also the kernels that decode up to N sequences side by side, which `run` has no use for: 1
+    /// to 64, as `bench -b`
     #[arg(long, value_name = "N", value_parser = sequences)]
     pub sequences: Option<usize>,
     /// One JSON document on stdout
@@ -104,12 +104,19 @@ pub struct Bench {
     /// The model: a file, or hf:ORG/REPO:QUANT
     #[arg(required_unless_present = "kernels", value_parser = ModelName::parser(), value_hint = ValueHint::FilePath)]
     pub model: Option<ModelName>,
-    /// Each kernel of the model (without one: one of each at common sizes) by itself, checked and timed on
-    /// the device: time, rate, % of the limit measured in the same run, registers, spills, LDS, occupancy
+    /// Each kernel of the model (without one: one of each at common sizes) by itself, checked and
+    /// timed on the device: time, rate, % of the limit measured in the same run, registers, spills,
+    /// LDS, occupancy
     #[arg(long)]
     pub kernels: bool,
     /// For --kernels: compiled for these architectures, on no card; resources only, untimed
-    #[arg(long, value_name = "ARCH", value_delimiter = ',', requires = "kernels", conflicts_with = "model")]
+    #[arg(
+        long,
+        value_name = "ARCH",
+        value_delimiter = ',',
+        requires = "kernels",
+        conflicts_with = "model"
+    )]
     pub arch: Vec<String>,
     /// For --kernels: only those whose name, sizes or program this regular expression matches
     #[arg(long, value_name = "RE", requires = "kernels")]
@@ -117,8 +124,8 @@ pub struct Bench {
     /// For --kernels: which compiler
     #[arg(long, value_name = "KIND", default_value = "auto", requires = "kernels")]
     pub compiler: Compiler,
-    /// For --kernels: measure each kernel's variants and keep the best in the cache, for every later run and
-    /// warm
+    /// For --kernels: measure each kernel's variants and keep the best in the cache, for every
+    /// later run and warm
     #[arg(long, requires = "kernels", conflicts_with = "arch")]
     pub tune: bool,
     /// For --tune: variants of a kernel at most (default: all)
@@ -128,8 +135,8 @@ pub struct Bench {
     /// (kernel_src/tuning/measured.tsv)
     #[arg(long, value_name = "FILE", requires = "tune")]
     pub rows: Option<PathBuf>,
-    /// For --kernels: a token of the model as one launch (--persistent on), where each block was when, as a page
-    /// for a browser
+    /// For --kernels: a token of the model as one launch (--persistent on), where each block was
+    /// when, as a page for a browser
     #[arg(long, value_name = "FILE", requires_all = ["kernels", "model"], conflicts_with_all = ["arch", "filter", "tune"])]
     pub timeline: Option<PathBuf>,
     /// Started by --tune, to measure

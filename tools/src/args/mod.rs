@@ -31,13 +31,13 @@ pub struct Cli {
     pub shared: Shared,
 }
 
-/// Flags of every command. Under a heading of their own: among a command's flags they would stand in the
-/// middle.
+/// Flags of every command. Under a heading of their own: among a command's flags they would stand
+/// in the middle.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub struct Shared {
-    /// Where to compute: auto (the first NVIDIA GPU, else the first AMD one, else the CPU), cpu, cuda:N or
-    /// rocm:N; several, cuda:0,cuda:1 say, share a model's layers
+    /// Where to compute: auto (the first NVIDIA GPU, else the first AMD one, else the CPU), cpu,
+    /// cuda:N or rocm:N; several, cuda:0,cuda:1 say, share a model's layers
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: DeviceChoice,
     /// Threads for work on the CPU (default: all cores)
@@ -52,7 +52,8 @@ pub struct Shared {
     /// The run-time compiler to use: a library (nvrtc, hiprtc) or a clang
     #[arg(long, global = true, value_name = "FILE")]
     pub compiler_path: Option<PathBuf>,
-    /// Give up a host that sends less than this in a second, over a minute, when a model is fetched (0: wait)
+    /// Give up a host that sends less than this in a second, over a minute, when a model is fetched
+    /// (0: wait)
     #[arg(long, global = true, value_name = "SIZE", default_value = "1kB")]
     pub min_rate: Size,
     /// More on stderr (-vv: still more)
@@ -69,14 +70,18 @@ pub struct Shared {
 #[allow(clippy::large_enum_variant)]
 pub enum Command {
     /// Generate text; without a prompt on a terminal, chat
-    #[command(after_help = "Examples:\n  kjit run model.gguf 'Why is the sky blue?'\n  kjit run model.gguf\n  \
+    #[command(after_help = "Examples:\n  kjit run model.gguf 'Why is the sky blue?'\n  kjit run \
+            model.gguf\n  \
                             kjit run hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M\n  \
-                            cat notes.txt | kjit run model.gguf -p 'Summarise this in three sentences.' --temp 0")]
+                            cat notes.txt | kjit run model.gguf -p 'Summarise this in three \
+                            sentences.' --temp 0")]
     Run(Run),
-    /// Fetch a model of the hub into Hugging Face's cache folder, or what changed of it; its path goes to
-    /// stdout
-    #[command(after_help = "Examples:\n  kjit pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M\n  \
-                            kjit pull hf:org/repo@v1.0:file.gguf")]
+    /// Fetch a model of the hub into Hugging Face's cache folder, or what changed of it; its path
+    /// goes to stdout
+    #[command(
+        after_help = "Examples:\n  kjit pull hf:bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M\n  \
+                            kjit pull hf:org/repo@v1.0:file.gguf"
+    )]
     Pull(Pull),
     /// The models of the hub that are here
     #[command(after_help = "Example:\n  kjit list")]
@@ -98,12 +103,14 @@ pub enum Command {
     Detokenize(Detokenize),
     /// Messages to the prompt that the model's chat template makes of them
     #[command(
-        after_help = "Example:\n  echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | kjit template model.gguf --jsonl"
+        after_help = "Example:\n  echo '[{\"role\":\"user\",\"content\":\"Hi\"}]' | kjit template \
+            model.gguf --jsonl"
     )]
     Template(Template),
     /// Texts to vectors: a JSON string a line in, an array of numbers a line out
     #[command(
-        mut_arg("context", |a| a.help("Tokens that a text may have (default: the model's, at most 8192)")),
+        mut_arg("context", |a| a.help("Tokens that a text may have (default: the model's, at \
+            most 8192)")),
         after_help = "Example:\n  echo '\"Hello\"' | kjit embed model.gguf --jsonl --normalise"
     )]
     Embed(Embed),
@@ -117,13 +124,13 @@ pub enum Command {
     #[command(after_help = "Example:\n  kjit dequant --type Q8_0 --hex < blocks.hex")]
     Dequant(Dequant),
     /// Check libraries, devices and the cache; with --run every kernel against the oracle
-    #[command(
-        after_help = "Examples:\n  kjit doctor --run\n  kjit doctor --export bundle --arch gfx942\n  kjit doctor --bundle bundle"
-    )]
+    #[command(after_help = "Examples:\n  kjit doctor --run\n  kjit doctor --export bundle --arch \
+            gfx942\n  kjit doctor --bundle bundle")]
     Doctor(Doctor),
     /// Compile kernels into the cache, with no GPU present
     #[command(
-        after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf --arch sm_90,sm_86 --json\n  \
+        after_help = "Examples:\n  kjit warm model.gguf --arch gfx1100\n  kjit warm model.gguf \
+            --arch sm_90,sm_86 --json\n  \
                             kjit warm model.gguf --tune"
     )]
     Warm(Warm),
@@ -132,20 +139,26 @@ pub enum Command {
     Cache(Cache),
     /// Measure a model's speed
     #[command(
-        mut_arg("context", |a| a.help("Tokens of context (default: as many as -d, -p and -n need)")),
-        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench model.gguf -n 128 -b 1,8,32\n  \
+        mut_arg("context", |a| a.help("Tokens of context (default: as many as -d, -p and \
+            -n need)")),
+        after_help = "Examples:\n  kjit bench model.gguf -p 512 -n 128\n  kjit bench model.gguf \
+            -n 128 -b 1,8,32\n  \
                             kjit bench --kernels --arch gfx1100 -o csv\n  \
-                            kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit bench model.gguf --kernels --tune"
+                            kjit bench model.gguf --kernels --filter 'matvec|attend'\n  kjit \
+                            bench model.gguf --kernels --tune"
     )]
     Bench(Bench),
     /// Answer over HTTP, in the words of OpenAI and Ollama, with a page to chat on
     #[command(after_help = "Examples:\n  kjit serve model.gguf\n  \
                             kjit serve small.gguf large.gguf --alias small --alias large\n  \
-                            kjit serve model.gguf --host 0.0.0.0 --api-key-file keys.txt --max-sequences 16 -c 4096\n  \
-                            kjit serve --worker-id w0 --model model.gguf --model-ref hf:org/name --hive-url http://hive:3000 --rocm-device 0")]
+                            kjit serve model.gguf --host 0.0.0.0 --api-key-file keys.txt \
+                            --max-sequences 16 -c 4096\n  \
+                            kjit serve --worker-id w0 --model model.gguf --model-ref hf:org/name \
+                            --hive-url http://hive:3000 --rocm-device 0")]
     Serve(Serve),
     /// Completions for a shell, on stdout: for packagers
-    #[command(after_help = "Example:\n  kjit completions bash > /usr/share/bash-completion/completions/kjit")]
+    #[command(after_help = "Example:\n  kjit completions bash > \
+            /usr/share/bash-completion/completions/kjit")]
     Completions(Completions),
     /// The licences of what this program is made of
     #[command(after_help = "Example:\n  kjit notices")]

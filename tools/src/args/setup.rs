@@ -13,7 +13,8 @@ pub struct Setup {
     /// Storage of keys and values
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     pub kv_type: Kv,
-    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on a GPU
+    /// Nearest to the truth instead of fastest: f32 activations and KV on the CPU, f16 or better on
+    /// a GPU
     #[arg(long)]
     pub precise: bool,
     /// A text's scores are the same bits whatever comes with it: other requests, pieces of a
@@ -21,11 +22,12 @@ pub struct Setup {
     /// yet is refused
     #[arg(long)]
     pub reproducible: bool,
-    /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where that was
-    /// measured to be faster, on cards of an H100's kind; -v says why a model has none)
+    /// One launch for each token, of a kernel that is rendered for the model (on a GPU; auto: where
+    /// that was measured to be faster, on cards of an H100's kind; -v says why a model has none)
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub persistent: Whole,
-    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the CPU)
+    /// Tokens of a prompt that go through the model at once (default: 2048 on a GPU, 512 on the
+    /// CPU)
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub prefill_chunk: Option<usize>,
     #[command(flatten)]
@@ -38,29 +40,30 @@ pub struct Setup {
 #[derive(Debug, Clone, Args)]
 #[command(group(ArgGroup::new("on the CPU").args(["host_experts", "host_ffn"]).multiple(true)))]
 pub struct Placing {
-    /// How the model is divided among several devices (--device cuda:0,cuda:1): each has some layers, or all
-    /// compute each layer together; ranks: the same with a GPU of each of several processes, which Slurm, mpirun,
-    /// Kubernetes or RANK and WORLD_SIZE number
+    /// How the model is divided among several devices (--device cuda:0,cuda:1): each has some
+    /// layers, or all compute each layer together; ranks: the same with a GPU of each of several
+    /// processes, which Slurm, mpirun, Kubernetes or RANK and WORLD_SIZE number
     #[arg(long, value_name = "HOW", default_value = "layers")]
     pub split: SplitBy,
-    /// The model's first N layers on the CPU, the others on the GPU (default: none; with cpu among several
-    /// devices, as many as do not fit)
+    /// The model's first N layers on the CPU, the others on the GPU (default: none; with cpu among
+    /// several devices, as many as do not fit)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_layers: Option<usize>,
-    /// The experts of the first N layers that have some on the CPU, all else of them on the GPU (default: none; as
-    /// many as there are, at most)
+    /// The experts of the first N layers that have some on the CPU, all else of them on the GPU
+    /// (default: none; as many as there are, at most)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_experts: Option<usize>,
-    /// The feed-forward part of N layers on the CPU, all else of them on the GPU; what does not fit then is copied while it
-    /// computes (default: as measured rates say, where the model does not fit, for one sequence; 0: copies alone)
+    /// The feed-forward part of N layers on the CPU, all else of them on the GPU; what does not fit
+    /// then is copied while it computes (default: as measured rates say, where the model does not
+    /// fit, for one sequence; 0: copies alone)
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     pub host_ffn: Option<usize>,
-    /// Memory of the GPU for those of these experts that are chosen most: it computes them, the CPU the others (default:
-    /// none)
+    /// Memory of the GPU for those of these experts that are chosen most: it computes them, the CPU
+    /// the others (default: none)
     #[arg(long, value_name = "SIZE", requires = "host_experts")]
     pub hot_experts: Option<Size>,
-    /// Who computes those experts, or those feed-forward parts, for prompts: the GPU, to which they are copied, the CPU, or
-    /// whoever is sooner by rates that are measured at the start
+    /// Who computes those experts, or those feed-forward parts, for prompts: the GPU, to which they
+    /// are copied, the CPU, or whoever is sooner by rates that are measured at the start
     #[arg(long, value_name = "HOW", default_value = "measured", requires = "on the CPU")]
     pub host_prompts: PromptsBy,
 }
@@ -104,8 +107,8 @@ impl From<SplitBy> for Split {
 /// How much of a GPU a model may take.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Room {
-    /// Memory of the GPU that weights, keys and values and working memory may take (default: what is free); layers that do
-    /// not fit are copied to it for each step
+    /// Memory of the GPU that weights, keys and values and working memory may take (default: what
+    /// is free); layers that do not fit are copied to it for each step
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
     /// Copy all layers for each step, whether they would fit or not

@@ -66,7 +66,9 @@ pub fn whole(s: &str) -> Result<usize, String> {
 }
 
 pub fn id(s: &str) -> Result<u32, String> {
-    s.trim().parse().map_err(|_| "give token ids, whole numbers with commas between them".to_string())
+    s.trim()
+        .parse()
+        .map_err(|_| "give token ids, whole numbers with commas between them".to_string())
 }
 
 pub fn seed(s: &str) -> Result<u64, String> {
@@ -74,7 +76,10 @@ pub fn seed(s: &str) -> Result<u64, String> {
 }
 
 pub fn sequences(s: &str) -> Result<usize, String> {
-    s.parse().ok().filter(|n| (1..=64).contains(n)).ok_or_else(|| "give whole numbers from 1 to 64".to_string())
+    s.parse()
+        .ok()
+        .filter(|n| (1..=64).contains(n))
+        .ok_or_else(|| "give whole numbers from 1 to 64".to_string())
 }
 
 pub fn positive(s: &str) -> Result<usize, String> {
@@ -89,7 +94,11 @@ impl FromStr for Size {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("'{text}' is no size: give bytes, or a number and a unit, as in 500kB, 10MB or 1GiB");
+        let wrong = || {
+            format!(
+                "'{text}' is no size: give bytes, or a number and a unit, as in 500kB, 10MB or 1GiB"
+            )
+        };
         let (number, unit) = number_and_unit(text).ok_or_else(wrong)?;
         let bytes = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 1.0,
@@ -111,7 +120,8 @@ impl FromStr for Size {
 pub fn number_and_unit(text: &str) -> Option<(f64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;
-    let digits_at_both_ends = number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');
+    let digits_at_both_ends =
+        number.starts_with(|c: char| c.is_ascii_digit()) && !number.ends_with('.');
     let number = number.parse().ok().filter(|_| digits_at_both_ends)?;
     Some((number, unit.trim_start()))
 }

@@ -32,8 +32,8 @@ pub(super) struct Head<'a> {
     pub per_token: u64,
     /// Bytes a second that the memory gives; none where two memories are read in turn.
     pub limit: Option<f64>,
-    /// Layers that are copied for each step: then the copies' rate is the limit, and what they move is what a
-    /// token reads.
+    /// Layers that are copied for each step: then the copies' rate is the limit, and what they move
+    /// is what a token reads.
     pub streamed: Option<Streamed>,
 }
 
@@ -44,7 +44,9 @@ impl<'a> Head<'a> {
         let streamed = model.session.gpu().and_then(|gpu| gpu.statistics().streamed);
         let (per_token, limit) = match streamed {
             Some(streamed) => (streamed.bytes, Some(streamed.rate)),
-            None if model.session.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty()) => (per_token, None),
+            None if model.session.gpu().is_some_and(|gpu| !gpu.plan().decode.pauses.is_empty()) => {
+                (per_token, None)
+            }
             None => (per_token, Some(bandwidth(model.device(), shared)?)),
         };
         Ok(Head { device: model.device(), weights, per_token, limit, streamed })
@@ -89,12 +91,14 @@ pub fn bench(args: &args::Bench, shared: &Shared) -> anyhow::Result<ExitCode> {
     }
     let mut rows = vec![];
     if args.prompt > 0 {
-        let prefill = |session: &mut Session, ids: &[u32]| session.feed(sequence, ids, Want::Last).map(drop);
+        let prefill =
+            |session: &mut Session, ids: &[u32]| session.feed(sequence, ids, Want::Last).map(drop);
         let rates = measure(session, sequence, args, prefill, args.prompt)?;
         rows.push(Row { test: name("pp", args.prompt, args.depth), rates, together: None });
     }
     if args.tokens > 0 {
-        // As an answer is generated, the choice of each token included: a device keeps to itself then.
+        // As an answer is generated, the choice of each token included: a device keeps to itself
+        // then.
         let one_by_one = |session: &mut Session, ids: &[u32]| {
             let mut left = ids.len();
             session.decode_past_ends(&[(sequence, ids.get(..1).unwrap_or(ids))], &mut |_, _| {
@@ -168,12 +172,20 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
         BenchOutput::Md => {
             let what = if head.streamed.is_some() { " copied" } else { "" };
             // Without a limit there is no such column.
-            let (of, line) = limit.map_or_else(Default::default, |l| (format!(" of {l:.0} GB/s{what} |"), "---|"));
+            let (of, line) = limit
+                .map_or_else(Default::default, |l| (format!(" of {l:.0} GB/s{what} |"), "---|"));
             writeln!(out, "| device | test | tok/s |{of}\n|---|---|---|{line}")?;
             for r in rows {
                 let part = share(r, head).map_or(String::new(), |p| format!("{p:.0} %"));
                 let part = limit.map_or(String::new(), |_| format!(" {part} |"));
-                writeln!(out, "| {} | {} | {:.2} ± {:.2} |{part}", device.name, r.test, r.mean(), r.sd())?;
+                writeln!(
+                    out,
+                    "| {} | {} | {:.2} ± {:.2} |{part}",
+                    device.name,
+                    r.test,
+                    r.mean(),
+                    r.sd()
+                )?;
             }
         }
         BenchOutput::Csv => {
@@ -182,7 +194,13 @@ pub(super) fn print(rows: &[Row], output: BenchOutput, head: &Head<'_>) -> anyho
                 let part = share(r, head).map_or(String::new(), |p| format!("{p:.1}"));
                 let name = device.name.replace('"', "");
                 let limit = limit.map_or(String::new(), |limit| format!("{limit:.1}"));
-                writeln!(out, "\"{name}\",{},{:.3},{:.3},{limit},{part}", r.test, r.mean(), r.sd())?;
+                writeln!(
+                    out,
+                    "\"{name}\",{},{:.3},{:.3},{limit},{part}",
+                    r.test,
+                    r.mean(),
+                    r.sd()
+                )?;
             }
         }
         BenchOutput::Json => {

@@ -45,7 +45,8 @@ fn measure(session: &mut Session, n: usize, args: &args::Bench) -> Result<Vec<f6
     let new = |s| Ok((session.add(SampleOptions::default())?, ids(s)));
     let all: Vec<(SequenceId, Vec<u32>)> = (0..n).map(new).collect::<Result<_, SessionError>>()?;
     let halves = || all.iter().map(|(id, ids)| (*id, ids.split_at(args.depth)));
-    let before = halves().map(|(sequence, (tokens, _))| Work { sequence, tokens, want: Want::Nothing });
+    let before =
+        halves().map(|(sequence, (tokens, _))| Work { sequence, tokens, want: Want::Nothing });
     session.step(&before.collect::<Vec<_>>())?;
     let starts: Vec<(SequenceId, &[u32])> = halves().map(|(id, (_, last))| (id, last)).collect();
     let mut rates = vec![];

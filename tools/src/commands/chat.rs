@@ -14,7 +14,12 @@ use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-pub fn chat(args: &args::Run, shared: &Shared, mut model: Model, sequence: SequenceId) -> anyhow::Result<ExitCode> {
+pub fn chat(
+    args: &args::Run,
+    shared: &Shared,
+    mut model: Model,
+    sequence: SequenceId,
+) -> anyhow::Result<ExitCode> {
     if args.raw {
         anyhow::bail!("--raw needs a prompt: a chat goes through the model's template");
     }
@@ -26,7 +31,10 @@ pub fn chat(args: &args::Run, shared: &Shared, mut model: Model, sequence: Seque
     let mut last: Option<(Answer, usize)> = None;
     let mut editor = rustyline::DefaultEditor::new()?;
     if !shared.quiet {
-        say("/clear forgets the conversation, /stats shows figures, /bye or Ctrl-D leaves; Ctrl-C stops an answer");
+        say(
+            "/clear forgets the conversation, /stats shows figures, /bye or Ctrl-D leaves; Ctrl-C \
+             stops an answer",
+        );
     }
     loop {
         let line = match editor.readline("> ") {
@@ -67,7 +75,8 @@ pub fn chat(args: &args::Run, shared: &Shared, mut model: Model, sequence: Seque
         let gone = forget_oldest(&mut history, opening.len(), full, full / 2, length)?;
         if gone > 0 && !shared.quiet {
             say(format_args!(
-                "note: the conversation fills the context of {context} tokens: its {gone} oldest messages are forgotten"
+                "note: the conversation fills the context of {context} tokens: its {gone} oldest \
+                 messages are forgotten"
             ));
         }
         let ids = encode(&history)?;
@@ -83,7 +92,12 @@ pub fn chat(args: &args::Run, shared: &Shared, mut model: Model, sequence: Seque
             &mut model.session,
             sequence,
             &model.tokenizer,
-            &Request { prompt: rest, max_tokens: args.tokens, stop: &args.stop, lookup: args.lookup.is_on() },
+            &Request {
+                prompt: rest,
+                max_tokens: args.tokens,
+                stop: &args.stop,
+                lookup: args.lookup.is_on(),
+            },
             &mut |text| match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),

@@ -33,7 +33,9 @@ fn compilers(engine: &Engine) -> Vec<(Vendor, CompilerReport)> {
 
 /// Bytes free, which only an opened device tells.
 fn free(engine: &Engine, device: &DeviceInfo) -> Option<u64> {
-    device.memory_free.or_else(|| engine.device(&device.label()).ok()?.memory().ok().map(|(free, _)| free))
+    device
+        .memory_free
+        .or_else(|| engine.device(&device.label()).ok()?.memory().ok().map(|(free, _)| free))
 }
 
 fn document(engine: &Engine, found: &Inventory, compilers: &[(Vendor, CompilerReport)]) -> Value {
@@ -65,7 +67,8 @@ fn document(engine: &Engine, found: &Inventory, compilers: &[(Vendor, CompilerRe
             })
         })
         .collect();
-    let hidden: Vec<Value> = found.visibility.iter().map(|(k, v)| json!({ "variable": k, "value": v })).collect();
+    let hidden: Vec<Value> =
+        found.visibility.iter().map(|(k, v)| json!({ "variable": k, "value": v })).collect();
     json!({ "devices": devices, "drivers": found.drivers, "compilers": compilers, "visibility": hidden, "warnings": found.warnings(), "missing": found.missing })
 }
 
@@ -79,9 +82,11 @@ fn print(
     for d in &found.devices {
         write!(out, "{}: {} ({}), {} compute units", d.label(), d.name, d.arch_id, d.units)?;
         match d.target.as_ref().map(|t| t.waves()) {
-            Some(waves) => {
-                write!(out, ", waves of {}", waves.iter().map(u32::to_string).collect::<Vec<_>>().join(" or "))?
-            }
+            Some(waves) => write!(
+                out,
+                ", waves of {}",
+                waves.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ")
+            )?,
             None => write!(out, ", an architecture that kjit does not know")?,
         }
         match free(engine, d) {
@@ -97,7 +102,14 @@ fn print(
         writeln!(out, ", PCI {}, {}", d.pci, d.uuid)?;
     }
     let cpu = Cpu::here();
-    writeln!(out, "cpu: {}, {}, {} cores, computes with {}", cpu.name, std::env::consts::ARCH, cpu.cores, cpu.path)?;
+    writeln!(
+        out,
+        "cpu: {}, {}, {} cores, computes with {}",
+        cpu.name,
+        std::env::consts::ARCH,
+        cpu.cores,
+        cpu.path
+    )?;
     for line in &found.drivers {
         writeln!(out, "driver: {line}")?;
     }
@@ -119,7 +131,8 @@ fn print(
         report.unusable.iter().try_for_each(|line| writeln!(out, "  unusable: {line}"))?;
         if verbose {
             for t in &report.tried {
-                let found = t.found.as_ref().map_or("nothing".to_string(), |f| f.display().to_string());
+                let found =
+                    t.found.as_ref().map_or("nothing".to_string(), |f| f.display().to_string());
                 writeln!(out, "  tried {} ({}): {found}", t.place.display(), t.via)?;
             }
         }

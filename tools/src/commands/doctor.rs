@@ -47,7 +47,8 @@ impl Check {
 pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> {
     let engine = engine::engine(shared);
     if let (Some(folder), Some(arch)) = (&args.export, &args.arch) {
-        let checks = export(&engine, folder, arch, args.filter.as_deref().unwrap_or_default(), shared)?;
+        let checks =
+            export(&engine, folder, arch, args.filter.as_deref().unwrap_or_default(), shared)?;
         return verdict(&checks, args.json);
     }
     if let Some(folder) = &args.bundle {
@@ -61,10 +62,15 @@ pub fn doctor(args: &args::Doctor, shared: &Shared) -> anyhow::Result<ExitCode> 
         prove::serve(&engine, &device, wish, io::stdin().lock(), io::stdout().lock())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let said = format!("version {}, kernel ABI {}", env!("CARGO_PKG_VERSION"), kjit_engine::KERNEL_ABI);
+    let said =
+        format!("version {}, kernel ABI {}", env!("CARGO_PKG_VERSION"), kjit_engine::KERNEL_ABI);
     let mut checks = vec![Check::new("kjit", true, said)];
     let cpu = Cpu::here();
-    checks.push(Check::new("cpu", true, format!("{}, {} cores, {}", cpu.name, cpu.cores, cpu.path)));
+    checks.push(Check::new(
+        "cpu",
+        true,
+        format!("{}, {} cores, {}", cpu.name, cpu.cores, cpu.path),
+    ));
     let found = engine.devices();
     devices(&engine, &found, shared, &mut checks);
     compilers(&engine, &found, &mut checks);
@@ -103,16 +109,21 @@ fn verdict(checks: &[Check], json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!good)))
 }
 
-/// Devices, their memory, and what hides them. A machine without any is well: the CPU computes. One that was
-/// asked for must be there.
+/// Devices, their memory, and what hides them. A machine without any is well: the CPU computes. One
+/// that was asked for must be there.
 fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec<Check>) {
     match named_gpu(shared) {
         Some(label) if !found.devices.iter().any(|d| d.label() == label) => {
-            let why =
-                if found.devices.is_empty() { found.why_none() } else { "`kjit devices` lists those that are".into() };
+            let why = if found.devices.is_empty() {
+                found.why_none()
+            } else {
+                "`kjit devices` lists those that are".into()
+            };
             checks.push(Check::new(label, false, format!("not here: {why}")));
         }
-        None if found.devices.is_empty() => checks.push(Check::note("gpu", "none: the CPU computes")),
+        None if found.devices.is_empty() => {
+            checks.push(Check::note("gpu", "none: the CPU computes"))
+        }
         _ => {}
     }
     // Of one vendor's card the other's driver is no loss.
@@ -127,15 +138,21 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
             0 => "clock unknown".to_string(),
             khz => format!("clock up to {} MHz", khz / 1000),
         };
-        let said = format!("{} ({}), driver {}.{}, {clock}, {memory}", d.name, d.arch_id, d.driver.0, d.driver.1);
+        let said = format!(
+            "{} ({}), driver {}.{}, {clock}, {memory}",
+            d.name, d.arch_id, d.driver.0, d.driver.1
+        );
         checks.push(Check::new(d.label(), opened.is_ok() && d.target.is_some(), said));
     }
     for (name, value) in &found.visibility {
-        checks.push(Check::note(name, format!("is {value}: decides which devices are seen, or as what")));
+        checks.push(Check::note(
+            name,
+            format!("is {value}: decides which devices are seen, or as what"),
+        ));
     }
     for warning in found.warnings() {
-        // A disguised card runs code for another: known to work for some, and the first thing to ask about
-        // when it does not.
+        // A disguised card runs code for another: known to work for some, and the first thing to
+        // ask about when it does not.
         match warning.starts_with("HSA_OVERRIDE_GFX_VERSION") {
             true => checks.push(Check::new("warning", false, warning)),
             false => checks.push(Check::note("warning", warning)),
@@ -143,14 +160,18 @@ fn devices(engine: &Engine, found: &Inventory, shared: &Shared, checks: &mut Vec
     }
 }
 
-/// For each architecture that is here the compiler that its kernels will be made with: another may be found
-/// first and not know it. Of a vendor without a card, what there is.
+/// For each architecture that is here the compiler that its kernels will be made with: another may
+/// be found first and not know it. Of a vendor without a card, what there is.
 fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
-    let one = |c: &CompilerInfo| format!("{} {}.{} at {}", c.kind, c.version.0, c.version.1, c.file.display());
+    let one = |c: &CompilerInfo| {
+        format!("{} {}.{} at {}", c.kind, c.version.0, c.version.1, c.file.display())
+    };
     for vendor in [Vendor::Nvidia, Vendor::Amd] {
         let report = engine.compilers(vendor);
         let mut targets: Vec<Target> = vec![];
-        for target in found.devices.iter().filter(|d| d.vendor == vendor).filter_map(|d| d.target.clone()) {
+        for target in
+            found.devices.iter().filter(|d| d.vendor == vendor).filter_map(|d| d.target.clone())
+        {
             if !targets.contains(&target) {
                 targets.push(target);
             }
@@ -166,17 +187,24 @@ fn compilers(engine: &Engine, found: &Inventory, checks: &mut Vec<Check>) {
         let name = format!("compiler for {}", vendor.name());
         if targets.is_empty() {
             checks.push(match report.found.is_empty() {
-                true => Check::note(&name, "none here: kernels would have to come from a cache or pack"),
-                false => Check::new(&name, true, report.found.iter().map(one).collect::<Vec<_>>().join(", ")),
+                true => {
+                    Check::note(&name, "none here: kernels would have to come from a cache or pack")
+                }
+                false => Check::new(
+                    &name,
+                    true,
+                    report.found.iter().map(one).collect::<Vec<_>>().join(", "),
+                ),
             });
         }
-        // One that cannot be used (a clang without AMD's target, say) is no loss beside one that can.
+        // One that cannot be used (a clang without AMD's target, say) is no loss beside one that
+        // can.
         checks.extend(report.unusable.iter().map(|line| Check::note(&name, line)));
     }
 }
 
-/// AMD's system beside its runtime: the release, what the kernel driver lists and the runtime does not, and
-/// what to install where a card has no runtime.
+/// AMD's system beside its runtime: the release, what the kernel driver lists and the runtime does
+/// not, and what to install where a card has no runtime.
 fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     let (nodes, mut checks) = (amd_system::kfd_nodes(Path::new(amd_system::KFD_NODES)), vec![]);
     for n in &nodes {
@@ -188,13 +216,17 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
     if runtime {
         let library = engine.amd_library();
         let release = library.as_deref().and_then(amd_system::rocm_release);
-        checks.extend(release.map(|(version, from)| Check::note("ROCm", format!("{version} (by {from})"))));
-        let devices: Vec<_> = found.devices.iter().filter(|d| d.vendor == Vendor::Amd).cloned().collect();
+        checks.extend(
+            release.map(|(version, from)| Check::note("ROCm", format!("{version} (by {from})"))),
+        );
+        let devices: Vec<_> =
+            found.devices.iter().filter(|d| d.vendor == Vendor::Amd).cloned().collect();
         if !nodes.is_empty() {
             let said = amd_system::disagreements(&devices, &nodes, &found.visibility);
             checks.extend(said.into_iter().map(|line| Check::note("AMD", line)));
         }
-    } else if let Some(why) = found.none.iter().find(|why| why.starts_with("rocm: the HIP runtime")) {
+    } else if let Some(why) = found.none.iter().find(|why| why.starts_with("rocm: the HIP runtime"))
+    {
         // It is installed, and there is no working with it: a hanging driver, say.
         if !nodes.is_empty() {
             checks.push(Check::new("AMD", false, why));
@@ -203,7 +235,11 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
         let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
         let container = ["/.dockerenv", "/run/.containerenv"].iter().any(|f| Path::new(f).exists());
         let install = amd_system::install(&system, container);
-        checks.push(Check::new("AMD", false, format!("a card is here and no HIP runtime: {install}")));
+        checks.push(Check::new(
+            "AMD",
+            false,
+            format!("a card is here and no HIP runtime: {install}"),
+        ));
     }
     checks
 }
@@ -212,11 +248,13 @@ fn amd(engine: &Engine, found: &Inventory) -> Vec<Check> {
 fn nodes() -> Vec<PathBuf> {
     let listed = |dir: &str, begins: &str| -> Vec<PathBuf> {
         let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        let mut found: Vec<_> = entries.filter(|e| e.file_name().to_string_lossy().starts_with(begins)).collect();
+        let mut found: Vec<_> =
+            entries.filter(|e| e.file_name().to_string_lossy().starts_with(begins)).collect();
         found.sort_by_key(std::fs::DirEntry::file_name);
         found.iter().map(std::fs::DirEntry::path).collect()
     };
-    let mut all: Vec<PathBuf> = ["/dev/kfd", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(PathBuf::from).into();
+    let mut all: Vec<PathBuf> =
+        ["/dev/kfd", "/dev/nvidiactl", "/dev/nvidia-uvm"].map(PathBuf::from).into();
     all.retain(|p| p.exists());
     // Render nodes are ROCm's business where there is one; others belong to displays.
     if all.iter().any(|p| p.ends_with("kfd")) {
@@ -225,13 +263,19 @@ fn nodes() -> Vec<PathBuf> {
     all
 }
 
-/// Whether this user may use them, by opening: groups, modes and lists of rights all have their say.
+/// Whether this user may use them, by opening: groups, modes and lists of rights all have their
+/// say.
 fn permissions(nodes: &[PathBuf]) -> Vec<Check> {
     let open = |path: &PathBuf| std::fs::OpenOptions::new().read(true).write(true).open(path);
     let verdict = |path: &PathBuf| {
         let (good, said) = match open(path) {
             Ok(_) => (true, "can be opened".to_string()),
-            Err(e) => (false, format!("cannot be opened: {e}: add the user to the group that owns it (render, video)")),
+            Err(e) => (
+                false,
+                format!(
+                    "cannot be opened: {e}: add the user to the group that owns it (render, video)"
+                ),
+            ),
         };
         Check::new(path.display().to_string(), good, said)
     };
@@ -256,13 +300,24 @@ fn cache(engine: &Engine) -> Check {
 const SEED: u64 = 20_261_121;
 
 /// Writes a proof bundle.
-fn export(engine: &Engine, folder: &Path, arch: &str, filter: &str, shared: &Shared) -> anyhow::Result<Vec<Check>> {
+fn export(
+    engine: &Engine,
+    folder: &Path,
+    arch: &str,
+    filter: &str,
+    shared: &Shared,
+) -> anyhow::Result<Vec<Check>> {
     let target = Target::parse(arch)?;
     let wish = bundle::Wish { seed: SEED, filter: filter.to_owned(), limit: bundle::LIMIT };
     let progress = progress(shared, "kernels compiled");
     let done = bundle::export(engine, &target, &wish, folder, &progress)?;
-    let said =
-        format!("{} cases, {} code objects, {} in {}", done.cases, done.code, bytes(done.bytes), folder.display());
+    let said = format!(
+        "{} cases, {} code objects, {} in {}",
+        done.cases,
+        done.code,
+        bytes(done.bytes),
+        folder.display()
+    );
     let mut checks = vec![Check::new(format!("bundle for {target}"), true, said)];
     if !done.left_out.is_empty() {
         let said = format!("to stay below {}: {}", bytes(bundle::LIMIT), done.left_out.join("; "));
@@ -272,7 +327,12 @@ fn export(engine: &Engine, folder: &Path, arch: &str, filter: &str, shared: &Sha
 }
 
 /// Runs a proof bundle.
-fn bundle(engine: &Engine, folder: &Path, shared: &Shared, checks: &mut Vec<Check>) -> anyhow::Result<()> {
+fn bundle(
+    engine: &Engine,
+    folder: &Path,
+    shared: &Shared,
+    checks: &mut Vec<Check>,
+) -> anyhow::Result<()> {
     let bundle = bundle::Bundle::open(folder)?;
     let said = format!("whole, {} cases for {}", bundle.cases(), bundle.target());
     checks.push(Check::new(folder.display().to_string(), true, said));
@@ -314,7 +374,14 @@ fn kernels(engine: &Engine, filter: &str, shared: &Shared, checks: &mut Vec<Chec
         child.args(std::env::args_os().skip(1)).arg("--run-for-parent");
         child
     };
-    match prove::run_all(engine, device.target(), SEED, filter, &spawn, &progress(shared, "kernel cases")) {
+    match prove::run_all(
+        engine,
+        device.target(),
+        SEED,
+        filter,
+        &spawn,
+        &progress(shared, "kernel cases"),
+    ) {
         Err(e) => checks.push(Check::new("kernels", false, e)),
         Ok(found) => verdicts(device.label(), found, checks),
     }
@@ -346,6 +413,9 @@ mod tests {
         // A folder can be opened for writing by nobody, not even by root.
         let found = permissions(&[PathBuf::from("/dev/null"), PathBuf::from("/dev")]);
         assert_eq!(found.iter().map(|c| c.good).collect::<Vec<_>>(), [Some(true), Some(false)]);
-        assert!(found[1].line().starts_with("FAIL /dev: cannot be opened") && found[1].said.contains("render"));
+        assert!(
+            found[1].line().starts_with("FAIL /dev: cannot be opened")
+                && found[1].said.contains("render")
+        );
     }
 }

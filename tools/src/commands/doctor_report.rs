@@ -1,5 +1,5 @@
-//! The file that `kjit doctor --report FILE` writes, to be sent: its verdicts, what `kjit devices -v` says,
-//! the system, and the variables that matter.
+//! The file that `kjit doctor --report FILE` writes, to be sent: its verdicts, what `kjit devices
+//! -v` says, the system, and the variables that matter.
 
 use super::devices;
 use anyhow::Context;
@@ -9,8 +9,8 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Beginnings of the names of variables that change what kjit finds or does. No others are told: a report is
-/// sent to strangers. Nor is the secret of ranks.
+/// Beginnings of the names of variables that change what kjit finds or does. No others are told: a
+/// report is sent to strangers. Nor is the secret of ranks.
 const VARIABLES: [&str; 10] = [
     "KJIT_",
     "CUDA_",
@@ -35,7 +35,11 @@ pub fn write(to: &Path, verdicts: &[String], engine: &Engine) -> anyhow::Result<
 fn text(verdicts: &[String], engine: &Engine) -> anyhow::Result<Vec<u8>> {
     let mut out = vec![];
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    writeln!(out, "kjit {} doctor, {now} s after 1970 began\n\n[checks]", env!("CARGO_PKG_VERSION"))?;
+    writeln!(
+        out,
+        "kjit {} doctor, {now} s after 1970 began\n\n[checks]",
+        env!("CARGO_PKG_VERSION")
+    )?;
     verdicts.iter().try_for_each(|line| writeln!(out, "{line}"))?;
     writeln!(out, "\n[devices]")?;
     devices::describe(engine, true, &mut out)?;
@@ -47,7 +51,9 @@ fn text(verdicts: &[String], engine: &Engine) -> anyhow::Result<Vec<u8>> {
         ("/proc/driver/nvidia/version", ""),
     ] {
         let text = fs::read_to_string(file).unwrap_or_default();
-        text.lines().filter(|l| l.starts_with(wanted)).try_for_each(|line| writeln!(out, "{file}: {line}"))?;
+        text.lines()
+            .filter(|l| l.starts_with(wanted))
+            .try_for_each(|line| writeln!(out, "{file}: {line}"))?;
     }
     writeln!(out, "\n[environment]")?;
     for (name, value) in std::env::vars_os() {

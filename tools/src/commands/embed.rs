@@ -18,7 +18,9 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
         let at = || format!("line {number} of stdin");
-        let Value::String(text) = crate::input::json(number, line)? else { bail!("{} is no JSON string", at()) };
+        let Value::String(text) = crate::input::json(number, line)? else {
+            bail!("{} is no JSON string", at())
+        };
         let ids = tokenizer.encode(text.as_bytes(), EncodeOptions::RAW_PROMPT);
         let mut vector = session.embed(&ids).with_context(at)?;
         if args.normalise {
@@ -26,7 +28,8 @@ pub fn embed(args: &args::Embed, shared: &Shared) -> anyhow::Result<ExitCode> {
         }
         if let Some(bad) = vector.iter().find(|v| !v.is_finite()) {
             bail!(
-                "{}: the vector has {bad} in it: the model is damaged, or computes what its numbers cannot hold",
+                "{}: the vector has {bad} in it: the model is damaged, or computes what its \
+                 numbers cannot hold",
                 at()
             );
         }

@@ -1,11 +1,12 @@
 //! `kjit warm --emit DIR`: code objects, and what somebody else needs to launch them.
 //!
-//! `manifest.json` is an array with an object for each code object: what `warm --json` says of it, and
-//! `file`, `sha256`, `source` (its main file; what it includes lies beside it, and the header of its own name
-//! says what the arguments are), `constants` (macros to define), `shape` (what `shape.h` beside it says),
-//! `block` (threads of a block; the kernels never ask for it), and `kernels`: `entry` with its arguments by
-//! offset and size in bytes, static LDS, and the bytes of the argument block where the code object tells.
-//! With a model, `plan-ARCH.txt` has every launch of a token and of a prompt: grid, dynamic LDS, arguments.
+//! `manifest.json` is an array with an object for each code object: what `warm --json` says of it,
+//! and `file`, `sha256`, `source` (its main file; what it includes lies beside it, and the header
+//! of its own name says what the arguments are), `constants` (macros to define), `shape` (what
+//! `shape.h` beside it says), `block` (threads of a block; the kernels never ask for it), and
+//! `kernels`: `entry` with its arguments by offset and size in bytes, static LDS, and the bytes of
+//! the argument block where the code object tells. With a model, `plan-ARCH.txt` has every launch
+//! of a token and of a prompt: grid, dynamic LDS, arguments.
 
 use super::warm::describe;
 use anyhow::Context;
@@ -25,7 +26,8 @@ pub fn emit(
     let put = |name: &str, bytes: &[u8]| {
         let file = dir.join(name);
         let made = file.parent().map_or(Ok(()), std::fs::create_dir_all);
-        made.and_then(|()| std::fs::write(&file, bytes)).with_context(|| format!("cannot write {}", file.display()))
+        made.and_then(|()| std::fs::write(&file, bytes))
+            .with_context(|| format!("cannot write {}", file.display()))
     };
     let mut manifest = vec![];
     for (job, code) in jobs.iter().zip(results).filter_map(|(j, r)| Some((j, r.as_ref().ok()?))) {
@@ -35,8 +37,8 @@ pub fn emit(
         let file = format!("{stem}.co");
         put(&file, code.bytes())?;
         // A folder each: what is written for one format has the same file name as for another.
-        for (name, text) in
-            std::iter::once((job.source.main_file(), job.source.main_text())).chain(job.source.reached()?)
+        for (name, text) in std::iter::once((job.source.main_file(), job.source.main_text()))
+            .chain(job.source.reached()?)
         {
             put(&format!("source/{stem}/{name}"), text.as_bytes())?;
         }
@@ -55,7 +57,10 @@ pub fn emit(
         manifest.push(entry);
     }
     for plan in plans {
-        put(&format!("plan-{}.txt", plan.target.id().replace(':', "_")), plan.to_string().as_bytes())?;
+        put(
+            &format!("plan-{}.txt", plan.target.id().replace(':', "_")),
+            plan.to_string().as_bytes(),
+        )?;
     }
     put("manifest.json", (serde_json::to_string_pretty(&manifest)? + "\n").as_bytes())
 }

@@ -32,7 +32,8 @@ pub fn pull(args: &args::Pull, shared: &Shared) -> anyhow::Result<ExitCode> {
 }
 
 pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let (all, cache) = fetching(shared, |hub, watch| Ok((hub.list(watch)?, hub.cache().to_owned())))?;
+    let (all, cache) =
+        fetching(shared, |hub, watch| Ok((hub.list(watch)?, hub.cache().to_owned())))?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
         writeln!(out, "{}", Value::Array(all.iter().map(document).collect()))?;
@@ -49,7 +50,10 @@ pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
             writeln!(out, "{name:width$}  {size:>9}  {}{parts}", revision(local))?;
         }
         if all.is_empty() && !shared.quiet {
-            say(format_args!("no models in {}: `kjit pull hf:ORG/REPO:QUANT` fetches one", cache.display()));
+            say(format_args!(
+                "no models in {}: `kjit pull hf:ORG/REPO:QUANT` fetches one",
+                cache.display()
+            ));
         }
     }
     out.flush()?;
@@ -59,11 +63,19 @@ pub fn list(args: &args::Json, shared: &Shared) -> anyhow::Result<ExitCode> {
 pub fn rm(args: &args::Rm, shared: &Shared) -> anyhow::Result<ExitCode> {
     let removed = hub()?.remove(&args.model)?;
     if args.json {
-        writeln!(io::stdout().lock(), "{}", json!({ "files": removed.files, "bytes": removed.bytes }))?;
+        writeln!(
+            io::stdout().lock(),
+            "{}",
+            json!({ "files": removed.files, "bytes": removed.bytes })
+        )?;
     }
     if !shared.quiet {
         let files: Vec<&str> = removed.files.iter().map(String::as_str).collect();
-        let what = if files.is_empty() { "what came of unfinished fetches".to_owned() } else { files.join(", ") };
+        let what = if files.is_empty() {
+            "what came of unfinished fetches".to_owned()
+        } else {
+            files.join(", ")
+        };
         say(format_args!("removed {what}: {} free", bytes(removed.bytes)));
     }
     Ok(ExitCode::SUCCESS)

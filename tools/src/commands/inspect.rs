@@ -31,7 +31,12 @@ pub fn inspect(args: &args::Inspect, shared: &Shared) -> anyhow::Result<ExitCode
     // A file whose architecture kjit cannot run (or a vocabulary alone) is inspected all the same.
     let graph = kjit_model::arch::build(&gguf);
     let placed = match &graph {
-        Ok(graph) if args.memory.is_some() || args.stream || args.host_experts.is_some() || args.host_ffn.is_some() => {
+        Ok(graph)
+            if args.memory.is_some()
+                || args.stream
+                || args.host_experts.is_some()
+                || args.host_ffn.is_some() =>
+        {
             Some(Placed::of(graph, args, shared)?)
         }
         _ => None,
@@ -87,9 +92,11 @@ struct Placed {
     bytes: u64,
     need: MemoryNeed,
     experts: Option<Experts>,
-    /// Layers whose feed-forward part is the CPU's, and bytes that are copied for a prompt in which it has none.
+    /// Layers whose feed-forward part is the CPU's, and bytes that are copied for a prompt in which
+    /// it has none.
     ffn: Option<(usize, u64)>,
-    /// Layers whose feed-forward part may be the CPU's by rates, and the bytes that the card needs at least then.
+    /// Layers whose feed-forward part may be the CPU's by rates, and the bytes that the card needs
+    /// at least then.
     by_rates: Option<(usize, u64)>,
 }
 
@@ -134,23 +141,29 @@ impl Placed {
         if let Err(takes) = plan.fit(graph, memory.unwrap_or(u64::MAX), args.stream) {
             let (context, given) = (options.context_of(graph), memory.unwrap_or_default() >> 20);
             // Fewer, perhaps, where the CPU has parts.
-            let apart =
-                all.map(|all| Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?)));
+            let apart = all.map(|all| {
+                Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?))
+            });
             let less = match apart.transpose()? {
                 Some((parts, less)) if less < takes => {
-                    format!(", {} MiB where the CPU computes feed-forward parts (--host-ffn {parts})", (less >> 20) + 1)
+                    format!(
+                        ", {} MiB where the CPU computes feed-forward parts (--host-ffn {parts})",
+                        (less >> 20) + 1
+                    )
                 }
                 _ => String::new(),
             };
             bail!(
-                "the model with {context} tokens of context takes at least {} MiB, with all layers streamed{less}: --memory gives {given} MiB",
+                "the model with {context} tokens of context takes at least {} MiB, with all \
+                 layers streamed{less}: --memory gives {given} MiB",
                 (takes >> 20) + 1
             );
         }
         let streaming = plan.streaming.as_ref();
         let all = all.filter(|_| streaming.is_some());
-        let by_rates =
-            all.map(|all| Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?)));
+        let by_rates = all.map(|all| {
+            Ok::<_, SessionError>((all.taken, least(&engine, &all.graph, &target, &options)?))
+        });
         Ok(Placed {
             target,
             layers: plan.layers(graph),
@@ -163,7 +176,8 @@ impl Placed {
         })
     }
 
-    /// With the experts of so many layers on the CPU: as opening does it, prompts copy them where there is room.
+    /// With the experts of so many layers on the CPU: as opening does it, prompts copy them where
+    /// there is room.
     fn with_experts(
         engine: &Engine,
         graph: &Graph,
@@ -175,11 +189,17 @@ impl Placed {
         let fits = |plan: &Plan| memory.is_none_or(|memory| plan.memory.total() <= memory);
         let mut plan = plan_for(engine, &part, &target, &options)?;
         if !fits(&plan) {
-            plan = plan_for(engine, &part, &target, &OpenOptions { host_prompts: HostPrompts::Compute, ..options })?;
+            plan = plan_for(
+                engine,
+                &part,
+                &target,
+                &OpenOptions { host_prompts: HostPrompts::Compute, ..options },
+            )?;
         }
         if !fits(&plan) {
             bail!(
-                "without the experts of {taken} of {of} layers the model takes {} MiB: --memory gives {} MiB; a larger \
+                "without the experts of {taken} of {of} layers the model takes {} MiB: --memory \
+                 gives {} MiB; a larger \
                  --host-experts, a smaller --hot-experts or a smaller -c takes less",
                 (plan.memory.total() >> 20) + 1,
                 memory.unwrap_or_default() >> 20
@@ -188,12 +208,26 @@ impl Placed {
         let copied = plan.streaming.as_ref().map_or(0, Streaming::bytes);
         let (layers, need, experts) =
             (plan.layers(&part), plan.memory, Some(Experts { taken, of, copied, places, all }));
-        Ok(Placed { target, layers, streamed: 0, bytes: 0, need, experts, ffn: None, by_rates: None })
+        Ok(Placed {
+            target,
+            layers,
+            streamed: 0,
+            bytes: 0,
+            need,
+            experts,
+            ffn: None,
+            by_rates: None,
+        })
     }
 }
 
 /// Bytes that it takes with as many layers streamed as can be.
-fn least(engine: &Engine, graph: &Graph, target: &Target, options: &OpenOptions) -> Result<u64, SessionError> {
+fn least(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &OpenOptions,
+) -> Result<u64, SessionError> {
     Ok(plan_for(engine, graph, target, options)?.fit(graph, 0, false).err().unwrap_or(0))
 }
 
@@ -213,7 +247,12 @@ impl std::fmt::Display for Placed {
         let Placed { target, layers, streamed, need, .. } = self;
         let parts = [need.weights, need.kv, need.rest].map(bytes);
         let [weights, kv, rest] = parts;
-        write!(f, "on {}: {}: weights {weights} + KV {kv} + working memory {rest}", target.id(), bytes(need.total()))?;
+        write!(
+            f,
+            "on {}: {}: weights {weights} + KV {kv} + working memory {rest}",
+            target.id(),
+            bytes(need.total())
+        )?;
         if let Some(Experts { taken, of, copied, places, all }) = self.experts {
             write!(f, "; the CPU has the experts of {taken} of {of} layers that have some")?;
             if places > 0 {
@@ -227,7 +266,8 @@ impl std::fmt::Display for Placed {
         if let Some((taken, copied)) = self.ffn {
             write!(
                 f,
-                "; the CPU computes the feed-forward of {taken} of {layers} layers, {streamed} others are streamed: {} copied for each token",
+                "; the CPU computes the feed-forward of {taken} of {layers} layers, {streamed} \
+                 others are streamed: {} copied for each token",
                 bytes(self.bytes)
             )?;
             return match copied {
@@ -247,7 +287,8 @@ impl std::fmt::Display for Placed {
         match self.by_rates {
             Some((of, least)) => write!(
                 f,
-                "; or the CPU computes the feed-forward of some of {of} layers, as rates say that run measures (--host-ffn N; of all: {} at least)",
+                "; or the CPU computes the feed-forward of some of {of} layers, as rates say that \
+                 run measures (--host-ffn N; of all: {} at least)",
                 bytes(least)
             ),
             None => Ok(()),
@@ -264,18 +305,25 @@ struct Memory {
 
 impl Memory {
     fn of(graph: &Graph, args: &args::Inspect) -> Memory {
-        let context = OpenOptions { context: args.context, ..OpenOptions::default() }.context_of(graph);
+        let context =
+            OpenOptions { context: args.context, ..OpenOptions::default() }.context_of(graph);
         let weights = graph.weights.iter().map(|w| w.bytes() as u64).sum();
         Memory {
             weights,
-            kv: KvType::from(args.kv_type).bytes(graph.kv_elems_per_token()).saturating_mul(context as u64),
+            kv: KvType::from(args.kv_type)
+                .bytes(graph.kv_elems_per_token())
+                .saturating_mul(context as u64),
             context,
         }
     }
 }
 
 fn document(s: &Summary) -> serde_json::Value {
-    let metadata: Vec<_> = s.metadata.iter().map(|k| json!({ "key": k.key, "type": k.ty, "value": k.value })).collect();
+    let metadata: Vec<_> = s
+        .metadata
+        .iter()
+        .map(|k| json!({ "key": k.key, "type": k.ty, "value": k.value }))
+        .collect();
     let tensors: Vec<_> = s
         .tensors
         .iter()

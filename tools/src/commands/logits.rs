@@ -9,8 +9,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 pub fn logits(args: &args::Logits, shared: &Shared) -> anyhow::Result<ExitCode> {
-    let (mut model, sequence) =
-        open_one(&args.model.path(shared)?, &args.setup, shared, &How { steady: true, ..How::default() })?;
+    let (mut model, sequence) = open_one(
+        &args.model.path(shared)?,
+        &args.setup,
+        shared,
+        &How { steady: true, ..How::default() },
+    )?;
     let row = model.session.feed(sequence, &args.ids, Want::Last)?;
     check_scores(&row)?;
     let mut best: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();

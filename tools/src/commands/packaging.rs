@@ -1,5 +1,5 @@
-//! `kjit completions`, `kjit man` and `kjit notices`: what a package has beside the program, out of the
-//! program itself.
+//! `kjit completions`, `kjit man` and `kjit notices`: what a package has beside the program, out of
+//! the program itself.
 
 use crate::args::{self, Cli};
 use anyhow::Context;
@@ -22,13 +22,15 @@ pub fn notices() -> anyhow::Result<ExitCode> {
 
 pub fn man(args: &args::Man) -> anyhow::Result<ExitCode> {
     let mut all = Cli::command();
-    // Shared flags belong to every command, and a command is called kjit-run, only once all is built.
+    // Shared flags belong to every command, and a command is called kjit-run, only once all is
+    // built.
     all.build();
     let page = match &args.command {
         None => all,
         Some(name) => {
             let found = all.find_subcommand(name);
-            let found = found.with_context(|| format!("no command '{name}': `kjit --help` lists them"))?;
+            let found =
+                found.with_context(|| format!("no command '{name}': `kjit --help` lists them"))?;
             found.clone()
         }
     };

@@ -21,8 +21,12 @@ pub fn perplexity(args: &args::Perplexity, shared: &Shared) -> anyhow::Result<Ex
         placing: args.placing.clone(),
     };
     let text = input::raw_text(&args.file)?;
-    let (mut model, sequence) =
-        open_one(&args.model.path(shared)?, &setup, shared, &How { steady: true, ..How::default() })?;
+    let (mut model, sequence) = open_one(
+        &args.model.path(shared)?,
+        &setup,
+        shared,
+        &How { steady: true, ..How::default() },
+    )?;
     let show = !shared.quiet && io::stderr().is_terminal();
     let result = kjit_model::perplexity::perplexity(
         &mut model.session,

@@ -31,11 +31,12 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     if prompt.is_none() && args.setup.options().split == Split::Ranks {
         bail!("--split ranks holds no chat: give a prompt with -p or -f, the same to every rank");
     }
-    // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of kernels
-    // on the way.
+    // Whoever gives a seed, or no temperature, was promised the same tokens each time: no change of
+    // kernels on the way.
     let steady = args.sampling.temp <= 0.0 || args.sampling.seed.is_some();
     let early = !args.wait_compile && !steady;
-    let how = How { trace: trace.as_ref(), early, steady, drafts: args.lookup.is_on(), ..How::default() };
+    let how =
+        How { trace: trace.as_ref(), early, steady, drafts: args.lookup.is_on(), ..How::default() };
     let (mut model, sequence) = open_one(&args.model.path(shared)?, &args.setup, shared, &how)?;
     // Ranks draw the same numbers, each by itself.
     let seed = model.session.gpu().and_then(|gpu| gpu.common_seed());
@@ -61,13 +62,20 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
                 }
             },
         };
-        let request = Request { prompt: &ids, max_tokens: args.tokens, stop: &args.stop, lookup: args.lookup.is_on() };
+        let request = Request {
+            prompt: &ids,
+            max_tokens: args.tokens,
+            stop: &args.stop,
+            lookup: args.lookup.is_on(),
+        };
         if let Some(gpu) = model.session.gpu() {
             gpu.given_besides(&(args.tokens, &args.stop));
         }
         let stop = || interrupt.came();
-        let answer = generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop);
-        // Ctrl-C comes to all ranks. One that was a token behind the others has waited for them in vain since.
+        let answer =
+            generate(&mut model.session, sequence, &model.tokenizer, &request, &mut show, &stop);
+        // Ctrl-C comes to all ranks. One that was a token behind the others has waited for them in
+        // vain since.
         if answer.is_err() && stop() && args.setup.options().split == Split::Ranks {
             say("interrupted");
             return Ok(ExitCode::from(INTERRUPTED));
@@ -111,21 +119,29 @@ pub fn run(args: &args::Run, shared: &Shared) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A trace that goes to this file: one that cannot be written is said before the work, not after it.
+/// A trace that goes to this file: one that cannot be written is said before the work, not after
+/// it.
 fn started(file: &Path) -> anyhow::Result<Trace> {
     let open = std::fs::File::options().write(true).create(true).truncate(false).open(file);
     open.with_context(|| format!("cannot write the trace {}", file.display()))?;
     Ok(Trace::new())
 }
 
-/// The prompt, or `None` for a chat: no prompt given, and a person at both ends. What is piped in comes
-/// before a prompt that is given.
+/// The prompt, or `None` for a chat: no prompt given, and a person at both ends. What is piped in
+/// comes before a prompt that is given.
 fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
     // A launcher hands its stdin to one of the ranks, or to none: no rank takes anything of it.
     let ranks = args.setup.options().split == Split::Ranks;
     let dash = |text: &Option<String>| text.as_deref() == Some("-");
-    if ranks && (dash(&args.prompt) || dash(&args.text) || args.file.as_ref().is_some_and(|f| f.as_os_str() == "-")) {
-        bail!("--split ranks reads no stdin: give the prompt with -p TEXT or -f FILE, the same to every rank");
+    if ranks
+        && (dash(&args.prompt)
+            || dash(&args.text)
+            || args.file.as_ref().is_some_and(|f| f.as_os_str() == "-"))
+    {
+        bail!(
+            "--split ranks reads no stdin: give the prompt with -p TEXT or -f FILE, the same to \
+             every rank"
+        );
     }
     let stdin = || input::text(input::stdin("the prompt")?, "the prompt on stdin");
     let piped = || input::text(input::piped("the prompt", shared)?, "the text on stdin");
@@ -147,7 +163,10 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
             true => bail!("--json needs a prompt: give -p, -f or pipe one"),
             // A chat would write its own prompts among the answers.
             false if !io::stdout().is_terminal() => {
-                bail!("no prompt, and no terminal on stdout to chat on: give -p TEXT or -f FILE, or pipe one")
+                bail!(
+                    "no prompt, and no terminal on stdout to chat on: give -p TEXT or -f FILE, or \
+                     pipe one"
+                )
             }
             false => Ok(None),
         },
@@ -159,12 +178,14 @@ fn prompt(args: &args::Run, shared: &Shared) -> anyhow::Result<Option<String>> {
 fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<Vec<u32>> {
     let empty = "the prompt is empty: give -p TEXT or -f FILE, or pipe one";
     if !args.raw && prompt.trim().is_empty() {
-        bail!(empty); // a template around nothing: the model would answer a question that nobody asked
+        // a template around nothing: the model would answer a question that nobody asked
+        bail!(empty);
     }
     let ids = if args.raw {
         model.tokenizer.encode(prompt.as_bytes(), EncodeOptions::RAW_PROMPT)
     } else {
-        let template = crate::template::open(args.template.as_deref(), &model.gguf, &model.tokenizer)?;
+        let template =
+            crate::template::open(args.template.as_deref(), &model.gguf, &model.tokenizer)?;
         let mut messages = vec![];
         messages.extend(args.system.as_ref().map(|s| Message::new("system", s)));
         messages.push(Message::new("user", prompt));
@@ -184,7 +205,9 @@ fn prompt_ids(args: &args::Run, model: &Model, prompt: &str) -> anyhow::Result<V
 pub fn sampler(s: &Sampling) -> anyhow::Result<Sampler> {
     let seed = match s.seed {
         Some(seed) => seed,
-        None => std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64),
+        None => std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |d| d.as_nanos() as u64),
     };
     Ok(Sampler::new(SampleOptions {
         temperature: s.temp,
@@ -204,14 +227,17 @@ fn rate(tokens: usize, seconds: f64) -> f64 {
     if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 }
 }
 
-/// Tokens of the prompt a second; 0 where no token was asked for, since then the prompt was not computed.
+/// Tokens of the prompt a second; 0 where no token was asked for, since then the prompt was not
+/// computed.
 fn prompt_rate(a: &Answer, prompt: usize) -> f64 {
     if a.ids.is_empty() { 0.0 } else { rate(prompt, a.first_token.as_secs_f64()) }
 }
 
 fn document(a: &Answer, prompt: usize, model: &Model) -> serde_json::Value {
     let device = model.device();
-    let of = |stage: &StageRunner<'_>| if let StageRunner::Cpu(cpu) = stage { cpu.laid_out_bytes() } else { 0 };
+    let of = |stage: &StageRunner<'_>| {
+        if let StageRunner::Cpu(cpu) = stage { cpu.laid_out_bytes() } else { 0 }
+    };
     let laid_out: usize = model.session.stages().iter().map(of).sum();
     let mut memory = json!({
         "weights": weights(model).0,
@@ -249,10 +275,10 @@ fn early_of(model: &Model) -> Option<&Early> {
     model.session.gpu().and_then(|gpu| gpu.early())
 }
 
-/// What was compiled, and what a start without all kernels came to: `late` of them were not waited for,
-/// `single` tokens of the prompt went one by one for want of them, and with `swapped_at` tokens in the
-/// sequence they took over (null: they did not); `one_launch_late` and `one_launch_at` say the same of the kernel
-/// of a whole token.
+/// What was compiled, and what a start without all kernels came to: `late` of them were not waited
+/// for, `single` tokens of the prompt went one by one for want of them, and with `swapped_at`
+/// tokens in the sequence they took over (null: they did not); `one_launch_late` and
+/// `one_launch_at` say the same of the kernel of a whole token.
 fn kernels(model: &Model) -> serde_json::Value {
     let counts = model.kernels();
     let early = early_of(model).map(Early::status).unwrap_or_default();
@@ -268,16 +294,27 @@ fn told(early: &EarlyStatus) -> Vec<String> {
     let EarlyStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {
         Some(at) => format!(
-            "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, from token {at} on they were used"
+            "{late} kernels for prompts were compiled meanwhile: {single} tokens went one by one, \
+             from token {at} on they were used"
         ),
         None => {
-            format!("{late} kernels for prompts were not waited for: {single} tokens of the prompt went one by one")
+            format!(
+                "{late} kernels for prompts were not waited for: {single} tokens of the prompt \
+                 went one by one"
+            )
         }
     };
     let whole = match (early.one_launch_at, &early.one_launch_refused) {
-        (Some(at), _) => format!("a token was many launches until its one was compiled, from token {at} on that"),
-        (None, Some(why)) => format!("a token was many launches, in spite of --persistent on: {why}"),
-        (None, None) => "the kernel that does all of a token was not waited for: each was many launches".to_owned(),
+        (Some(at), _) => {
+            format!("a token was many launches until its one was compiled, from token {at} on that")
+        }
+        (None, Some(why)) => {
+            format!("a token was many launches, in spite of --persistent on: {why}")
+        }
+        (None, None) => {
+            "the kernel that does all of a token was not waited for: each was many launches"
+                .to_owned()
+        }
     };
     let lines = [(*late > 0).then_some(prompts), early.one_launch_late.then_some(whole)];
     lines.into_iter().flatten().collect()
@@ -286,7 +323,8 @@ fn told(early: &EarlyStatus) -> Vec<String> {
 /// What people want to know afterwards.
 pub fn statistics(a: &Answer, prompt: usize, model: &Model) {
     say(format_args!(
-        "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · first token {:.2} s · weights {} · {}",
+        "prompt {prompt} tokens, {:.1} tok/s · answer {} tokens, {:.1} tok/s · load {:.2} s · \
+         first token {:.2} s · weights {} · {}",
         prompt_rate(a, prompt),
         a.ids.len(),
         rate(a.ids.len().saturating_sub(1), a.decode.as_secs_f64()),

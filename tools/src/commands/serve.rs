@@ -36,16 +36,22 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
     let keys = match &args.api_key_file {
         None => Keys::default(),
         Some(file) => {
-            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let text = std::fs::read_to_string(file)
+                .with_context(|| format!("cannot read {}", file.display()))?;
             let keys = Keys::parse(&text);
             if keys.is_empty() {
-                bail!("{} has no key: one a line, lines that begin with # are none", file.display());
+                bail!(
+                    "{} has no key: one a line, lines that begin with # are none",
+                    file.display()
+                );
             }
             keys
         }
     };
     let tls = match (&args.tls_cert, &args.tls_key) {
-        (Some(certificate), Some(key)) => Some(Tls::read(certificate, key).map_err(anyhow::Error::msg)?),
+        (Some(certificate), Some(key)) => {
+            Some(Tls::read(certificate, key).map_err(anyhow::Error::msg)?)
+        }
         _ => None,
     };
     let host = address(&args.host)?;
@@ -97,7 +103,9 @@ fn address(host: &str) -> anyhow::Result<IpAddr> {
         return Ok(address);
     }
     let found = (host, 0).to_socket_addrs().with_context(|| format!("--host {host}"))?.next();
-    found.map(|address| address.ip()).with_context(|| format!("--host {host}: that name has no address"))
+    found
+        .map(|address| address.ip())
+        .with_context(|| format!("--host {host}: that name has no address"))
 }
 
 /// `--device`, or the worker's words for one.
@@ -120,7 +128,10 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
     }
     if Split::from(args.setup.placing.split) == Split::Tensor {
         // Both want all blocks of all devices: each may hold one device and wait for the other.
-        bail!("--split tensor is for one model: {models} are given, and would wait for each other's devices");
+        bail!(
+            "--split tensor is for one model: {models} are given, and would wait for each other's \
+             devices"
+        );
     }
     if args.template.is_some() {
         bail!("--template is for one model: {models} are given, each with its own");
@@ -133,18 +144,26 @@ fn alone(args: &args::Serve, models: usize) -> anyhow::Result<()> {
 }
 
 /// Each model, as it is opened and called.
-fn served(args: &args::Serve, paths: &[PathBuf], open: &OpenOptions) -> anyhow::Result<Vec<Served>> {
+fn served(
+    args: &args::Serve,
+    paths: &[PathBuf],
+    open: &OpenOptions,
+) -> anyhow::Result<Vec<Served>> {
     let one = |(i, path): (usize, &PathBuf)| {
-        let aliases = if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
+        let aliases =
+            if paths.len() > 1 { args.alias.get(i..=i).unwrap_or_default() } else { &args.alias };
         let (sequences, paged) = sequences(args, path, open)?;
         // Nobody said how many: as many as there is memory for.
         let fewer = args.kv_memory().is_some() && args.max_sequences.is_none();
         let open = OpenOptions { sequences, fewer, paged, ..open.clone() };
         let must_page = args.kv_pages.is_some_and(args::Switch::is_on);
-        let shared_memory = args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
+        let shared_memory =
+            args.kv_memory().map(|bytes| (bytes, args.max_sequences.unwrap_or(MOST_SEQUENCES)));
         let mut names = names(args, aliases, path);
         // A file's name that another has, too, says nothing where there are aliases.
-        if !aliases.is_empty() && paths.iter().filter(|other| short(other) == short(path)).count() > 1 {
+        if !aliases.is_empty()
+            && paths.iter().filter(|other| short(other) == short(path)).count() > 1
+        {
             names.truncate(aliases.len());
         }
         Ok(Served { path: path.clone(), names, open, shared_memory, must_page })
@@ -157,8 +176,8 @@ fn names(args: &args::Serve, aliases: &[String], model: &Path) -> Vec<String> {
     aliases.iter().chain(&args.model_ref).cloned().chain(short(model)).collect()
 }
 
-/// A file's name without its end; a folder's as it is, which may be `Qwen3-0.6B`, and where it lies `.`, or its
-/// repository's in the hub's cache.
+/// A file's name without its end; a folder's as it is, which may be `Qwen3-0.6B`, and where it lies
+/// `.`, or its repository's in the hub's cache.
 fn short(model: &Path) -> Option<String> {
     match model.is_dir() {
         true => Some(kjit_model::folder::name(model)).filter(|name| !name.is_empty()),
@@ -172,9 +191,13 @@ fn worker(args: &args::Serve) -> Option<Worker> {
     Some(Worker { id, model_ref, hive: args.hive_url.clone() })
 }
 
-/// As many sequences as were asked for, or as fit into the memory that was; and the tokens that they have room for
-/// together, where that is in pages.
-fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Result<(usize, Option<usize>)> {
+/// As many sequences as were asked for, or as fit into the memory that was; and the tokens that
+/// they have room for together, where that is in pages.
+fn sequences(
+    args: &args::Serve,
+    model: &Path,
+    open: &OpenOptions,
+) -> anyhow::Result<(usize, Option<usize>)> {
     let (memory, asked) = (args.kv_memory(), args.kv_pages.map(args::Switch::is_on));
     let usual = args.max_sequences.unwrap_or(USUAL_SEQUENCES);
     let build = |gguf: Gguf| arch::build(&gguf).with_context(|| model.display().to_string());
@@ -186,7 +209,10 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
     };
     let paged = match (asked, open.may_page(&graph)) {
         (Some(true), Err(why)) => {
-            bail!("--kv-pages on: {}: {why}; without it each sequence has memory of its own", model.display())
+            bail!(
+                "--kv-pages on: {}: {why}; without it each sequence has memory of its own",
+                model.display()
+            )
         }
         (asked, may) => may.is_ok() && asked.unwrap_or(true),
     };
@@ -195,7 +221,10 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
     // What does not grow, and copies of it.
     let state = 4 * graph.recurrent_elems() as u64;
     let copies = if paged { copies_beside(1) } else { COPIES };
-    let each = token.saturating_mul(context as u64).saturating_add(state.saturating_mul(1 + copies as u64)).max(1);
+    let each = token
+        .saturating_mul(context as u64)
+        .saturating_add(state.saturating_mul(1 + copies as u64))
+        .max(1);
     let Some(bytes) = memory else {
         return Ok((usual, paged.then(|| usual.saturating_mul(context.next_multiple_of(PAGE)))));
     };
@@ -210,22 +239,33 @@ fn sequences(args: &args::Serve, model: &Path, open: &OpenOptions) -> anyhow::Re
     if !paged {
         return Ok((fit.min(most), None));
     }
-    let (n, left) =
-        beside_states(bytes, state, token.saturating_mul(context as u64), most, args.max_sequences.is_some());
+    let (n, left) = beside_states(
+        bytes,
+        state,
+        token.saturating_mul(context as u64),
+        most,
+        args.max_sequences.is_some(),
+    );
     // States alone take none of it for a token: pages are counted all the same.
-    let tokens = left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
+    let tokens =
+        left.checked_div(token).map(|tokens| usize::try_from(tokens).unwrap_or(usize::MAX));
     Ok((n, Some(tokens.unwrap_or_else(|| 4 * n * context.next_multiple_of(PAGE)))))
 }
 
-/// So many sequences with states that do not grow, and the bytes that these leave for pages: for a whole context at least. States
-/// take half of it at most where nobody said how many sequences are wanted: with next to no pages they would wait for each other.
+/// So many sequences with states that do not grow, and the bytes that these leave for pages: for a
+/// whole context at least. States take half of it at most where nobody said how many sequences are
+/// wanted: with next to no pages they would wait for each other.
 fn beside_states(bytes: u64, state: u64, context: u64, most: usize, asked: bool) -> (usize, u64) {
     let left = |n: usize| bytes.checked_sub(state.saturating_mul((n + copies_beside(n)) as u64));
     let half = if asked || context == 0 { 0 } else { bytes / 2 };
-    let fits = |least: u64, n: usize| left(n).filter(|left| *left >= least.max(context)).map(|left| (n, left));
+    let fits = |least: u64, n: usize| {
+        left(n).filter(|left| *left >= least.max(context)).map(|left| (n, left))
+    };
     let found = (1..=most).rev().find_map(|n| fits(half, n));
     // Where not even one leaves so much: a few, and what is left.
-    found.or_else(|| (1..=most.min(USUAL_SEQUENCES)).rev().find_map(|n| fits(0, n))).unwrap_or((1, bytes))
+    found
+        .or_else(|| (1..=most.min(USUAL_SEQUENCES)).rev().find_map(|n| fits(0, n)))
+        .unwrap_or((1, bytes))
 }
 
 #[cfg(test)]
@@ -236,13 +276,18 @@ mod tests {
     #[test]
     fn a_model_is_served_by_its_name_wherever_it_lies() {
         let dir = tempfile::tempdir().unwrap();
-        for (folder, name) in [("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"), ("Mine-0.6B", "Mine-0.6B")]
-        {
+        for (folder, name) in [
+            ("models--org--Small-0.6B/snapshots/0123abcd", "Small-0.6B"),
+            ("Mine-0.6B", "Mine-0.6B"),
+        ] {
             let folder = dir.path().join(folder);
             std::fs::create_dir_all(&folder).unwrap();
             assert_eq!(short(&folder).as_deref(), Some(name));
         }
-        assert_eq!(short(Path::new("/models/small-0.6b.Q8_0.gguf")).as_deref(), Some("small-0.6b.Q8_0"));
+        assert_eq!(
+            short(Path::new("/models/small-0.6b.Q8_0.gguf")).as_deref(),
+            Some("small-0.6b.Q8_0")
+        );
         assert_eq!(short(Path::new("/")), None);
     }
 
@@ -250,14 +295,18 @@ mod tests {
     fn large_states_leave_half_of_the_memory_to_pages() {
         const GB: u64 = 1 << 30;
         let (state, context) = (100 << 20, 32 << 20);
-        // 64 with as many copies would take more than there is, and 50 all but what one context needs.
+        // 64 with as many copies would take more than there is, and 50 all but what one context
+        // needs.
         assert_eq!(beside_states(10 * GB, state, context, 64, false), (25, 10 * GB - 50 * state));
         // Who names a number has it, as long as a context is left.
         assert_eq!(beside_states(10 * GB, state, context, 40, true), (40, 10 * GB - 80 * state));
         assert_eq!(beside_states(10 * GB, state, context, 64, true).0, 51);
         // States alone, small ones, and memory for a few only.
         assert_eq!(beside_states(10 * GB, state, 0, 64, false), (51, 10 * GB - 102 * state));
-        assert_eq!(beside_states(10 * GB, 1 << 20, context, 64, false), (64, 10 * GB - (128 << 20)));
+        assert_eq!(
+            beside_states(10 * GB, 1 << 20, context, 64, false),
+            (64, 10 * GB - (128 << 20))
+        );
         assert_eq!(beside_states(GB + context, state, context, 64, false).0, 2);
     }
 }

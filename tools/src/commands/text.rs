@@ -1,5 +1,5 @@
-//! `kjit tokenize`, `detokenize` and `template`: a line in, a line out. They need a vocabulary, not a model
-//! that kjit can run.
+//! `kjit tokenize`, `detokenize` and `template`: a line in, a line out. They need a vocabulary, not
+//! a model that kjit can run.
 
 use crate::args::{self, Shared};
 use crate::input::json;
@@ -22,7 +22,9 @@ pub fn tokenize(args: &args::Tokenize, shared: &Shared) -> anyhow::Result<ExitCo
     let options = if args.plain { EncodeOptions::PLAIN } else { EncodeOptions::PROMPT };
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
-        let Value::String(text) = json(number, line)? else { bail!("line {number} of stdin is no JSON string") };
+        let Value::String(text) = json(number, line)? else {
+            bail!("line {number} of stdin is no JSON string")
+        };
         let ids = tokenizer.encode(text.as_bytes(), options);
         Ok(writeln!(out, "{}", serde_json::to_string(&ids)?)?)
     })?;
@@ -54,8 +56,11 @@ pub fn template(args: &args::Template, shared: &Shared) -> anyhow::Result<ExitCo
     let template = crate::template::open(args.template.as_deref(), &gguf, &tokenizer)?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     crate::input::lines(|number, line| {
-        let text = std::str::from_utf8(line).with_context(|| format!("line {number} of stdin is no UTF-8"))?;
-        let prompt = template.render_json(text, None, true).with_context(|| format!("line {number} of stdin"))?;
+        let text = std::str::from_utf8(line)
+            .with_context(|| format!("line {number} of stdin is no UTF-8"))?;
+        let prompt = template
+            .render_json(text, None, true)
+            .with_context(|| format!("line {number} of stdin"))?;
         Ok(writeln!(out, "{}", serde_json::to_string(&prompt)?)?)
     })?;
     out.flush()?;

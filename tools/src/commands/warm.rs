@@ -24,7 +24,9 @@ use std::time::Instant;
 
 /// What is said of a chip that kjit has no row for.
 fn family(target: &Target) -> String {
-    let said = |row| format!("; kjit has no row for {}: what holds for all of {row}'s family", target.id());
+    let said = |row| {
+        format!("; kjit has no row for {}: what holds for all of {row}'s family", target.id())
+    };
     target.stands_in().map_or(String::new(), said)
 }
 
@@ -62,18 +64,22 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
         super::emit::emit(dir, &jobs, &results, &plans)?;
     }
     let failed: Vec<_> = results.iter().filter_map(|r| r.as_ref().err()).collect();
-    let (cached, compiled) = results.iter().flatten().fold((0, 0), |(h, c), code| match code.origin() {
-        Origin::Cached(_) | Origin::Given => (h + 1, c),
-        Origin::Compiled => (h, c + 1),
-    });
-    // What a full or read-only home did not take ends with this process: a warm that says nothing of it has
-    // warmed nothing.
+    let (cached, compiled) =
+        results.iter().flatten().fold((0, 0), |(h, c), code| match code.origin() {
+            Origin::Cached(_) | Origin::Given => (h + 1, c),
+            Origin::Compiled => (h, c + 1),
+        });
+    // What a full or read-only home did not take ends with this process: a warm that says nothing
+    // of it has warmed nothing.
     let counters = engine.cache().counters();
     let lost = counters.made.saturating_sub(counters.published);
     let mut out = io::stdout().lock();
     if args.json {
-        let kernels: Vec<Value> =
-            jobs.iter().zip(&results).filter_map(|(j, r)| Some(describe(j, r.as_ref().ok()?))).collect();
+        let kernels: Vec<Value> = jobs
+            .iter()
+            .zip(&results)
+            .filter_map(|(j, r)| Some(describe(j, r.as_ref().ok()?)))
+            .collect();
         let doc = json!({
             "compiled": compiled, "cached": cached, "failed": failed.len(), "seconds": seconds, "not_kept": lost,
             "errors": failed.iter().map(ToString::to_string).collect::<Vec<_>>(), "kernels": kernels,
@@ -96,7 +102,10 @@ pub fn warm(args: &args::Warm, shared: &Shared) -> anyhow::Result<ExitCode> {
     failed.iter().for_each(|e| told.failed(e));
     if lost > 0 && !shared.no_cache {
         let why = engine.cache().warnings().pop().map_or(String::new(), |w| format!(": {w}"));
-        told.say(format!("{lost} kernels were compiled and not kept{why}; give --cache-dir a folder that takes them"));
+        told.say(format!(
+            "{lost} kernels were compiled and not kept{why}; give --cache-dir a \
+            folder that takes them"
+        ));
     }
     Ok(told.code())
 }
@@ -109,17 +118,23 @@ fn here(engine: &Engine, shared: &Shared) -> anyhow::Result<Vec<Target>> {
     }
     let wanted = named_gpu(shared);
     let mut targets: Vec<Target> = vec![];
-    for device in found.devices.iter().filter(|d| wanted.as_ref().is_none_or(|label| *label == d.label())) {
+    for device in
+        found.devices.iter().filter(|d| wanted.as_ref().is_none_or(|label| *label == d.label()))
+    {
         let target = device.target.clone();
-        let target =
-            target.with_context(|| format!("{} is {}, which kjit cannot compile for", device.name, device.arch_id))?;
+        let target = target.with_context(|| {
+            format!("{} is {}, which kjit cannot compile for", device.name, device.arch_id)
+        })?;
         if !targets.contains(&target) {
             targets.push(target);
         }
     }
     if targets.is_empty() {
         let label = wanted.map_or("GPU".to_owned(), |label| format!("device {label}"));
-        bail!("no --arch is given, and no {label} is here ({}): give --arch, gfx1100 or sm_90 say", found.why_none());
+        bail!(
+            "no --arch is given, and no {label} is here ({}): give --arch, gfx1100 or sm_90 say",
+            found.why_none()
+        );
     }
     Ok(targets)
 }
@@ -132,8 +147,8 @@ fn config(args: &args::Warm, shared: &Shared) -> kjit_engine::Config {
     args.compiler.choose(config)
 }
 
-/// Exactly what `run` will ask for, for every architecture, and the plans with it; without a model, what it
-/// will ask for the models of the catalogue, and no plans. Each job once.
+/// Exactly what `run` will ask for, for every architecture, and the plans with it; without a model,
+/// what it will ask for the models of the catalogue, and no plans. Each job once.
 fn wanted(
     engine: &Engine,
     args: &args::Warm,
@@ -184,10 +199,13 @@ fn wanted(
             }
         };
         add(&plan);
-        if let (Persistence::On, Some(why), false) = (options.persistent, &plan.no_persistent, shared.quiet) {
+        if let (Persistence::On, Some(why), false) =
+            (options.persistent, &plan.no_persistent, shared.quiet)
+        {
             say(format_args!("{target}: --persistent on is left out: {why}"));
         }
-        // With less memory than the model takes rates decide at the start whether the CPU has a part.
+        // With less memory than the model takes rates decide at the start whether the CPU has a
+        // part.
         let alone = options.sequences == 1 && options.host_experts == 0 && !options.stream;
         let by_rates = alone && options.memory.is_some() && options.host_ffn.is_none();
         if by_rates
@@ -213,10 +231,13 @@ fn wanted(
 fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::Result<CodeObject>> {
     let show = io::stderr().is_terminal() && !shared.quiet;
     let bar = if show { ProgressBar::new(jobs.len() as u64) } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} kernels, {msg}, {elapsed}") {
+    if let Ok(style) =
+        ProgressStyle::with_template("{bar:30} {pos}/{len} kernels, {msg}, {elapsed}")
+    {
         bar.set_style(style);
     }
-    // What was compiled until then is in the cache, and nothing half-written: nothing is waited for.
+    // What was compiled until then is in the cache, and nothing half-written: nothing is waited
+    // for.
     let (shown, all) = (bar.clone(), jobs.len());
     interrupt::leaves(move || {
         // A cleared bar says that all is done.
@@ -231,7 +252,10 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
             hits.fetch_add(u64::from(*code.origin() != Origin::Compiled), Relaxed);
         }
         let (hits, size) = (hits.load(Relaxed), bytes(size.load(Relaxed)));
-        bar.set_message(format!("{hits} hits, {:.1} s of compiling, {size}", engine.counts().seconds));
+        bar.set_message(format!(
+            "{hits} hits, {:.1} s of compiling, {size}",
+            engine.counts().seconds
+        ));
         bar.inc(1);
         if shared.verbose > 0
             && let (Ok(code), Some(job)) = (result, jobs.get(index))
@@ -245,8 +269,11 @@ fn compile(engine: &Engine, jobs: &[Job], shared: &Shared) -> Vec<kjit_engine::R
 
 fn line(job: &Job, code: &CodeObject) -> String {
     let d = describe(job, code);
-    let text =
-        |key: &str| d.get(key).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_string)).unwrap_or_default();
+    let text = |key: &str| {
+        d.get(key)
+            .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_string))
+            .unwrap_or_default()
+    };
     format!(
         "{:<10} {:<22} {} s by {}, wave {}, {} registers, {} spills, {} B LDS, occupancy {}, {} B",
         text("arch"),
@@ -264,7 +291,8 @@ fn line(job: &Job, code: &CodeObject) -> String {
 
 /// One kernel as scripts see it. Where a code object holds several, the hungriest counts.
 pub(super) fn describe(job: &Job, code: &CodeObject) -> Value {
-    let most = |f: fn(&kjit_engine::KernelInfo) -> u32| code.kernels().iter().map(f).max().unwrap_or(0);
+    let most =
+        |f: fn(&kjit_engine::KernelInfo) -> u32| code.kernels().iter().map(f).max().unwrap_or(0);
     let (registers, lds) = (most(kjit_engine::KernelInfo::all_registers), most(|k| k.shared));
     let threads = match job.constants.get("KJ_BLOCK") {
         Some(kjit_engine::Value::Int(n)) => u32::try_from(*n).unwrap_or(0),

@@ -33,8 +33,9 @@ impl Machine {
     }
 
     pub fn command(&self) -> Command {
-        let mut setup =
-            Setup::devices(self.devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og");
+        let mut setup = Setup::devices(self.devices)
+            .set("KJIT_HIPSIM_CLANG", "none")
+            .set("KJIT_HIPSIM_OPTIMISE", "-Og");
         if let Some(fail) = &self.fail {
             setup = setup.set("KJIT_HIPSIM_FAIL", fail);
         }
@@ -78,7 +79,17 @@ impl Machine {
 
     pub fn warm(&self, arch: &str) -> Output {
         let model = model(MODEL);
-        let args = ["warm", model.to_str().unwrap(), "--arch", arch, "--compiler", "hiprtc", "--json", "--jobs", "2"];
+        let args = [
+            "warm",
+            model.to_str().unwrap(),
+            "--arch",
+            arch,
+            "--compiler",
+            "hiprtc",
+            "--json",
+            "--jobs",
+            "2",
+        ];
         self.kjit(args.iter().chain(AS_RUN))
     }
 }

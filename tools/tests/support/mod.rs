@@ -12,11 +12,13 @@ pub fn kjit() -> Command {
     c
 }
 
-/// A test model's path. Without the file the test fails and says how to get it: a model test that did not run
-/// proves nothing.
+/// A test model's path. Without the file the test fails and says how to get it: a model test that
+/// did not run proves nothing.
 pub fn model(name: &str) -> PathBuf {
-    let dir = std::env::var_os("KJIT_TEST_MODELS")
-        .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")), PathBuf::from);
+    let dir = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")),
+        PathBuf::from,
+    );
     let path = dir.join(name);
     assert!(path.exists(), "{} is missing: run scripts/fetch-test-models", path.display());
     path
@@ -35,7 +37,11 @@ pub fn stdout(c: &mut Command) -> String {
 /// The one line of stderr of a run that must fail with this code.
 pub fn error_line(c: &mut Command, code: i32) -> String {
     let output = c.assert().failure().code(code).get_output().clone();
-    assert!(output.stdout.is_empty(), "an error wrote to stdout: {}", String::from_utf8_lossy(&output.stdout));
+    assert!(
+        output.stdout.is_empty(),
+        "an error wrote to stdout: {}",
+        String::from_utf8_lossy(&output.stdout)
+    );
     let text = String::from_utf8(output.stderr).expect("stderr is UTF-8");
     let lines: Vec<&str> = text.lines().filter(|l| l.starts_with("error")).collect();
     assert_eq!(lines.len(), 1, "one line says what went wrong: {text}");

@@ -42,12 +42,15 @@ impl Answer {
     pub fn events(&self) -> Vec<Value> {
         assert!(self.body.ends_with("data: [DONE]\n\n"), "{self:?}");
         let events = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
-        events.filter(|event| *event != "[DONE]").map(|event| serde_json::from_str(event).unwrap()).collect()
+        events
+            .filter(|event| *event != "[DONE]")
+            .map(|event| serde_json::from_str(event).unwrap())
+            .collect()
     }
 }
 
-/// The command: of this build, or the one that `KJIT_TEST_COMMAND` names, where a test was carried to another
-/// machine.
+/// The command: of this build, or the one that `KJIT_TEST_COMMAND` names, where a test was carried
+/// to another machine.
 pub fn command() -> Command {
     let carried = std::env::var_os("KJIT_TEST_COMMAND");
     Command::new(carried.as_deref().unwrap_or(env!("CARGO_BIN_EXE_kjit").as_ref()))
@@ -66,11 +69,18 @@ impl Served {
 
     /// By a command that says all.
     pub fn by(command: &mut Command) -> Served {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let (warned, address) = listening(&mut stderr);
         let (to, said) = mpsc::channel();
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| to.send(line)));
+        std::thread::spawn(move || {
+            stderr.lines().map_while(Result::ok).try_for_each(|line| to.send(line))
+        });
         let line = said.recv_timeout(Duration::from_secs(120)).unwrap();
         assert!(line.starts_with("serving ") && line.contains(&address.to_string()), "{line}");
         Served { child, address, warned, said: Mutex::new(said) }
@@ -106,7 +116,13 @@ impl Served {
         self.try_ask(method, path, headers, body).unwrap()
     }
 
-    pub fn try_ask(&self, method: &str, path: &str, headers: &[&str], body: &[u8]) -> std::io::Result<Answer> {
+    pub fn try_ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[&str],
+        body: &[u8],
+    ) -> std::io::Result<Answer> {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         stream.write_all(request(method, path, headers, body).as_bytes())?;
@@ -161,8 +177,15 @@ fn listening(stderr: &mut BufReader<ChildStderr>) -> (Vec<String>, SocketAddr) {
 
 pub fn request(method: &str, path: &str, headers: &[&str], body: &[u8]) -> String {
     let more: String = headers.iter().map(|h| format!("{h}\r\n")).collect();
-    let host = if headers.iter().any(|h| h.to_lowercase().starts_with("host:")) { "" } else { "Host: localhost\r\n" };
-    format!("{method} {path} HTTP/1.1\r\n{host}Connection: close\r\nContent-Length: {}\r\n{more}\r\n", body.len())
+    let host = if headers.iter().any(|h| h.to_lowercase().starts_with("host:")) {
+        ""
+    } else {
+        "Host: localhost\r\n"
+    };
+    format!(
+        "{method} {path} HTTP/1.1\r\n{host}Connection: close\r\nContent-Length: {}\r\n{more}\r\n",
+        body.len()
+    )
 }
 
 /// Reads an answer to its end.

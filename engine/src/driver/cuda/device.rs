@@ -1,7 +1,7 @@
 //! One CUDA device: its primary context and the calls on it.
 //!
-//! Every call makes the context current in the calling thread first (a thread-local store in the driver, some
-//! tens of nanoseconds), so that devices may be used from any thread without ceremony.
+//! Every call makes the context current in the calling thread first (a thread-local store in the
+//! driver, some tens of nanoseconds), so that devices may be used from any thread without ceremony.
 
 use super::super::api::{Raw, RawDevice, Try};
 use super::super::lost::Context;
@@ -23,16 +23,17 @@ pub(super) struct CudaDevice {
     priorities: (i32, i32),
 }
 
-// SAFETY: a CUDA context may be made current in, and used from, any thread; the driver locks inside.
+// SAFETY: a CUDA context may be made current in, and used from, any thread; the driver locks
+// inside.
 unsafe impl Send for CudaDevice {}
 // SAFETY: as above.
 unsafe impl Sync for CudaDevice {}
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // SAFETY: the primary context was retained once in `open`; all that lives in it holds this device by
-        // Arc. At the end of the process the driver may be gone already and answers with a code, which
-        // changes nothing.
+        // SAFETY: the primary context was retained once in `open`; all that lives in it holds this
+        // device by Arc. At the end of the process the driver may be gone already and answers with
+        // a code, which changes nothing.
         let _ = unsafe { (self.cuda.symbols.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
@@ -89,7 +90,9 @@ impl CudaDevice {
     fn current(&self) -> Try<&super::Symbols> {
         self.state.check()?;
         // SAFETY: the context is retained for the life of self.
-        self.check("cuCtxSetCurrent", unsafe { (self.cuda.symbols.cuCtxSetCurrent)(self.context) })?;
+        self.check("cuCtxSetCurrent", unsafe {
+            (self.cuda.symbols.cuCtxSetCurrent)(self.context)
+        })?;
         Ok(&self.cuda.symbols)
     }
 
@@ -121,10 +124,13 @@ impl CudaDevice {
     }
 }
 
-// SAFETY (of every block below): out-parameters are local variables of the type that the driver writes;
-// handles, addresses and ranges are valid by the contract of `RawDevice`; the context is current. Blocks with
-// more to say say it.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
+// SAFETY (of every block below): out-parameters are local variables of the type that the driver
+// writes; handles, addresses and ranges are valid by the contract of `RawDevice`; the context is
+// current. Blocks with more to say say it.
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the contract stands once, above and on the trait"
+)]
 impl RawDevice for CudaDevice {
     fn reach(&self, other: u32) -> Try<bool> {
         self.with_peer(other, |device, context| {
@@ -171,7 +177,8 @@ impl RawDevice for CudaDevice {
     }
 
     fn alloc_host(&self, bytes: u64, write_combined: bool) -> Try<(*mut u8, u64)> {
-        let at = self.host_pages(bytes, if write_combined { CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 })?;
+        let at =
+            self.host_pages(bytes, if write_combined { CU_MEMHOSTALLOC_WRITECOMBINED } else { 0 })?;
         match unsafe { self.host_address(at) } {
             Ok(address) => Ok((at, address)),
             Err(fault) => {
@@ -197,7 +204,8 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn register_host(&self, at: *const u8, bytes: usize) -> Try<()> {
-        // Read-only: the mapping is the model file, which the device must not write and we could not let it.
+        // Read-only: the mapping is the model file, which the device must not write and we could
+        // not let it.
         let flags = CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_READ_ONLY;
         call!(self.cuMemHostRegister_v2(at.cast_mut().cast(), bytes, flags))
     }
@@ -218,8 +226,16 @@ impl RawDevice for CudaDevice {
         call!(self.cuMemcpyDtoDAsync_v2(to, from, bytes, h!(stream)))
     }
 
-    unsafe fn copy_peer(&self, to: u64, from: u64, from_device: u32, bytes: usize, stream: Raw) -> Try<()> {
-        // The other device is open as long as it has the memory: its context is the one that is retained.
+    unsafe fn copy_peer(
+        &self,
+        to: u64,
+        from: u64,
+        from_device: u32,
+        bytes: usize,
+        stream: Raw,
+    ) -> Try<()> {
+        // The other device is open as long as it has the memory: its context is the one that is
+        // retained.
         self.with_peer(from_device, |_, context| {
             call!(self.cuMemcpyPeerAsync(to, self.context, from, context, bytes, h!(stream)))
         })
@@ -253,7 +269,11 @@ impl RawDevice for CudaDevice {
     }
 
     fn event(&self, timed: bool) -> Try<Raw> {
-        let flags = if timed { CUevent_flags::CU_EVENT_DEFAULT } else { CUevent_flags::CU_EVENT_DISABLE_TIMING };
+        let flags = if timed {
+            CUevent_flags::CU_EVENT_DEFAULT
+        } else {
+            CUevent_flags::CU_EVENT_DISABLE_TIMING
+        };
         made!(self.cuEventCreate(flags as u32))
     }
 
@@ -281,7 +301,8 @@ impl RawDevice for CudaDevice {
     }
 
     unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
-        // SAFETY: the driver reads the image's length from its own headers: `code_object` has walked them.
+        // SAFETY: the driver reads the image's length from its own headers: `code_object` has
+        // walked them.
         made!(self.cuModuleLoadDataEx(image.as_ptr().cast(), 0, null_mut(), null_mut()))
     }
 
@@ -302,11 +323,22 @@ impl RawDevice for CudaDevice {
     unsafe fn function_blocks(&self, function: Raw, threads: u32, shared: u32) -> Try<u32> {
         let mut blocks = 0;
         let threads = i32::try_from(threads).unwrap_or(i32::MAX);
-        call!(self.cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, h!(function), threads, shared as usize))?;
+        call!(self.cuOccupancyMaxActiveBlocksPerMultiprocessor(
+            &mut blocks,
+            h!(function),
+            threads,
+            shared as usize
+        ))?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    unsafe fn launch(&self, function: Raw, shape: &Geometry, args: &mut [*mut c_void], stream: Raw) -> Try<()> {
+    unsafe fn launch(
+        &self,
+        function: Raw,
+        shape: &Geometry,
+        args: &mut [*mut c_void],
+        stream: Raw,
+    ) -> Try<()> {
         let attribute = |id, value| CUlaunchAttribute { id, pad: [0; 4], value };
         let mut attributes = [const { MaybeUninit::<CUlaunchAttribute>::uninit() }; 2];
         let mut count = 0;
@@ -337,8 +369,8 @@ impl RawDevice for CudaDevice {
             attrs: attributes.as_mut_ptr().cast(),
             numAttrs: count as u32,
         };
-        // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the code
-        // object states.
+        // SAFETY: `count` attributes are written; `args` has one pointer for each argument that the
+        // code object states.
         call!(self.cuLaunchKernelEx(&config, h!(function), args.as_mut_ptr(), null_mut()))
     }
 
@@ -380,7 +412,8 @@ impl RawDevice for CudaDevice {
         const GRAPH_EXEC_UPDATE_FAILURE: u32 = 910;
         // Never read: its enum may hold a reason newer than our bindings.
         let mut info = MaybeUninit::uninit();
-        let code = unsafe { (self.current()?.cuGraphExecUpdate_v2)(h!(exec), h!(graph), &mut info) };
+        let code =
+            unsafe { (self.current()?.cuGraphExecUpdate_v2)(h!(exec), h!(graph), &mut info) };
         if code == GRAPH_EXEC_UPDATE_FAILURE {
             return Ok(false);
         }

@@ -26,9 +26,10 @@ const NOT_READY: u32 = 600;
 const PEER_ALREADY: u32 = 704;
 const PEER_UNSUPPORTED: u32 = 217;
 const TOO_MANY_PEERS: u32 = 711;
-/// After these every call on the context fails (cuda.h says so of each): memory errors that cannot be
-/// corrected, an illegal address, a launch that took too long, an assertion, a fault of the stack, an illegal
-/// instruction, a misaligned address, a wrong address space, a wrong program counter, an unspecified failure.
+/// After these every call on the context fails (cuda.h says so of each): memory errors that cannot
+/// be corrected, an illegal address, a launch that took too long, an assertion, a fault of the
+/// stack, an illegal instruction, a misaligned address, a wrong address space, a wrong program
+/// counter, an unspecified failure.
 const LOST: [u32; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
 /// File names and places, in the order they are tried.
@@ -54,8 +55,8 @@ impl Cuda {
     /// Opens the driver once for the process; later calls get the same answer.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the driver is there and has no
-    /// device.
+    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the driver is there and
+    /// has no device.
     pub fn open() -> Result<Arc<Cuda>> {
         static OPENED: OnceLock<Result<Arc<Cuda>>> = OnceLock::new();
         OPENED.get_or_init(Cuda::open_now).clone()
@@ -67,11 +68,13 @@ impl Cuda {
             library: "the NVIDIA driver (libcuda.so.1)".to_owned(),
             why,
             tried,
-            package: "it comes with NVIDIA's display driver (Debian: nvidia-driver, libcuda1), version 525 or newer"
+            package: "it comes with NVIDIA's display driver (Debian: nvidia-driver, libcuda1), \
+                version 525 or newer"
                 .to_owned(),
         };
-        let by_name =
-            |place: &&str| if place.starts_with('/') { vec![PathBuf::from(place)] } else { for_loader(place) };
+        let by_name = |place: &&str| {
+            if place.starts_with('/') { vec![PathBuf::from(place)] } else { for_loader(place) }
+        };
         let Some((library, place)) = PLACES.iter().flat_map(by_name).find_map(|place| {
             let shown = place.display().to_string();
             // SAFETY: loading runs the library's initialisers; this is NVIDIA's driver by its name.
@@ -88,9 +91,17 @@ impl Cuda {
         // Never closed: drivers keep threads and exit handlers of their own.
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         let symbols = Symbols::load(library).map_err(|names| {
-            missing(format!("{place} lacks {} (older than 12.0)", names.join(", ")), vec![place.clone()])
+            missing(
+                format!("{place} lacks {} (older than 12.0)", names.join(", ")),
+                vec![place.clone()],
+            )
         })?;
-        let mut cuda = Cuda { symbols, contexts: Contexts::default(), library: place.clone(), version: (0, 0) };
+        let mut cuda = Cuda {
+            symbols,
+            contexts: Contexts::default(),
+            library: place.clone(),
+            version: (0, 0),
+        };
         let mut version: c_int = 0;
         // SAFETY: writes one int; may be called before cuInit.
         let code = unsafe { (cuda.symbols.cuDriverGetVersion)(&mut version) };
@@ -126,7 +137,9 @@ impl Cuda {
         let kind = match code {
             OUT_OF_MEMORY => FaultKind::OutOfMemory,
             _ if LOST.contains(&code) => FaultKind::Lost,
-            INVALID_IMAGE | NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION | INVALID_SOURCE => FaultKind::BadImage,
+            INVALID_IMAGE | NO_BINARY_FOR_GPU | UNSUPPORTED_PTX_VERSION | INVALID_SOURCE => {
+                FaultKind::BadImage
+            }
             _ => FaultKind::Other,
         };
         Err(Fault { call, code, says, kind })
@@ -143,7 +156,8 @@ impl Cuda {
     fn attribute(&self, device: CUdevice, attribute: Attribute) -> Try<u32> {
         let mut value = 0;
         // SAFETY: writes one int; an attribute that the driver does not know is an error code.
-        let code = unsafe { (self.symbols.cuDeviceGetAttribute)(&mut value, attribute as u32, device) };
+        let code =
+            unsafe { (self.symbols.cuDeviceGetAttribute)(&mut value, attribute as u32, device) };
         self.check("cuDeviceGetAttribute", code)?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
@@ -152,19 +166,30 @@ impl Cuda {
         let device = self.device(ordinal)?;
         let mut name = [0 as c_char; 256];
         // SAFETY: writes at most 256 bytes, terminated.
-        self.check("cuDeviceGetName", unsafe { (self.symbols.cuDeviceGetName)(name.as_mut_ptr(), 256, device) })?;
+        self.check("cuDeviceGetName", unsafe {
+            (self.symbols.cuDeviceGetName)(name.as_mut_ptr(), 256, device)
+        })?;
         let mut pci = [0 as c_char; 32];
         // SAFETY: writes at most 32 bytes, terminated.
-        self.check("cuDeviceGetPCIBusId", unsafe { (self.symbols.cuDeviceGetPCIBusId)(pci.as_mut_ptr(), 32, device) })?;
+        self.check("cuDeviceGetPCIBusId", unsafe {
+            (self.symbols.cuDeviceGetPCIBusId)(pci.as_mut_ptr(), 32, device)
+        })?;
         let mut uuid = CUuuid { bytes: [0; 16] };
         // SAFETY: writes 16 bytes.
-        self.check("cuDeviceGetUuid", unsafe { (self.symbols.cuDeviceGetUuid_v2)(&mut uuid, device) })?;
+        self.check("cuDeviceGetUuid", unsafe {
+            (self.symbols.cuDeviceGetUuid_v2)(&mut uuid, device)
+        })?;
         let mut total = 0usize;
         // SAFETY: writes one size.
-        self.check("cuDeviceTotalMem", unsafe { (self.symbols.cuDeviceTotalMem_v2)(&mut total, device) })?;
-        let major = self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-        let minor = self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-        // What older or newer drivers do not know is left at 0: it is shown, and nothing depends on it.
+        self.check("cuDeviceTotalMem", unsafe {
+            (self.symbols.cuDeviceTotalMem_v2)(&mut total, device)
+        })?;
+        let major =
+            self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor =
+            self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        // What older or newer drivers do not know is left at 0: it is shown, and nothing depends on
+        // it.
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         Ok(DeviceInfo {
             vendor: Vendor::Nvidia,
@@ -181,7 +206,9 @@ impl Cuda {
             uuid: uuid_text(&uuid),
             driver: self.version,
             cooperative: shown(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) == 1,
-            registers_read_only: shown(Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED) == 1,
+            registers_read_only: shown(
+                Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
+            ) == 1,
             integrated: shown(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED) == 1,
         })
     }
@@ -216,8 +243,8 @@ impl Driver for Arc<Cuda> {
     }
 
     fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>> {
-        let device =
-            device::CudaDevice::open(Arc::clone(self), ordinal).map_err(|f| f.on(&format!("cuda:{ordinal}")))?;
+        let device = device::CudaDevice::open(Arc::clone(self), ordinal)
+            .map_err(|f| f.on(&format!("cuda:{ordinal}")))?;
         Ok(Arc::new(device))
     }
 }

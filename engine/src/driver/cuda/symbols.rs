@@ -1,6 +1,7 @@
-//! The CUDA driver's entry points, looked up one by one. Types come from cudarc's `sys`; its own lookup is
-//! not used, for two reasons: it panics when the library or a symbol is absent, and it declares results as a
-//! Rust enum, in which a code newer than the crate is undefined behaviour. Here a result is a number.
+//! The CUDA driver's entry points, looked up one by one. Types come from cudarc's `sys`; its own
+//! lookup is not used, for two reasons: it panics when the library or a symbol is absent, and it
+//! declares results as a Rust enum, in which a code newer than the crate is undefined behaviour.
+//! Here a result is a number.
 
 use cudarc::driver::sys::*;
 use libloading::Library;
@@ -24,9 +25,9 @@ macro_rules! symbols {
             pub fn load(library: &'static Library) -> Result<Symbols, Vec<&'static str>> {
                 let mut missing = Vec::new();
                 $(
-                    // SAFETY: the symbol has this signature in every driver from 12.0 on (cudarc's bindings
-                    // of cuda.h), results and attribute numbers being 32-bit enums; the library is never
-                    // closed.
+                    // SAFETY: the symbol has this signature in every driver from 12.0 on (cudarc's
+                    // bindings of cuda.h), results and attribute numbers being 32-bit enums; the
+                    // library is never closed.
                     let $name = unsafe {
                         library
                             .get::<unsafe extern "C" fn($($t),*) -> u32>(concat!(stringify!($name), "\0").as_bytes())
@@ -36,8 +37,8 @@ macro_rules! symbols {
                         missing.push(stringify!($name));
                     }
                 )*
-                // One tuple pattern over fifty results is more than the compiler's tuple traits take: ask one
-                // by one.
+                // One tuple pattern over fifty results is more than the compiler's tuple traits
+                // take: ask one by one.
                 Ok(Symbols { $($name: match $name { Ok(f) => f, Err(_) => return Err(missing) },)* })
             }
         }

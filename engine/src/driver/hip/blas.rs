@@ -1,5 +1,5 @@
-//! The route to rocBLAS: one product of matrices, for comparison with our own kernels and for who asks for
-//! it.
+//! The route to rocBLAS: one product of matrices, for comparison with our own kernels and for who
+//! asks for it.
 
 use super::super::api::{Product, Raw, RawBlas, Try};
 use super::{HipRuntime, fault};
@@ -40,16 +40,22 @@ impl Drop for RocblasHandle {
 /// # Errors
 /// [`Error::NoLibrary`] with the places tried.
 fn open_library() -> Result<Rocblas> {
-    let wheels =
-        || python_sites().iter().flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f))).collect();
+    let wheels = || {
+        python_sites()
+            .iter()
+            .flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f)))
+            .collect()
+    };
     Rocblas::open(wheels).map_err(|error| {
         let (why, tried) = match error {
-            hip_sys::Error::NotFound { tried, .. } => {
-                ("the loader finds none".to_owned(), tried.iter().map(ToString::to_string).collect())
-            }
+            hip_sys::Error::NotFound { tried, .. } => (
+                "the loader finds none".to_owned(),
+                tried.iter().map(ToString::to_string).collect(),
+            ),
             other => (other.to_string(), Vec::new()),
         };
-        let (library, package) = (rocblas_sys::SEARCH.library.to_owned(), rocblas_sys::SEARCH.package.to_owned());
+        let (library, package) =
+            (rocblas_sys::SEARCH.library.to_owned(), rocblas_sys::SEARCH.package.to_owned());
         Error::NoLibrary { library, why, tried, package }
     })
 }
@@ -60,7 +66,8 @@ impl RocblasHandle {
         let rocblas = open_library()?;
         let mut handle = null_mut();
         // SAFETY: writes one handle, destroyed in Drop.
-        unsafe { rocblas.rocblas_create_handle(&mut handle) }.map_err(|e| fault(e).on(&format!("rocm:{ordinal}")))?;
+        unsafe { rocblas.rocblas_create_handle(&mut handle) }
+            .map_err(|e| fault(e).on(&format!("rocm:{ordinal}")))?;
         let library = rocblas.opened().place.display().to_string();
         Ok(RocblasHandle { rocblas, library, runtime, ordinal, handle: Mutex::new(Handle(handle)) })
     }
@@ -75,21 +82,23 @@ impl RawBlas for RocblasHandle {
         let int = |n: u32| c_int::try_from(n).unwrap_or(-1); // refused by the library as a size
         let (m, n, k) = (int(p.m), int(p.n), int(p.k));
         let (one, zero) = (1.0f32, 0.0f32);
-        let (one, zero): (*const c_void, *const c_void) = ((&raw const one).cast(), (&raw const zero).cast());
+        let (one, zero): (*const c_void, *const c_void) =
+            ((&raw const one).cast(), (&raw const zero).cast());
         let (half, single) = (datatype::rocblas_datatype_f16_r, datatype::rocblas_datatype_f32_r);
-        let (by_k, as_is) = (operation::rocblas_operation_transpose, operation::rocblas_operation_none);
+        let (by_k, as_is) =
+            (operation::rocblas_operation_transpose, operation::rocblas_operation_none);
         let (w, x, out) = (p.w as *const c_void, p.x as *const c_void, p.out as *mut c_void);
         let standard = rocblas_gemm_algo_standard;
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the device is the thread's; the handle is ours alone under the lock; matrices and stream
-        // are valid by the contract of `RawBlas`. By columns, as rocBLAS counts, w is k × m (used
-        // transposed), x k × n, out m × n.
+        // SAFETY: the device is the thread's; the handle is ours alone under the lock; matrices and
+        // stream are valid by the contract of `RawBlas`. By columns, as rocBLAS counts, w is k × m
+        // (used transposed), x k × n, out m × n.
         unsafe {
             self.runtime.hip.hipSetDevice(self.ordinal).map_err(fault)?;
             self.rocblas.rocblas_set_stream(handle.0, stream.0 as *mut c_void).map_err(fault)?;
             let answer = self.rocblas.rocblas_gemm_ex(
-                handle.0, by_k, as_is, m, n, k, one, w, half, k, x, half, k, zero, out, single, m, out, single, m,
-                single, standard, 0, 0,
+                handle.0, by_k, as_is, m, n, k, one, w, half, k, x, half, k, zero, out, single, m,
+                out, single, m, single, standard, 0, 0,
             );
             answer.map_err(fault)
         }
@@ -103,7 +112,9 @@ mod tests {
     #[test]
     fn without_rocblas_there_is_one_clean_error_that_says_it_is_optional() {
         match open_library() {
-            Ok(rocblas) => eprintln!("SKIPPED: rocBLAS is here ({})", rocblas.opened().place.display()),
+            Ok(rocblas) => {
+                eprintln!("SKIPPED: rocBLAS is here ({})", rocblas.opened().place.display())
+            }
             Err(error @ Error::NoLibrary { .. }) => {
                 let text = error.to_string();
                 for part in ["rocBLAS (librocblas.so)", "/opt/rocm/lib", "optional"] {

@@ -1,7 +1,7 @@
 //! One AMD device and the calls on it.
 //!
-//! Every call makes the device the calling thread's first (a thread-local store in the runtime), so that
-//! devices may be used from any thread without ceremony.
+//! Every call makes the device the calling thread's first (a thread-local store in the runtime), so
+//! that devices may be used from any thread without ceremony.
 
 use super::super::api::{Fault, Raw, RawBlas, RawDevice, Try};
 use super::super::lost::Context;
@@ -57,12 +57,19 @@ impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let renew = || {
-            // SAFETY: takes a number; then ends all that is on the current device, of which nobody has
-            // anything any more.
-            unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }.map_err(fault)
+            // SAFETY: takes a number; then ends all that is on the current device, of which nobody
+            // has anything any more.
+            unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }
+                .map_err(fault)
         };
         let state = runtime.contexts.join(ordinal, renew)?;
-        let mut opened = HipDevice { runtime, ordinal: number, state, priorities: (0, 0), ours: Mutex::default() };
+        let mut opened = HipDevice {
+            runtime,
+            ordinal: number,
+            state,
+            priorities: (0, 0),
+            ours: Mutex::default(),
+        };
         let (mut low, mut high) = (0, 0);
         // SAFETY: writes two ints.
         unsafe { opened.current()?.hipDeviceGetStreamPriorityRange(&mut low, &mut high) }
@@ -82,7 +89,8 @@ impl HipDevice {
 
     /// Pages of our own, locked, as the device addresses them.
     fn lock_ours(&self, hip: &Hip, bytes: usize) -> Try<(*mut u8, u64)> {
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new pages, of nobody else.
         let at = unsafe { libc::mmap(null_mut(), bytes, prot, flags, -1, 0) };
         if at == libc::MAP_FAILED {
@@ -122,8 +130,9 @@ impl HipDevice {
         // SAFETY: writes one pointer.
         if let Err(error) = unsafe { hip.hipHostMalloc(&mut at, bytes as usize, flags) } {
             let refused = self.fault(error);
-            // The runtime has a pool of its own for these, and the system a limit for that; pages of ours have
-            // neither. What is registered is coherent unless it is asked to be otherwise.
+            // The runtime has a pool of its own for these, and the system a limit for that; pages
+            // of ours have neither. What is registered is coherent unless it is asked to be
+            // otherwise.
             return self.lock_ours(hip, bytes as usize).map_err(|_| refused);
         }
         let mut address = null_mut();
@@ -151,16 +160,20 @@ impl HipDevice {
     }
 }
 
-// SAFETY (of every block below): out-parameters are local variables of the type that the runtime writes;
-// handles, addresses and ranges are valid by the contract of `RawDevice`; the device is current. Blocks with
-// more to say say it.
-#[allow(clippy::undocumented_unsafe_blocks, reason = "the contract stands once, above and on the trait")]
+// SAFETY (of every block below): out-parameters are local variables of the type that the runtime
+// writes; handles, addresses and ranges are valid by the contract of `RawDevice`; the device is
+// current. Blocks with more to say say it.
+#[allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "the contract stands once, above and on the trait"
+)]
 impl RawDevice for HipDevice {
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {
-        let opened = self.current().map_err(|f| f.on(&format!("rocm:{}", self.ordinal))).and_then(|_| {
-            let blas = RocblasHandle::open(Arc::clone(&self.runtime), self.ordinal)?;
-            Ok(Box::new(blas) as Box<dyn RawBlas>)
-        });
+        let opened =
+            self.current().map_err(|f| f.on(&format!("rocm:{}", self.ordinal))).and_then(|_| {
+                let blas = RocblasHandle::open(Arc::clone(&self.runtime), self.ordinal)?;
+                Ok(Box::new(blas) as Box<dyn RawBlas>)
+            });
         Some(opened)
     }
 
@@ -168,14 +181,17 @@ impl RawDevice for HipDevice {
         let other = c_int::try_from(other).unwrap_or(c_int::MAX);
         let hip = self.current()?;
         let mut can = 0;
-        unsafe { hip.hipDeviceCanAccessPeer(&mut can, self.ordinal, other) }.map_err(|e| self.fault(e))?;
+        unsafe { hip.hipDeviceCanAccessPeer(&mut can, self.ordinal, other) }
+            .map_err(|e| self.fault(e))?;
         if can == 0 {
             return Ok(false);
         }
         match unsafe { hip.hipDeviceEnablePeerAccess(other, 0) } {
             // What can be is not always given.
             Err(error) if error.code() == Some(PEER_UNSUPPORTED) => Ok(false),
-            Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => Err(self.fault(error)),
+            Err(error) if error.code() != Some(codes::hipErrorPeerAccessAlreadyEnabled) => {
+                Err(self.fault(error))
+            }
             _ => Ok(true),
         }
     }
@@ -207,7 +223,11 @@ impl RawDevice for HipDevice {
     fn alloc_shared(&self, bytes: u64) -> Try<u64> {
         let mut address = null_mut();
         // Else what another device writes is seen at the end of a kernel only.
-        call!(self.hipExtMallocWithFlags(&mut address, bytes as usize, flags::hipDeviceMallocFinegrained))?;
+        call!(self.hipExtMallocWithFlags(
+            &mut address,
+            bytes as usize,
+            flags::hipDeviceMallocFinegrained
+        ))?;
         Ok(Raw::of("hipExtMallocWithFlags", address)?.0 as u64)
     }
 
@@ -220,8 +240,8 @@ impl RawDevice for HipDevice {
     }
 
     fn alloc_host_shared(&self, bytes: u64) -> Try<*mut u8> {
-        // Without the flag a setting of the runtime's (HIP_HOST_COHERENT) decides whether a running kernel sees
-        // what another device has written.
+        // Without the flag a setting of the runtime's (HIP_HOST_COHERENT) decides whether a running
+        // kernel sees what another device has written.
         Ok(self.host_pages(bytes, flags::hipHostMallocCoherent)?.0)
     }
 
@@ -232,7 +252,9 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn free_host(&self, at: *mut u8) -> Try<()> {
-        let Some(bytes) = self.ours.lock().unwrap_or_else(PoisonError::into_inner).remove(&(at as usize)) else {
+        let Some(bytes) =
+            self.ours.lock().unwrap_or_else(PoisonError::into_inner).remove(&(at as usize))
+        else {
             return call!(self.hipHostFree(at.cast()));
         };
         let unlocked = call!(self.hipHostUnregister(at.cast()));
@@ -267,7 +289,14 @@ impl RawDevice for HipDevice {
         call!(self.hipMemcpyDtoDAsync(to, from, bytes, h!(stream)))
     }
 
-    unsafe fn copy_peer(&self, to: u64, from: u64, from_device: u32, bytes: usize, stream: Raw) -> Try<()> {
+    unsafe fn copy_peer(
+        &self,
+        to: u64,
+        from: u64,
+        from_device: u32,
+        bytes: usize,
+        stream: Raw,
+    ) -> Try<()> {
         let (to, from) = (to as *mut c_void, from as *const c_void);
         let from_device = c_int::try_from(from_device).unwrap_or(c_int::MAX);
         call!(self.hipMemcpyPeerAsync(to, self.ordinal, from, from_device, bytes, h!(stream)))
@@ -328,7 +357,8 @@ impl RawDevice for HipDevice {
     }
 
     unsafe fn module(&self, image: &[u8]) -> Try<Raw> {
-        // SAFETY: the runtime reads the image's length from its own headers: `code_object` has walked them.
+        // SAFETY: the runtime reads the image's length from its own headers: `code_object` has
+        // walked them.
         made!(self.hipModuleLoadData(image.as_ptr().cast()))
     }
 
@@ -349,27 +379,61 @@ impl RawDevice for HipDevice {
         let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
         let hip = self.current()?;
         unsafe {
-            hip.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, h!(function), threads, shared as usize)
+            hip.hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                h!(function),
+                threads,
+                shared as usize,
+            )
         }
         .map_err(|e| self.fault(e))?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    unsafe fn launch(&self, function: Raw, shape: &Geometry, args: &mut [*mut c_void], stream: Raw) -> Try<()> {
+    unsafe fn launch(
+        &self,
+        function: Raw,
+        shape: &Geometry,
+        args: &mut [*mut c_void],
+        stream: Raw,
+    ) -> Try<()> {
         let hip = self.current()?;
         let ([gx, gy, gz], [bx, by, bz]) = (shape.grid, shape.block);
         let (f, s, params) = (h!(function), h!(stream), args.as_mut_ptr());
-        // SAFETY: `args` has one pointer for each argument that the code object states; the runtime copies
-        // the values (into the queue, or into the graph under capture) before it returns.
+        // SAFETY: `args` has one pointer for each argument that the code object states; the runtime
+        // copies the values (into the queue, or into the graph under capture) before it returns.
         unsafe {
             if shape.cooperative {
-                hip.hipModuleLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shape.shared, s, params)
+                hip.hipModuleLaunchCooperativeKernel(
+                    f,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shape.shared,
+                    s,
+                    params,
+                )
             } else {
-                hip.hipModuleLaunchKernel(f, gx, gy, gz, bx, by, bz, shape.shared, s, params, null_mut())
+                hip.hipModuleLaunchKernel(
+                    f,
+                    gx,
+                    gy,
+                    gz,
+                    bx,
+                    by,
+                    bz,
+                    shape.shared,
+                    s,
+                    params,
+                    null_mut(),
+                )
             }
         }
-        // A block larger than compiled for is answered like a kernel that failed, and no such end: other
-        // calls tell.
+        // A block larger than compiled for is answered like a kernel that failed, and no such end:
+        // other calls tell.
         .map_err(fault)
     }
 
@@ -417,7 +481,9 @@ impl RawDevice for HipDevice {
 
     unsafe fn graph_update(&self, exec: Raw, graph: Raw) -> Try<bool> {
         let (mut node, mut result) = (null_mut(), 0);
-        match unsafe { self.current()?.hipGraphExecUpdate(h!(exec), h!(graph), &mut node, &mut result) } {
+        match unsafe {
+            self.current()?.hipGraphExecUpdate(h!(exec), h!(graph), &mut node, &mut result)
+        } {
             Ok(()) => Ok(true),
             Err(error) if error.code() == Some(codes::hipErrorGraphExecUpdateFailure) => Ok(false),
             Err(error) => Err(self.fault(error)),

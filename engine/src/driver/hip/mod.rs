@@ -56,8 +56,8 @@ impl HipRuntime {
     /// Opens the runtime once for the process; later calls get the same answer.
     ///
     /// # Errors
-    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the runtime is there and finds no
-    /// GPU.
+    /// [`Error::NoLibrary`] with what was tried; [`Error::NoDevice`] when the runtime is there and
+    /// finds no GPU.
     pub fn open() -> Result<Arc<HipRuntime>> {
         static OPENED: OnceLock<Result<Arc<HipRuntime>>> = OnceLock::new();
         OPENED.get_or_init(HipRuntime::open_now).clone()
@@ -70,7 +70,10 @@ impl HipRuntime {
 
     fn open_now() -> Result<Arc<HipRuntime>> {
         let wheels = || {
-            python_sites().iter().flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f))).collect()
+            python_sites()
+                .iter()
+                .flat_map(|site| hip_sys::WHEEL_FOLDERS.iter().map(move |f| site.join(f)))
+                .collect()
         };
         let hip = Hip::open(wheels).map_err(|error| match error {
             hip_sys::Error::NotFound { library, tried, package } => Error::NoLibrary {
@@ -116,12 +119,15 @@ impl HipRuntime {
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// The architecture with its flags, `gfx90a:sramecc+:xnack-`, from whichever layout of the properties
-    /// this runtime fills: the one of ROCm 6 by its own symbol, the older one by its own or the plain symbol.
+    /// The architecture with its flags, `gfx90a:sramecc+:xnack-`, from whichever layout of the
+    /// properties this runtime fills: the one of ROCm 6 by its own symbol, the older one by its own
+    /// or the plain symbol.
     fn arch_id(&self, ordinal: c_int) -> Try<String> {
         let mut properties = Box::new(hipDeviceProp_t([0; 4096]));
         let mut last = None;
-        for (offset, layout) in [(prop::ARCH_NAME_R0600, 0), (prop::ARCH_NAME_R0000, 1), (prop::ARCH_NAME_R0000, 2)] {
+        for (offset, layout) in
+            [(prop::ARCH_NAME_R0600, 0), (prop::ARCH_NAME_R0000, 1), (prop::ARCH_NAME_R0000, 2)]
+        {
             properties.0.fill(0);
             let p: *mut hipDeviceProp_t = &mut *properties;
             // SAFETY: writes its layout, 1472 bytes at most, into 4096.
@@ -145,7 +151,9 @@ impl HipRuntime {
         Err(last.unwrap_or_else(|| Fault {
             call: "hipGetDeviceProperties",
             code: 0,
-            says: "no layout that kjit knows has a gfx architecture in it: a runtime newer than kjit".to_owned(),
+            says:
+                "no layout that kjit knows has a gfx architecture in it: a runtime newer than kjit"
+                    .to_owned(),
             kind: FaultKind::Other,
         }))
     }
@@ -162,8 +170,8 @@ impl HipRuntime {
         // SAFETY: writes one size.
         unsafe { self.hip.hipDeviceTotalMem(&mut total, device) }.map_err(fault)?;
         let mut uuid = hipUUID::default();
-        // SAFETY: writes 16 bytes. A runtime without UUIDs leaves it empty: it is shown, and nothing depends
-        // on it.
+        // SAFETY: writes 16 bytes. A runtime without UUIDs leaves it empty: it is shown, and
+        // nothing depends on it.
         let uuid = match unsafe { self.hip.hipDeviceGetUuid(&mut uuid, device) } {
             Ok(()) => uuid_text(&uuid),
             Err(_) => String::new(),
@@ -172,17 +180,14 @@ impl HipRuntime {
         let shown = |attribute| self.attribute(device, attribute).unwrap_or(0);
         let mut name = text(&name);
         if name.is_empty() {
-            // ROCm has no marketing name for some cards, and gives none for any where its table of names is
-            // missing.
+            // ROCm has no marketing name for some cards, and gives none for any where its table of
+            // names is missing.
             name = format!("AMD {}", arch_id.split(':').next().unwrap_or_default());
         }
         let target = match std::env::var(WAVE) {
             Err(_) => Target::parse(&arch_id).ok(),
-            Ok(wave) => Some(Target::parse(&format!("{arch_id}:wave{wave}")).map_err(|e| Fault {
-                call: WAVE,
-                code: 0,
-                says: e.to_string(),
-                kind: FaultKind::Other,
+            Ok(wave) => Some(Target::parse(&format!("{arch_id}:wave{wave}")).map_err(|e| {
+                Fault { call: WAVE, code: 0, says: e.to_string(), kind: FaultKind::Other }
             })?),
         };
         let inside = target.as_ref().is_some_and(|t| t.arch().has("integrated"));
@@ -200,18 +205,21 @@ impl HipRuntime {
             pci: text(&pci).to_lowercase(),
             uuid,
             driver: self.version,
-            // The call came with ROCm 5.5; a plain launch does not promise that all blocks are resident.
+            // The call came with ROCm 5.5; a plain launch does not promise that all blocks are
+            // resident.
             cooperative: shown(attribute::hipDeviceAttributeCooperativeLaunch) == 1
                 && !self.hip.missing().contains(&"hipModuleLaunchCooperativeKernel"),
             // HIP page-locks through the kernel driver, which takes writable mappings only.
             registers_read_only: false,
-            // Some runtimes do not say it of all: of what is only found inside processors the table does.
+            // Some runtimes do not say it of all: of what is only found inside processors the table
+            // does.
             integrated: inside || shown(attribute::hipDeviceAttributeIntegrated) == 1,
         })
     }
 }
 
-/// The variable that makes kernels on RDNA get waves of 64, or 32, unless they ask for a width themselves.
+/// The variable that makes kernels on RDNA get waves of 64, or 32, unless they ask for a width
+/// themselves.
 const WAVE: &str = "KJIT_WAVE";
 
 impl Driver for Arc<HipRuntime> {
@@ -242,14 +250,14 @@ impl Driver for Arc<HipRuntime> {
     }
 
     fn open(&self, ordinal: u32) -> Result<Arc<dyn RawDevice>> {
-        let device =
-            device::HipDevice::open(Arc::clone(self), ordinal).map_err(|f| f.on(&format!("rocm:{ordinal}")))?;
+        let device = device::HipDevice::open(Arc::clone(self), ordinal)
+            .map_err(|f| f.on(&format!("rocm:{ordinal}")))?;
         Ok(Arc::new(device))
     }
 }
 
-/// `GPU-` and the UUID, as rocminfo prints it: ROCm's 16 bytes are hexadecimal digits already; other bytes
-/// are written so.
+/// `GPU-` and the UUID, as rocminfo prints it: ROCm's 16 bytes are hexadecimal digits already;
+/// other bytes are written so.
 fn uuid_text(uuid: &hipUUID) -> String {
     if uuid.bytes.iter().all(u8::is_ascii_hexdigit) {
         return format!("GPU-{}", String::from_utf8_lossy(&uuid.bytes));

@@ -9,10 +9,10 @@ pub struct Signature {
     pub arguments: &'static [&'static str],
 }
 
-/// Makes a struct with one optional function pointer for each signature and a method of the same name that
-/// returns `Result`: a symbol that is absent makes only its own call fail. All results are 32-bit codes, 0
-/// being success; they are numbers and no Rust enum, in which a code newer than this crate would be undefined
-/// behaviour.
+/// Makes a struct with one optional function pointer for each signature and a method of the same
+/// name that returns `Result`: a symbol that is absent makes only its own call fail. All results
+/// are 32-bit codes, 0 being success; they are numbers and no Rust enum, in which a code newer than
+/// this crate would be undefined behaviour.
 ///
 /// `describe` is a function `fn(&Self, u32) -> (String, String)`: name and sentence of a code.
 #[macro_export]
@@ -30,7 +30,8 @@ macro_rules! calls {
             $($name: Option<unsafe extern "C" fn($($t),*) -> u32>,)*
         }
 
-        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and signatures")]
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the vendor's names and \
+            signatures")]
         impl $owner {
             /// Every call listed, with its arguments' types.
             pub const SIGNATURES: &'static [$crate::Signature] = &[
@@ -40,8 +41,8 @@ macro_rules! calls {
             /// Looks every call up in an opened library.
             #[must_use]
             pub fn over(opened: $crate::Opened) -> $owner {
-                // SAFETY: the signatures are those of the vendor's headers (held against them in this crate's
-                // tests), with the results as numbers.
+                // SAFETY: the signatures are those of the vendor's headers (held against them in
+                // this crate's tests), with the results as numbers.
                 unsafe { $owner { $($name: opened.symbol(stringify!($name)),)* opened } }
             }
 
@@ -61,10 +62,12 @@ macro_rules! calls {
                 $(#[$doc])*
                 ///
                 /// # Errors
-                #[doc = concat!("`Code` with the library's answer, `Missing` when the library has no `", stringify!($name), "`.")]
+                #[doc = concat!("`Code` with the library's answer, `Missing` when the library \
+                    has no `", stringify!($name), "`.")]
                 ///
                 /// # Safety
-                /// Pointers, handles and sizes are as the vendor's documentation of the call demands.
+                /// Pointers, handles and sizes are as the vendor's documentation of the call
+                /// demands.
                 pub unsafe fn $name(&self, $($arg: $t),*) -> Result<(), $crate::Error> {
                     const CALL: &str = stringify!($name);
                     let Some(call) = self.$name else {

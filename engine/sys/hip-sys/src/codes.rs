@@ -1,5 +1,5 @@
-//! HIP's result codes as sentences. Our own, because the library's are no sentences before ROCm 6 (it repeats
-//! the name).
+//! HIP's result codes as sentences. Our own, because the library's are no sentences before ROCm 6
+//! (it repeats the name).
 
 use crate::CodeName;
 use crate::error::code;
@@ -28,8 +28,8 @@ pub const hipErrorIllegalAddress: u32 = 700;
 pub const hipErrorLaunchTimeOut: u32 = 702;
 /// An assertion in a kernel: likewise.
 pub const hipErrorAssert: u32 = 710;
-/// A kernel failed: likewise. A launch answers so too where the block is larger than compiled for, which is
-/// no such failure.
+/// A kernel failed: likewise. A launch answers so too where the block is larger than compiled for,
+/// which is no such failure.
 pub const hipErrorLaunchFailure: u32 = 719;
 /// Peer access is on already: no failure.
 pub const hipErrorPeerAccessAlreadyEnabled: u32 = 704;
@@ -39,7 +39,11 @@ pub const hipErrorGraphExecUpdateFailure: u32 = 910;
 /// The codes that have a sentence.
 pub const CODES: &[CodeName] = &[
     code(1, "hipErrorInvalidValue", "an argument is out of its range"),
-    code(hipErrorOutOfMemory, "hipErrorOutOfMemory", "not enough memory on the device, or page-locked"),
+    code(
+        hipErrorOutOfMemory,
+        "hipErrorOutOfMemory",
+        "not enough memory on the device, or page-locked",
+    ),
     code(
         3,
         "hipErrorNotInitialized",
@@ -49,12 +53,28 @@ pub const CODES: &[CodeName] = &[
     code(9, "hipErrorInvalidConfiguration", "the grid or block is larger than the device takes"),
     code(13, "hipErrorInvalidSymbol", "no such symbol in the code object"),
     code(17, "hipErrorInvalidDevicePointer", "an address that is not of this device"),
-    code(21, "hipErrorInvalidMemcpyDirection", "the direction of a copy does not fit its addresses"),
-    code(35, "hipErrorInsufficientDriver", "the kernel driver (amdgpu) is older than this ROCm needs"),
+    code(
+        21,
+        "hipErrorInvalidMemcpyDirection",
+        "the direction of a copy does not fit its addresses",
+    ),
+    code(
+        35,
+        "hipErrorInsufficientDriver",
+        "the kernel driver (amdgpu) is older than this ROCm needs",
+    ),
     code(53, "hipErrorPriorLaunchFailure", "a kernel before this one failed"),
-    code(98, "hipErrorInvalidDeviceFunction", "the function is not in the code object for this device"),
+    code(
+        98,
+        "hipErrorInvalidDeviceFunction",
+        "the function is not in the code object for this device",
+    ),
     code(hipErrorNoDevice, "hipErrorNoDevice", "no AMD GPU that this runtime can use"),
-    code(hipErrorInvalidDevice, "hipErrorInvalidDevice", "no AMD GPU of that number that this runtime can use"),
+    code(
+        hipErrorInvalidDevice,
+        "hipErrorInvalidDevice",
+        "no AMD GPU of that number that this runtime can use",
+    ),
     code(hipErrorInvalidImage, "hipErrorInvalidImage", "the code object is damaged"),
     code(201, "hipErrorInvalidContext", "the context is not valid in this thread"),
     code(205, "hipErrorMapFailed", "the memory could not be mapped"),
@@ -68,7 +88,11 @@ pub const CODES: &[CodeName] = &[
         "hipErrorECCNotCorrectable",
         "the device's memory has an error that cannot be corrected",
     ),
-    code(217, "hipErrorPeerAccessUnsupported", "these two devices cannot reach each other's memory"),
+    code(
+        217,
+        "hipErrorPeerAccessUnsupported",
+        "these two devices cannot reach each other's memory",
+    ),
     code(hipErrorInvalidKernelFile, "hipErrorInvalidKernelFile", "the bytes are no code object"),
     code(hipErrorInvalidSource, "hipErrorInvalidSource", "the bytes are no code object"),
     code(301, "hipErrorFileNotFound", "a file is missing"),
@@ -83,10 +107,22 @@ pub const CODES: &[CodeName] = &[
     code(401, "hipErrorIllegalState", "not allowed in the present state"),
     code(500, "hipErrorNotFound", "no kernel of that name in the code object"),
     code(hipErrorNotReady, "hipErrorNotReady", "work is still under way"),
-    code(hipErrorIllegalAddress, "hipErrorIllegalAddress", "a kernel used an address that is not mapped"),
-    code(701, "hipErrorLaunchOutOfResources", "the kernel needs more registers or LDS than a block can have"),
+    code(
+        hipErrorIllegalAddress,
+        "hipErrorIllegalAddress",
+        "a kernel used an address that is not mapped",
+    ),
+    code(
+        701,
+        "hipErrorLaunchOutOfResources",
+        "the kernel needs more registers or LDS than a block can have",
+    ),
     code(hipErrorLaunchTimeOut, "hipErrorLaunchTimeOut", "a kernel ran past the time limit"),
-    code(hipErrorPeerAccessAlreadyEnabled, "hipErrorPeerAccessAlreadyEnabled", "peer access is on already"),
+    code(
+        hipErrorPeerAccessAlreadyEnabled,
+        "hipErrorPeerAccessAlreadyEnabled",
+        "peer access is on already",
+    ),
     code(705, "hipErrorPeerAccessNotEnabled", "peer access is not on"),
     code(708, "hipErrorSetOnActiveProcess", "too late: the device is in use"),
     code(709, "hipErrorContextIsDestroyed", "the context is gone"),
@@ -98,18 +134,30 @@ pub const CODES: &[CodeName] = &[
         "hipErrorLaunchFailure",
         "a kernel stopped with a fault; the device must be opened anew",
     ),
-    code(720, "hipErrorCooperativeLaunchTooLarge", "not all blocks of the grid can be resident at once"),
+    code(
+        720,
+        "hipErrorCooperativeLaunchTooLarge",
+        "not all blocks of the grid can be resident at once",
+    ),
     code(801, "hipErrorNotSupported", "not supported by this device or runtime"),
     code(900, "hipErrorStreamCaptureUnsupported", "the call cannot be part of a captured graph"),
     code(901, "hipErrorStreamCaptureInvalidated", "an earlier error ended the capture"),
     code(902, "hipErrorStreamCaptureMerge", "two captures would have been merged"),
     code(903, "hipErrorStreamCaptureUnmatched", "the capture was not begun in this stream"),
-    code(904, "hipErrorStreamCaptureUnjoined", "a stream forked from the capture was not joined to it"),
+    code(
+        904,
+        "hipErrorStreamCaptureUnjoined",
+        "a stream forked from the capture was not joined to it",
+    ),
     code(905, "hipErrorStreamCaptureIsolation", "a dependency would leave the capture"),
     code(906, "hipErrorStreamCaptureImplicit", "the call would wait for the default stream"),
     code(907, "hipErrorCapturedEvent", "the event belongs to a capture"),
     code(908, "hipErrorStreamCaptureWrongThread", "the capture was begun in another thread"),
-    code(hipErrorGraphExecUpdateFailure, "hipErrorGraphExecUpdateFailure", "the graph's shape has changed"),
+    code(
+        hipErrorGraphExecUpdateFailure,
+        "hipErrorGraphExecUpdateFailure",
+        "the graph's shape has changed",
+    ),
     code(999, "hipErrorUnknown", "the runtime does not say what happened"),
     code(1052, "hipErrorRuntimeMemory", "the HSA runtime failed in a memory call"),
     code(1053, "hipErrorRuntimeOther", "the HSA runtime failed"),

@@ -1,10 +1,10 @@
-//! AMD's HIP runtime as kjit uses it: opened at run time, every call a `Result`, a missing symbol the failure
-//! of that call alone. What is called, with its signature, is listed once, in [`Hip`] below; numbers and
-//! names of codes stand in [`codes`]. Names are the vendor's.
+//! AMD's HIP runtime as kjit uses it: opened at run time, every call a `Result`, a missing symbol
+//! the failure of that call alone. What is called, with its signature, is listed once, in [`Hip`]
+//! below; numbers and names of codes stand in [`codes`]. Names are the vendor's.
 //!
-//! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and unchanged in
-//! ROCm 6 and 7, except for the calls that are newer, which say so. `hiprtc-sys` and `rocblas-sys` use the
-//! same loader and macro.
+//! Signatures are those of ROCm 5.2 (Debian's headers, held against this list by a test) and
+//! unchanged in ROCm 6 and 7, except for the calls that are newer, which say so. `hiprtc-sys` and
+//! `rocblas-sys` use the same loader and macro.
 //!
 //! ```
 //! use hip_sys::{Error, Hip};
@@ -21,7 +21,13 @@
 
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
@@ -70,9 +76,9 @@ pub struct hipUUID {
     pub bytes: [u8; 16],
 }
 
-/// `hipDeviceProp_t`, as bytes: its layout changed in ROCm 6, so only its name field is ever read, at the
-/// offset of the call that filled it ([`prop`]). Large enough for every version (792 and 1472 bytes) with
-/// room for later ones.
+/// `hipDeviceProp_t`, as bytes: its layout changed in ROCm 6, so only its name field is ever read,
+/// at the offset of the call that filled it ([`prop`]). Large enough for every version (792 and
+/// 1472 bytes) with room for later ones.
 #[repr(C, align(16))]
 pub struct hipDeviceProp_t(pub [u8; 4096]);
 
@@ -307,8 +313,8 @@ impl Hip {
     /// Opens the runtime. `more` lists further folders, asked for only when nothing else opens.
     ///
     /// # Errors
-    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens is no HIP runtime at
-    /// all.
+    /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens is no HIP
+    /// runtime at all.
     pub fn open(more: impl FnOnce() -> Vec<PathBuf>) -> Result<Hip, Error> {
         let hip = Hip::over(SEARCH.open(more)?);
         if hip.missing().contains(&"hipInit") {
@@ -330,10 +336,12 @@ fn describe(hip: &Hip, code: u32) -> (String, String) {
         // SAFETY: any number may be asked; the answer is a static, terminated string or null.
         let text = unsafe { call(code) };
         // SAFETY: as above.
-        (!text.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        (!text.is_null())
+            .then(|| unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned())
     };
     let name = text("hipGetErrorName").unwrap_or_else(|| "no name".to_owned());
-    let says = text("hipGetErrorString").unwrap_or_else(|| "a failure that this runtime does not name".to_owned());
+    let says = text("hipGetErrorString")
+        .unwrap_or_else(|| "a failure that this runtime does not name".to_owned());
     (name, says)
 }
 

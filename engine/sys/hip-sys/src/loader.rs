@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 /// A place that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Why it was looked at: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`, `Python
-    /// package`.
+    /// Why it was looked at: `KJIT_HIP_LIBRARY`, `ROCM_PATH`, `loader path`, `usual folder`,
+    /// `Python package`.
     pub via: &'static str,
     /// File, folder, or the name given to the loader.
     pub place: PathBuf,
-    /// What stood against it: `not there`, or the loader's words when it is there and does not open.
+    /// What stood against it: `not there`, or the loader's words when it is there and does not
+    /// open.
     pub why: String,
 }
 
@@ -28,7 +29,8 @@ impl fmt::Display for Tried {
 
 const NOT_THERE: &str = "not there";
 
-/// An opened library. It is never closed: AMD's runtimes keep threads and exit handlers of their own.
+/// An opened library. It is never closed: AMD's runtimes keep threads and exit handlers of their
+/// own.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The library.
@@ -47,7 +49,11 @@ impl Opened {
     pub fn file(search: &Search, file: &Path) -> Result<Opened, Error> {
         match open(file) {
             Ok(library) => Ok(Opened { library, place: file.to_owned(), tried: Vec::new() }),
-            Err(why) => Err(search.not_found(vec![Tried { via: "named file", place: file.to_owned(), why }])),
+            Err(why) => Err(search.not_found(vec![Tried {
+                via: "named file",
+                place: file.to_owned(),
+                why,
+            }])),
         }
     }
 
@@ -76,9 +82,9 @@ pub struct Search {
 }
 
 impl Search {
-    /// Opens the first that opens: the file named by the variable; `lib` of `ROCM_PATH` and `HIP_PATH`; the
-    /// loader's own path; the usual folders; and the folders that `more` lists (those of Python packages),
-    /// asked for only then.
+    /// Opens the first that opens: the file named by the variable; `lib` of `ROCM_PATH` and
+    /// `HIP_PATH`; the loader's own path; the usual folders; and the folders that `more` lists
+    /// (those of Python packages), asked for only then.
     ///
     /// # Errors
     /// [`Error::NotFound`] with every place tried.
@@ -126,7 +132,9 @@ impl Search {
         for place in self.names.iter().map(|name| folder.join(name)).filter(|p| p.is_file()) {
             any = true;
             match open(&place) {
-                Ok(library) => return Some(Opened { library, place, tried: std::mem::take(tried) }),
+                Ok(library) => {
+                    return Some(Opened { library, place, tried: std::mem::take(tried) });
+                }
                 Err(why) => tried.push(Tried { via, place, why }),
             }
         }
@@ -141,41 +149,50 @@ impl Search {
     }
 }
 
-/// What is given to the loader to find a library by its name: the name. Where `LD_LIBRARY_PATH` has an empty or a relative
-/// element, which means the folder in which the program happens to be started, the loader would look there: then the files
-/// of that name in its other folders and in the system's.
+/// What is given to the loader to find a library by its name: the name. Where `LD_LIBRARY_PATH` has
+/// an empty or a relative element, which means the folder in which the program happens to be
+/// started, the loader would look there: then the files of that name in its other folders and in
+/// the system's.
 #[must_use]
 pub fn for_loader(name: &str) -> Vec<PathBuf> {
     let listed = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     place_by_place(name, &listed).unwrap_or_else(|| vec![PathBuf::from(name)])
 }
 
-/// The files of this name in the absolute folders of a list and in the system's; none where the list has no others.
+/// The files of this name in the absolute folders of a list and in the system's; none where the
+/// list has no others.
 fn place_by_place(name: &str, listed: &OsStr) -> Option<Vec<PathBuf>> {
     // The loader takes a semicolon, too, and no list at all for an empty text.
-    let folders = listed.as_bytes().split(|byte| matches!(byte, b':' | b';')).map(|f| Path::new(OsStr::from_bytes(f)));
-    let (absolute, other): (Vec<&Path>, Vec<&Path>) = folders.partition(|folder| folder.is_absolute());
+    let folders = listed
+        .as_bytes()
+        .split(|byte| matches!(byte, b':' | b';'))
+        .map(|f| Path::new(OsStr::from_bytes(f)));
+    let (absolute, other): (Vec<&Path>, Vec<&Path>) =
+        folders.partition(|folder| folder.is_absolute());
     if listed.is_empty() || other.is_empty() {
         return None;
     }
     let multiarch = format!("{}-linux-gnu", std::env::consts::ARCH);
-    let system = ["/lib", "/usr/lib", "/usr/local/lib"].map(|root| Path::new(root).join(&multiarch));
+    let system =
+        ["/lib", "/usr/lib", "/usr/local/lib"].map(|root| Path::new(root).join(&multiarch));
     let usual = ["/usr/local/lib", "/lib64", "/usr/lib64", "/lib", "/usr/lib"].map(PathBuf::from);
     let folders = absolute.into_iter().map(Path::to_owned).chain(system).chain(usual);
     Some(folders.map(|folder| folder.join(name)).filter(|file| file.is_file()).collect())
 }
 
 fn open(place: &Path) -> Result<&'static Library, String> {
-    // SAFETY: loading runs the library's initialisers; it was named by the user or found under AMD's name for
-    // it.
+    // SAFETY: loading runs the library's initialisers; it was named by the user or found under
+    // AMD's name for it.
     match unsafe { Library::new(place) } {
         Ok(library) => Ok(Box::leak(Box::new(library))),
         Err(error) => {
             // What dlopen said is the error's source; the error itself says only that it failed.
-            let text = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-            // The loader names the file that it misses first: another one than asked is a dependency that is
-            // missing.
-            let own = text.contains(&format!("{}: cannot open shared object file", place.display()));
+            let text = std::error::Error::source(&error)
+                .map_or_else(|| error.to_string(), ToString::to_string);
+            // The loader names the file that it misses first: another one than asked is a
+            // dependency that is missing.
+            let own =
+                text.contains(&format!("{}: cannot open shared object file", place.display()));
             Err(if own { NOT_THERE.to_owned() } else { text })
         }
     }
@@ -202,8 +219,13 @@ pub fn usual_folders() -> Vec<PathBuf> {
 }
 
 /// Folders below a Python's package folder that may hold ROCm's libraries.
-pub const WHEEL_FOLDERS: &[&str] =
-    &["_rocm_sdk_core/lib", "_rocm_sdk_libraries/lib", "_rocm_sdk_devel/lib", "rocm_sdk_core/lib", "torch/lib"];
+pub const WHEEL_FOLDERS: &[&str] = &[
+    "_rocm_sdk_core/lib",
+    "_rocm_sdk_libraries/lib",
+    "_rocm_sdk_devel/lib",
+    "rocm_sdk_core/lib",
+    "torch/lib",
+];
 
 #[cfg(test)]
 mod tests {

@@ -1,5 +1,5 @@
-//! The list of calls, codes and numbers against HIP's headers: Debian's, or those that KJIT_ROCM_HEADERS
-//! names.
+//! The list of calls, codes and numbers against HIP's headers: Debian's, or those that
+//! KJIT_ROCM_HEADERS names.
 
 #[path = "../../check/mod.rs"]
 mod check;
@@ -18,7 +18,8 @@ fn every_signature_is_the_headers_own() {
     let base = "#include <hip/hip_runtime_api.h>\n";
     // A header that does not declare a newer call cannot judge it.
     let header = std::fs::read_to_string(include.join("hip/hip_runtime_api.h")).unwrap();
-    let absent: Vec<&str> = NEWER_CALLS.iter().copied().filter(|n| !header.contains(&format!(" {n}("))).collect();
+    let absent: Vec<&str> =
+        NEWER_CALLS.iter().copied().filter(|n| !header.contains(&format!(" {n}("))).collect();
     if !absent.is_empty() {
         eprintln!("NOT CHECKED, newer than these headers: {}", absent.join(", "));
     }
@@ -33,7 +34,8 @@ fn every_signature_is_the_headers_own() {
     let wrong = text.replacen("(unsigned int)", "()", 1);
     assert_ne!(wrong, text);
     assert!(
-        compiles(&wrong).is_err() && compiles(&wrong.replace(copy, &copy.replace("void*", "void const*"))).is_err()
+        compiles(&wrong).is_err()
+            && compiles(&wrong.replace(copy, &copy.replace("void*", "void const*"))).is_err()
     );
 }
 
@@ -41,8 +43,9 @@ fn every_signature_is_the_headers_own() {
 fn every_number_is_the_headers_own() {
     let Some(include) = check::headers("hip/hip_runtime_api.h") else { return };
     let mut text = String::from("#include <hip/hip_runtime_api.h>\n#include <cstddef>\n");
-    let mut equal =
-        |left: &str, right: u64| text.push_str(&format!("static_assert((unsigned long long)({left}) == {right});\n"));
+    let mut equal = |left: &str, right: u64| {
+        text.push_str(&format!("static_assert((unsigned long long)({left}) == {right});\n"))
+    };
     for row in codes::CODES {
         equal(row.name, u64::from(row.code));
     }
@@ -68,6 +71,8 @@ fn every_number_is_the_headers_own() {
     equal("offsetof(hipDeviceProp_t, gcnArchName)", offset as u64);
     // It grows at its end (ROCm 10: 1536 bytes); what a call fills must have room in ours.
     let room = size_of::<hip_sys::hipDeviceProp_t>();
-    text.push_str(&format!("static_assert(sizeof(hipDeviceProp_t) >= {size} && sizeof(hipDeviceProp_t) <= {room});\n"));
+    text.push_str(&format!(
+        "static_assert(sizeof(hipDeviceProp_t) >= {size} && sizeof(hipDeviceProp_t) <= {room});\n"
+    ));
     check::compile(&include, &text).unwrap_or_else(|e| panic!("{e}"));
 }

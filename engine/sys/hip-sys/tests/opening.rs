@@ -22,7 +22,8 @@ fn the_runtime_has_every_call_that_its_version_should_have() {
         assert!(NEWER_CALLS.contains(&name), "{} lacks {name}", hip.opened().place.display());
     }
     let mut version = 0;
-    // SAFETY: writes one int; may be called before hipInit. Without a GPU it says so and writes nothing.
+    // SAFETY: writes one int; may be called before hipInit. Without a GPU it says so and writes
+    // nothing.
     match unsafe { hip.hipRuntimeGetVersion(&mut version) } {
         Ok(()) => assert!((5..20).contains(&(version / 10_000_000)), "version {version}"),
         Err(error) => assert!(matches!(error.code(), Some(100 | 101)), "{error}"),
@@ -40,7 +41,10 @@ fn without_a_gpu_starting_and_counting_say_so_in_a_sentence() {
     // SAFETY: flags are 0; writes one int.
     let (init, counted) = unsafe { (hip.hipInit(0), hip.hipGetDeviceCount(&mut count)) };
     for error in [init.unwrap_err(), counted.unwrap_err()] {
-        assert!(matches!(error.code(), Some(codes::hipErrorNoDevice | codes::hipErrorInvalidDevice)), "{error}");
+        assert!(
+            matches!(error.code(), Some(codes::hipErrorNoDevice | codes::hipErrorInvalidDevice)),
+            "{error}"
+        );
         assert!(error.to_string().contains("no AMD GPU"), "{error}");
     }
 }
@@ -53,7 +57,8 @@ fn a_call_that_the_library_lacks_fails_alone_and_is_named() {
         return;
     }
     // SAFETY: never reaches a library.
-    let error = unsafe { hip.hipGraphUpload(std::ptr::null_mut(), std::ptr::null_mut()) }.unwrap_err();
+    let error =
+        unsafe { hip.hipGraphUpload(std::ptr::null_mut(), std::ptr::null_mut()) }.unwrap_err();
     assert!(matches!(&error, Error::Missing { symbol: "hipGraphUpload", .. }), "{error}");
     assert!(error.to_string().contains("libamdhip64"), "{error}");
 }
@@ -68,7 +73,13 @@ fn what_is_not_there_is_told_with_every_place_and_the_package() {
     };
     let folder = PathBuf::from("/nowhere/_rocm_sdk_core/lib");
     let text = search.open(|| vec![folder.clone()]).unwrap_err().to_string();
-    for part in ["the runtime", "libkjit-no-such.so.2", "/opt/rocm/lib", "/nowhere/_rocm_sdk_core/lib", "install it"] {
+    for part in [
+        "the runtime",
+        "libkjit-no-such.so.2",
+        "/opt/rocm/lib",
+        "/nowhere/_rocm_sdk_core/lib",
+        "install it",
+    ] {
         assert!(text.contains(part), "{text}");
     }
 }
@@ -86,6 +97,9 @@ fn a_file_that_is_there_and_no_library_is_told_in_the_loaders_words() {
 fn every_code_has_one_row_a_name_and_a_sentence() {
     for (i, row) in codes::CODES.iter().enumerate() {
         assert!(row.name.starts_with("hipError") && row.says.len() > 8, "{row:?}");
-        assert!(codes::CODES[..i].iter().all(|other| other.code < row.code), "{row:?} is out of order");
+        assert!(
+            codes::CODES[..i].iter().all(|other| other.code < row.code),
+            "{row:?} is out of order"
+        );
     }
 }

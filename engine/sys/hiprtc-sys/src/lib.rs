@@ -1,5 +1,6 @@
-//! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time, every call
-//! a `Result`. What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the vendor's.
+//! hiprtc, AMD's run-time compiler, and comgr, which knows the architectures: opened at run time,
+//! every call a `Result`. What is called is listed once, in [`Hiprtc`] and [`Comgr`]. Names are the
+//! vendor's.
 //!
 //! ```
 //! use hiprtc_sys::Hiprtc;
@@ -16,7 +17,13 @@
 
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
@@ -38,9 +45,21 @@ pub const CODES: &[CodeName] = &[
     code(4, "HIPRTC_ERROR_INVALID_PROGRAM", "no such program"),
     code(5, "HIPRTC_ERROR_INVALID_OPTION", "an option that it does not know"),
     code(HIPRTC_ERROR_COMPILATION, "HIPRTC_ERROR_COMPILATION", "the source does not compile"),
-    code(7, "HIPRTC_ERROR_BUILTIN_OPERATION_FAILURE", "its own headers or device libraries could not be used"),
-    code(8, "HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION", "a name was added after the compile"),
-    code(9, "HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION", "a name was asked for before the compile"),
+    code(
+        7,
+        "HIPRTC_ERROR_BUILTIN_OPERATION_FAILURE",
+        "its own headers or device libraries could not be used",
+    ),
+    code(
+        8,
+        "HIPRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION",
+        "a name was added after the compile",
+    ),
+    code(
+        9,
+        "HIPRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION",
+        "a name was asked for before the compile",
+    ),
     code(10, "HIPRTC_ERROR_NAME_EXPRESSION_NOT_VALID", "no such name in the program"),
     code(11, "HIPRTC_ERROR_INTERNAL_ERROR", "the compiler failed by itself"),
 ];
@@ -85,7 +104,8 @@ pub const SEARCH: Search = Search {
         "libamdhip64.so.5",
     ],
     variable: "KJIT_HIPRTC_LIBRARY",
-    package: "it comes with AMD's ROCm (Debian: libamdhip64-5 libhiprtc-builtins5 rocm-device-libs); \
+    package: "it comes with AMD's ROCm (Debian: libamdhip64-5 libhiprtc-builtins5 \
+        rocm-device-libs); \
               KJIT_HIPRTC_LIBRARY names the file",
 };
 
@@ -143,27 +163,38 @@ pub const COMGR_SEARCH: Search = Search {
 fn describe_comgr(_: &Comgr, code: u32) -> (String, String) {
     match code {
         1 => ("AMD_COMGR_STATUS_ERROR".to_owned(), "it failed".to_owned()),
-        2 => ("AMD_COMGR_STATUS_ERROR_INVALID_ARGUMENT".to_owned(), "an argument that it does not take".to_owned()),
+        2 => (
+            "AMD_COMGR_STATUS_ERROR_INVALID_ARGUMENT".to_owned(),
+            "an argument that it does not take".to_owned(),
+        ),
         3 => ("AMD_COMGR_STATUS_ERROR_OUT_OF_RESOURCES".to_owned(), "not enough memory".to_owned()),
         _ => ("no name".to_owned(), "a failure newer than kjit".to_owned()),
     }
 }
 
 impl Comgr {
-    /// The comgr that `compiler` itself uses: one that it has loaded already by depending on it, else the one
-    /// beside it (ROCm 6 and later open comgr at first use), else the loader's.
+    /// The comgr that `compiler` itself uses: one that it has loaded already by depending on it,
+    /// else the one beside it (ROCm 6 and later open comgr at first use), else the loader's.
     ///
     /// # Errors
     /// [`Error::NotFound`] with every place tried.
     pub fn beside(compiler: &Opened) -> Result<Comgr, Error> {
-        // SAFETY: signature of the vendor's header. A library's own look-up reaches what it depends on.
-        let loaded =
-            unsafe { compiler.symbol::<unsafe extern "C" fn(*mut usize) -> u32>("amd_comgr_get_isa_count").is_some() };
+        // SAFETY: signature of the vendor's header. A library's own look-up reaches what it depends
+        // on.
+        let loaded = unsafe {
+            compiler
+                .symbol::<unsafe extern "C" fn(*mut usize) -> u32>("amd_comgr_get_isa_count")
+                .is_some()
+        };
         if loaded {
             return Ok(Comgr::over(compiler.clone()));
         }
-        let folder = compiler.place.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned));
-        let near = folder.iter().flat_map(|f| COMGR_SEARCH.names.iter().map(|n| f.join(n))).find(|p| p.is_file());
+        let folder =
+            compiler.place.canonicalize().ok().and_then(|p| p.parent().map(Path::to_owned));
+        let near = folder
+            .iter()
+            .flat_map(|f| COMGR_SEARCH.names.iter().map(|n| f.join(n)))
+            .find(|p| p.is_file());
         let opened = match near {
             Some(file) => Opened::file(&COMGR_SEARCH, &file)?,
             None => COMGR_SEARCH.open(Vec::new)?,

@@ -18,7 +18,10 @@ fn every_signature_and_code_of_hiprtc_is_the_headers_own() {
     let compiles = |text: &str| check::compile(&include, text);
     compiles(&text).or_else(|_| compiles(&newer)).unwrap_or_else(|e| panic!("{e}"));
     let wrong = |text: &str| text.replacen("== 11", "== 12", 1);
-    assert!(compiles(&wrong(&text)).is_err() && compiles(&wrong(&newer)).is_err(), "the check cannot fail");
+    assert!(
+        compiles(&wrong(&text)).is_err() && compiles(&wrong(&newer)).is_err(),
+        "the check cannot fail"
+    );
 }
 
 #[test]
@@ -29,5 +32,6 @@ fn every_signature_of_comgr_is_the_headers_own() {
         return;
     };
     let text = check::assertions("amd_comgr_status_t", Comgr::SIGNATURES, &[]);
-    check::compile(&include, &format!("#include <{header}>\n{text}")).unwrap_or_else(|e| panic!("{e}"));
+    check::compile(&include, &format!("#include <{header}>\n{text}"))
+        .unwrap_or_else(|e| panic!("{e}"));
 }

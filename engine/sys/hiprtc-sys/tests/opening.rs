@@ -19,5 +19,8 @@ fn the_compiler_opens_with_every_call_and_its_comgr_lists_the_architectures() {
     unsafe { hiprtc.hiprtcVersion(&mut major, &mut minor) }.unwrap();
     assert!(major > 0, "{major}.{minor}");
     let isas = Comgr::beside(hiprtc.opened()).unwrap().isas().unwrap();
-    assert!(isas.iter().any(|i| i == "gfx90a") && isas.iter().all(|i| i.starts_with("gfx")), "{isas:?}");
+    assert!(
+        isas.iter().any(|i| i == "gfx90a") && isas.iter().all(|i| i.starts_with("gfx")),
+        "{isas:?}"
+    );
 }

@@ -1,6 +1,6 @@
-//! NCCL, and RCCL, which has the same calls under the same names, as far as devices of several processes need
-//! it: opened at run time, every call a `Result`. Optional everywhere. What is called is listed once, in
-//! [`Nccl`]. Names are the vendors'.
+//! NCCL, and RCCL, which has the same calls under the same names, as far as devices of several
+//! processes need it: opened at run time, every call a `Result`. Optional everywhere. What is
+//! called is listed once, in [`Nccl`]. Names are the vendors'.
 //!
 //! ```
 //! match nccl_sys::Nccl::open(&nccl_sys::NCCL, Vec::new) {
@@ -11,7 +11,13 @@
 
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendors' names")]
 
@@ -96,8 +102,8 @@ pub const RCCL: Search = Search {
 pub const WHEEL_FOLDER: &str = "nvidia/nccl/lib";
 
 impl Nccl {
-    /// Opens the library that is looked for so. `more` lists further folders, asked for only when nothing else
-    /// opens.
+    /// Opens the library that is looked for so. `more` lists further folders, asked for only when
+    /// nothing else opens.
     ///
     /// # Errors
     /// [`Error::NotFound`] with every place tried; [`Error::Missing`] when what opens lacks a call.
@@ -113,7 +119,8 @@ impl Nccl {
 /// A code's name and what it says.
 #[must_use]
 pub fn said(code: ncclResult_t) -> (&'static str, &'static str) {
-    name_in(CODES, code).map_or(("no name", "a failure newer than kjit"), |row| (row.name, row.says))
+    name_in(CODES, code)
+        .map_or(("no name", "a failure newer than kjit"), |row| (row.name, row.says))
 }
 
 fn describe(_: &Nccl, code: u32) -> (String, String) {

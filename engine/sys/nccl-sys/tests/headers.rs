@@ -1,5 +1,5 @@
-//! The list of calls, codes and numbers against the headers of NCCL and RCCL, where they are (Debian 12 has
-//! neither).
+//! The list of calls, codes and numbers against the headers of NCCL and RCCL, where they are
+//! (Debian 12 has neither).
 
 #[path = "../../check/mod.rs"]
 mod check;
@@ -7,19 +7,22 @@ mod check;
 use nccl_sys::{CODES, Nccl, ncclFloat32, ncclInProgress};
 use std::path::Path;
 
-/// The assertions behind a header that is included, whose streams are called so. Old versions lack the last
-/// codes.
+/// The assertions behind a header that is included, whose streams are called so. Old versions lack
+/// the last codes.
 fn text(include: &str, stream: &str) -> String {
     let mut text = format!("{include}\ntypedef {stream} stream_t;\n");
     text.push_str(&check::assertions("ncclResult_t", Nccl::SIGNATURES, &[]));
-    let mut equal = |name: &str, value: u32| text.push_str(&format!("static_assert({name} == {value});\n"));
+    let mut equal =
+        |name: &str, value: u32| text.push_str(&format!("static_assert({name} == {value});\n"));
     for row in CODES.iter().take(5) {
         equal(row.name, row.code);
     }
     equal("ncclFloat32", ncclFloat32);
     text.push_str("static_assert(sizeof(ncclUniqueId) == 128 && sizeof(ncclResult_t) == 4);\n");
     text.push_str("#if NCCL_VERSION_CODE >= 21400\n");
-    text.push_str(&format!("static_assert(ncclRemoteError == 6 && ncclInProgress == {ncclInProgress});\n#endif\n"));
+    text.push_str(&format!(
+        "static_assert(ncclRemoteError == 6 && ncclInProgress == {ncclInProgress});\n#endif\n"
+    ));
     text
 }
 

@@ -1,5 +1,5 @@
-//! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`. Optional
-//! everywhere. What is called is listed once, in [`Rocblas`]. Names are the vendor's.
+//! rocBLAS, as far as one matrix product needs it: opened at run time, every call a `Result`.
+//! Optional everywhere. What is called is listed once, in [`Rocblas`]. Names are the vendor's.
 //!
 //! ```
 //! match rocblas_sys::Rocblas::open(Vec::new) {
@@ -10,7 +10,13 @@
 
 #![cfg_attr(
     not(test),
-    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable, clippy::indexing_slicing)
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
 )]
 #![allow(non_camel_case_types, non_upper_case_globals, reason = "the vendor's names")]
 
@@ -55,7 +61,11 @@ pub const CODES: &[CodeName] = &[
     code(3, "rocblas_status_invalid_pointer", "a null or wrong address"),
     code(4, "rocblas_status_invalid_size", "a size or leading dimension that does not fit"),
     code(5, "rocblas_status_memory_error", "not enough memory for its workspace"),
-    code(6, "rocblas_status_internal_error", "rocBLAS failed by itself (does it have kernels for this device?)"),
+    code(
+        6,
+        "rocblas_status_internal_error",
+        "rocBLAS failed by itself (does it have kernels for this device?)",
+    ),
     code(11, "rocblas_status_invalid_value", "an argument that it does not take"),
     code(12, "rocblas_status_continue", "nothing to do"),
     code(13, "rocblas_status_check_numerics_fail", "a NaN or infinity was found"),
@@ -71,8 +81,8 @@ calls! {
     fn rocblas_destroy_handle(handle: rocblas_handle);
     /// The stream that its work goes into.
     fn rocblas_set_stream(handle: rocblas_handle, stream: hipStream_t);
-    /// D = alpha·op(A)·op(B) + beta·C, matrices by columns, each with an element type and a leading dimension
-    /// of its own.
+    /// D = alpha·op(A)·op(B) + beta·C, matrices by columns, each with an element type and a leading
+    /// dimension of its own.
     fn rocblas_gemm_ex(
         handle: rocblas_handle, op_a: rocblas_operation, op_b: rocblas_operation, m: rocblas_int, n: rocblas_int,
         k: rocblas_int, alpha: *const c_void, a: *const c_void, a_type: rocblas_datatype, lda: rocblas_int,

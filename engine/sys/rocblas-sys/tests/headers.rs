@@ -1,4 +1,5 @@
-//! The list of calls, codes and numbers against rocBLAS's headers, where they are (Debian 12 has none).
+//! The list of calls, codes and numbers against rocBLAS's headers, where they are (Debian 12 has
+//! none).
 
 #[path = "../../check/mod.rs"]
 mod check;
@@ -10,7 +11,8 @@ fn every_signature_code_and_number_is_the_headers_own() {
     let Some(include) = check::headers("rocblas/rocblas.h") else { return };
     let mut text = String::from("#include <rocblas/rocblas.h>\n");
     text.push_str(&check::assertions("rocblas_status", Rocblas::SIGNATURES, &[]));
-    let mut equal = |name: &str, value: u32| text.push_str(&format!("static_assert({name} == {value});\n"));
+    let mut equal =
+        |name: &str, value: u32| text.push_str(&format!("static_assert({name} == {value});\n"));
     for row in CODES {
         equal(row.name, row.code);
     }
@@ -20,5 +22,8 @@ fn every_signature_code_and_number_is_the_headers_own() {
     equal("rocblas_datatype_f32_r", datatype::rocblas_datatype_f32_r);
     equal("rocblas_gemm_algo_standard", rocblas_gemm_algo_standard);
     check::compile(&include, &text).unwrap_or_else(|e| panic!("{e}"));
-    assert!(check::compile(&include, &text.replacen("== 111", "== 112", 1)).is_err(), "the check cannot fail");
+    assert!(
+        check::compile(&include, &text.replacen("== 111", "== 112", 1)).is_err(),
+        "the check cannot fail"
+    );
 }

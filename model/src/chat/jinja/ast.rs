@@ -1,4 +1,5 @@
-//! A template that was read. Chains are lists, so that nothing here nests deeper than brackets and blocks do.
+//! A template that was read. Chains are lists, so that nothing here nests deeper than brackets and
+//! blocks do.
 
 use std::sync::Arc;
 
@@ -50,7 +51,8 @@ pub struct Macro {
     pub uses: Uses,
 }
 
-/// Which of the names that every macro has a macro's body reads: without them it takes no more than its parameters.
+/// Which of the names that every macro has a macro's body reads: without them it takes no more than
+/// its parameters.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Uses {
     pub caller: bool,

@@ -22,7 +22,10 @@ impl Arguments {
     ) -> Result<[Option<&Value>; N], Fault> {
         let mut bound = [None; N];
         if self.positional.len() > N {
-            return wrong(format!("{what:.40} takes at most {N} arguments, not {}", self.positional.len()));
+            return wrong(format!(
+                "{what:.40} takes at most {N} arguments, not {}",
+                self.positional.len()
+            ));
         }
         for (place, value) in bound.iter_mut().zip(&self.positional) {
             *place = Some(value);
@@ -92,7 +95,9 @@ impl Run {
         if let Some(expr) = &code.spread_named {
             let Value::Map(map) = self.eval(expr)? else { return wrong("'**' takes an object") };
             for (key, value) in &map.entries {
-                let Some(name) = key.as_text() else { return wrong("a name of an argument is no text") };
+                let Some(name) = key.as_text() else {
+                    return wrong("a name of an argument is no text");
+                };
                 self.meter.bytes(name.len())?;
                 all.named.push((name.to_owned(), value.clone()));
             }
@@ -122,15 +127,23 @@ impl Run {
     }
 
     /// Runs a macro in a scope of its own within the scope at a place; what it writes.
-    fn call_macro(&mut self, code: &ast::Macro, within: usize, arguments: Arguments) -> Result<Value, Fault> {
+    fn call_macro(
+        &mut self,
+        code: &ast::Macro,
+        within: usize,
+        arguments: Arguments,
+    ) -> Result<Value, Fault> {
         self.push_frame(Some(within));
         let result = self.deeper(|run| {
             let mut positional = arguments.positional.into_iter();
             let mut named = arguments.named;
             for (name, default) in &code.parameters {
-                let given = named.iter().position(|(n, _)| n == name).map(|at| named.swap_remove(at).1);
+                let given =
+                    named.iter().position(|(n, _)| n == name).map(|at| named.swap_remove(at).1);
                 let value = match (positional.next(), given) {
-                    (Some(_), Some(_)) => return wrong(format!("{}: {name:.40} is given twice", code.name)),
+                    (Some(_), Some(_)) => {
+                        return wrong(format!("{}: {name:.40} is given twice", code.name));
+                    }
                     (Some(value), None) | (None, Some(value)) => value,
                     (None, None) => match default {
                         Some(expr) => run.eval(expr)?,
@@ -153,7 +166,8 @@ impl Run {
             }
             let rest = Value::tuple(positional.collect(), &run.meter)?;
             run.store("varargs", rest);
-            let named = named.into_iter().map(|(name, value)| Ok((Value::text(&name, &run.meter)?, value)));
+            let named =
+                named.into_iter().map(|(name, value)| Ok((Value::text(&name, &run.meter)?, value)));
             let named = Value::map(named.collect::<Result<_, Fault>>()?, &run.meter)?;
             run.store("kwargs", named);
             run.captured(&code.body)

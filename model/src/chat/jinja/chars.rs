@@ -18,7 +18,8 @@ pub fn is_decimal(c: char) -> bool {
     kind(c) == Category::DecimalNumber
 }
 
-/// Digits that are no decimals: raised, lowered and circled ones, and of scripts that do not count by places.
+/// Digits that are no decimals: raised, lowered and circled ones, and of scripts that do not count
+/// by places.
 const OTHER_DIGITS: [(u32, u32); 20] = [
     (0xB2, 0xB3),
     (0xB9, 0xB9),
@@ -67,7 +68,13 @@ pub fn is_word(c: char) -> bool {
 /// Whether `repr` writes it as it is.
 pub fn is_printable(c: char) -> bool {
     let kind = kind(c);
-    let hidden = [Category::Control, Category::Format, Category::Surrogate, Category::PrivateUse, Category::Unassigned];
+    let hidden = [
+        Category::Control,
+        Category::Format,
+        Category::Surrogate,
+        Category::PrivateUse,
+        Category::Unassigned,
+    ];
     c == ' ' || !(hidden.contains(&kind) || kind.is_separator())
 }
 
@@ -188,7 +195,10 @@ pub fn fold_case(text: &str) -> String {
 
 /// Whether `splitlines` ends a line here.
 pub fn is_line_end(c: char) -> bool {
-    matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
+    matches!(
+        c,
+        '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}'
+    )
 }
 
 /// `str.splitlines`
@@ -198,7 +208,8 @@ pub fn lines(text: &str, keep_ends: bool) -> impl Iterator<Item = &str> {
         let Some((at, end)) = rest.match_indices(is_line_end).next() else {
             return Some(std::mem::take(&mut rest)).filter(|last| !last.is_empty());
         };
-        let end = if rest.get(at..).is_some_and(|rest| rest.starts_with("\r\n")) { 2 } else { end.len() };
+        let end =
+            if rest.get(at..).is_some_and(|rest| rest.starts_with("\r\n")) { 2 } else { end.len() };
         let line = rest.get(..at + if keep_ends { end } else { 0 }).unwrap_or_default();
         rest = rest.get(at + end..).unwrap_or_default();
         Some(line)

@@ -29,13 +29,19 @@ const MAX_RANGE: usize = 100_000;
 pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
     match function {
         Function::Range => {
-            let bounds = arguments.positional.iter().map(|value| whole(Some(value), "a bound of range()"));
+            let bounds =
+                arguments.positional.iter().map(|value| whole(Some(value), "a bound of range()"));
             let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
             let [from, to, step] = match *bounds.as_slice() {
                 [Some(to)] => [0, to, 1],
                 [Some(from), Some(to)] => [from, to, 1],
                 [Some(from), Some(to), Some(step)] if step != 0 => [from, to, step],
-                _ => return wrong("range() takes an end, a begin and an end, or both and a step that is not 0"),
+                _ => {
+                    return wrong(
+                        "range() takes an end, a begin and an end, or both and a step that \
+                         is not 0",
+                    );
+                }
             };
             range([from, to, step], meter)
         }
@@ -46,7 +52,9 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
                 if value.inside().namespace {
                     return wrong("a namespace cannot be put into a namespace");
                 }
-                let Some(name) = key.as_text() else { return wrong("a name of an attribute is no text") };
+                let Some(name) = key.as_text() else {
+                    return wrong("a name of an attribute is no text");
+                };
                 all.insert(name.to_owned(), value);
             }
             Ok(Value::Namespace(Rc::new(RefCell::new(all))))
@@ -57,7 +65,9 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
             Err(Fault { line: 0, kind: Kind::Raised(words) })
         }
         Function::Now => match arguments.positional.first().and_then(Value::as_text) {
-            Some(format) if format.len() <= 1000 => Value::text(&clock::strftime_now(format), meter),
+            Some(format) if format.len() <= 1000 => {
+                Value::text(&clock::strftime_now(format), meter)
+            }
             _ => wrong("strftime_now takes a format of at most 1000 letters"),
         },
         Function::Cycler => {
@@ -69,7 +79,8 @@ pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Resu
         }
         Function::Joiner => {
             let [between] = arguments.bind("joiner", ["sep"], 0)?;
-            let between = between.map_or_else(|| Value::text(", ", meter), |between| Ok(between.clone()))?;
+            let between =
+                between.map_or_else(|| Value::text(", ", meter), |between| Ok(between.clone()))?;
             Ok(Value::Joiner(Rc::new((between, Cell::new(false)))))
         }
         Function::Lipsum => wrong("lipsum() writes words by chance, which a prompt does not have"),

@@ -32,7 +32,12 @@ pub fn escaped(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     Ok(out.finish_uncounted())
 }
 
-pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn filter(
+    name: &str,
+    value: &Value,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     match name {
         "e" | "escape" => {
             arguments.bind(name, [], 0)?;
@@ -57,19 +62,25 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
             url_encoded(value, meter)
         }
         "urlize" => {
-            let [limit, nofollow, target, rel, schemes] =
-                arguments.bind(name, ["trim_url_limit", "nofollow", "target", "rel", "extra_schemes"], 0)?;
-            let mut parts: Vec<&str> = text(rel, "rel")?.unwrap_or_default().split_whitespace().collect();
+            let [limit, nofollow, target, rel, schemes] = arguments.bind(
+                name,
+                ["trim_url_limit", "nofollow", "target", "rel", "extra_schemes"],
+                0,
+            )?;
+            let mut parts: Vec<&str> =
+                text(rel, "rel")?.unwrap_or_default().split_whitespace().collect();
             parts.extend(flag(nofollow, false).then_some("nofollow"));
             parts.push("noopener");
             parts.sort_unstable();
             parts.dedup();
-            let mut attributes = format!(" rel=\"{}\"", escaped(&Value::text(&parts.join(" "), meter)?, meter)?);
+            let mut attributes =
+                format!(" rel=\"{}\"", escaped(&Value::text(&parts.join(" "), meter)?, meter)?);
             if let Some(target) = target.filter(|target| target.is_true()) {
                 attributes.push_str(&format!(" target=\"{}\"", escaped(target, meter)?));
             }
             let limit = optional(limit, "trim_url_limit")?.map(|n| usize::try_from(n).unwrap_or(0));
-            let schemes = schemes.map(|schemes| ops::items(schemes, meter)).transpose()?.unwrap_or_default();
+            let schemes =
+                schemes.map(|schemes| ops::items(schemes, meter)).transpose()?.unwrap_or_default();
             urlized(&escaped(value, meter)?, &attributes, limit, &schemes, meter)
         }
         _ => {
@@ -79,8 +90,8 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
     }
 }
 
-/// A text without comments and tags, its white space single spaces, its entities read: the common ones by name, all
-/// by number.
+/// A text without comments and tags, its white space single spaces, its entities read: the common
+/// ones by name, all by number.
 fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut out = this.to_owned();
     for (open, close) in [("<!--", "-->"), ("<", ">")] {
@@ -104,7 +115,8 @@ fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         while let Some((before, entity)) = rest.split_once('&') {
             text.push(before)?;
             let end = entity.bytes().take(LONGEST).position(|b| b == b';');
-            let known = end.and_then(|end| Some((character(entity.get(..end)?)?, entity.get(end + 1..)?)));
+            let known =
+                end.and_then(|end| Some((character(entity.get(..end)?)?, entity.get(end + 1..)?)));
             match known {
                 Some((c, behind)) => {
                     text.push_char(c)?;
@@ -169,7 +181,9 @@ fn url_encoded(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let quote = |this: &str, keep: &str, out: &mut Growing| {
         for byte in this.bytes() {
             match char::from(byte) {
-                c if c.is_ascii_alphanumeric() || "_.-~".contains(c) || keep.contains(c) => out.push_char(c)?,
+                c if c.is_ascii_alphanumeric() || "_.-~".contains(c) || keep.contains(c) => {
+                    out.push_char(c)?
+                }
                 ' ' if keep.is_empty() => out.push("+")?,
                 _ => out.push(&format!("%{byte:02X}"))?,
             }
@@ -203,7 +217,9 @@ fn url_encoded(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
 }
 
 fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let Value::Map(map) = value else { return wrong(format!("xmlattr: {} is no object", value.kind())) };
+    let Value::Map(map) = value else {
+        return wrong(format!("xmlattr: {} is no object", value.kind()));
+    };
     let mut out = Growing::new(meter);
     let mut first = true;
     for (key, value) in &map.entries {
@@ -211,7 +227,9 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
             continue;
         }
         let key = escaped(key, meter)?;
-        if key.is_empty() || key.contains(|c: char| chars::is_space(c) || matches!(c, '/' | '>' | '=')) {
+        if key.is_empty()
+            || key.contains(|c: char| chars::is_space(c) || matches!(c, '/' | '>' | '='))
+        {
             return wrong(format!("xmlattr: {key:.40?} is no name of an attribute"));
         }
         out.push(if first && !space { "" } else { " " })?;
@@ -235,19 +253,24 @@ fn urlized(
         let word = part.trim_end_matches(chars::is_space);
         let (head, middle, tail) = bracketed(word);
         out.push(head)?;
-        let shown = |out: &mut Growing| match limit.and_then(|limit| middle.char_indices().nth(limit)) {
-            Some((at, _)) => {
-                out.push(middle.get(..at).unwrap_or_default())?;
-                out.push("...")
-            }
-            None => out.push(middle),
-        };
+        let shown =
+            |out: &mut Growing| match limit.and_then(|limit| middle.char_indices().nth(limit)) {
+                Some((at, _)) => {
+                    out.push(middle.get(..at).unwrap_or_default())?;
+                    out.push("...")
+                }
+                None => out.push(middle),
+            };
         let link = |out: &mut Growing, scheme: &str, attributes: &str| {
-            [&"<a href=\"", &scheme, &middle, &"\"", &attributes, &">"].into_iter().try_for_each(|part| out.push(part))
+            [&"<a href=\"", &scheme, &middle, &"\"", &attributes, &">"]
+                .into_iter()
+                .try_for_each(|part| out.push(part))
         };
         let mail = middle.strip_prefix("mailto:").filter(|mail| is_mail(mail));
-        let scheme =
-            schemes.iter().filter_map(Value::as_text).find(|scheme| middle != *scheme && middle.starts_with(scheme));
+        let scheme = schemes
+            .iter()
+            .filter_map(Value::as_text)
+            .find(|scheme| middle != *scheme && middle.starts_with(scheme));
         if is_address(middle) {
             let has_scheme = middle.starts_with("https://") || middle.starts_with("http://");
             link(&mut out, if has_scheme { "" } else { "https://" }, attributes)?;
@@ -257,7 +280,11 @@ fn urlized(
             link(&mut out, "", "")?;
             out.push(mail)?;
             out.push("</a>")?;
-        } else if !middle.starts_with("www.") && !middle.starts_with('@') && !middle.contains(':') && is_mail(middle) {
+        } else if !middle.starts_with("www.")
+            && !middle.starts_with('@')
+            && !middle.contains(':')
+            && is_mail(middle)
+        {
             link(&mut out, "mailto:", "")?;
             out.push(middle)?;
             out.push("</a>")?;
@@ -274,7 +301,8 @@ fn urlized(
     Value::grown(out, meter)
 }
 
-/// Brackets before a word, the word, and punctuation behind it; a bracket that opens within the word closes there.
+/// Brackets before a word, the word, and punctuation behind it; a bracket that opens within the
+/// word closes there.
 fn bracketed(word: &str) -> (&str, &str, &str) {
     let mut middle = word;
     while let Some(rest) = ["(", "<", "&lt;"].iter().find_map(|open| middle.strip_prefix(open)) {
@@ -282,7 +310,9 @@ fn bracketed(word: &str) -> (&str, &str, &str) {
     }
     let head = word.get(..word.len() - middle.len()).unwrap_or_default();
     let whole = middle;
-    while let Some(rest) = [")", ">", ".", ",", "&gt;"].iter().find_map(|close| middle.strip_suffix(close)) {
+    while let Some(rest) =
+        [")", ">", ".", ",", "&gt;"].iter().find_map(|close| middle.strip_suffix(close))
+    {
         middle = rest;
     }
     let mut end = middle.len();
@@ -337,7 +367,9 @@ fn is_address(this: &str) -> bool {
     if !(behind.is_empty() || behind.starts_with(['/', '?', '#'])) {
         return false;
     }
-    let label = |part: &str| !part.is_empty() && part.chars().all(|c| chars::is_word(c) || c == '%' || c == '-');
+    let label = |part: &str| {
+        !part.is_empty() && part.chars().all(|c| chars::is_word(c) || c == '%' || c == '-')
+    };
     let labels: Vec<&str> = host.split('.').collect();
     let Some((top, domain)) = labels.split_last() else { return false };
     let inner = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
@@ -345,14 +377,19 @@ fn is_address(this: &str) -> bool {
         && inner.is_some_and(|inner| {
             let parts: Vec<&str> = inner.split(':').collect();
             (3..=9).contains(&parts.len())
-                && parts.iter().all(|part| part.len() <= 4 && part.bytes().all(|b| b.is_ascii_hexdigit()))
+                && parts
+                    .iter()
+                    .all(|part| part.len() <= 4 && part.bytes().all(|b| b.is_ascii_hexdigit()))
         });
     let is_v4 = scheme.is_some()
         && labels.len() == 4
-        && labels.iter().all(|part| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit()));
+        && labels
+            .iter()
+            .all(|part| (1..=3).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit()));
     let is_top = (2..=63).contains(&top.len()) && top.bytes().all(|b| b.is_ascii_lowercase())
         || top.strip_prefix("xn--").is_some_and(|rest| {
-            (2..=59).contains(&rest.chars().count()) && rest.chars().all(|c| chars::is_word(c) || c == '%')
+            (2..=59).contains(&rest.chars().count())
+                && rest.chars().all(|c| chars::is_word(c) || c == '%')
         });
     let usual = ["com", "net", "int", "edu", "gov", "org", "info", "mil"];
     let is_domain = if lower.len() > rest.len() {

@@ -27,8 +27,8 @@ pub type Lexed = (usize, Token);
 
 /// The longer ones first.
 const SIGNS: [&str; 27] = [
-    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}", ">", "<", "=", ".",
-    ":", "|", ",", ";", "!",
+    "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
+    ">", "<", "=", ".", ":", "|", ",", ";", "!",
 ];
 
 struct Lexer<'a> {
@@ -115,10 +115,12 @@ impl Lexer<'_> {
         }
     }
 
-    /// Text before a block without the white space that its last line begins with, if there is nothing else in it.
+    /// Text before a block without the white space that its last line begins with, if there is
+    /// nothing else in it.
     fn without_indent<'t>(&self, text: &'t str) -> &'t str {
         let line = text.rfind('\n').map(|i| i + 1).or(self.line_begins.then_some(0));
-        let blank = line.filter(|&line| text.get(line..).is_some_and(|rest| rest.trim().is_empty()));
+        let blank =
+            line.filter(|&line| text.get(line..).is_some_and(|rest| rest.trim().is_empty()));
         blank.and_then(|line| text.get(..line)).unwrap_or(text)
     }
 
@@ -162,7 +164,8 @@ impl Lexer<'_> {
         // The line that ends here is part of the text: `trim_blocks` is not for this tag.
         self.close(mark, false);
         let mut from = 0;
-        while let Some(start) = self.rest().get(from..).and_then(|r| r.find("{%")).map(|i| i + from) {
+        while let Some(start) = self.rest().get(from..).and_then(|r| r.find("{%")).map(|i| i + from)
+        {
             let tag = self.rest().get(start + 2..).unwrap_or_default();
             let before = tag.bytes().next().filter(|b| matches!(b, b'-' | b'+'));
             let inner = tag.get(usize::from(before.is_some())..).unwrap_or_default().trim_start();
@@ -200,7 +203,8 @@ impl Lexer<'_> {
             let Some(first) = rest.chars().next() else { return self.fail("a tag does not end") };
             if open == 0 {
                 let mark = rest.bytes().next().filter(|b| matches!(b, b'-' | b'+'));
-                let ends = rest.get(usize::from(mark.is_some())..).is_some_and(|r| r.starts_with(end));
+                let ends =
+                    rest.get(usize::from(mark.is_some())..).is_some_and(|r| r.starts_with(end));
                 if ends {
                     self.push(close);
                     self.skip(usize::from(mark.is_some()));
@@ -257,7 +261,8 @@ impl Lexer<'_> {
         }
         let bytes = self.rest().as_bytes();
         let digits = |from: usize| {
-            let run = bytes.iter().skip(from).take_while(|b| b.is_ascii_digit() || **b == b'_').count();
+            let run =
+                bytes.iter().skip(from).take_while(|b| b.is_ascii_digit() || **b == b'_').count();
             from + run
         };
         let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -273,8 +278,14 @@ impl Lexer<'_> {
             }
         }
         let text = self.rest().get(..len).unwrap_or_default().replace('_', "");
-        let token = if float { text.parse().ok().map(Token::Float) } else { text.parse().ok().map(Token::Int) };
-        let Some(token) = token else { return self.fail(format!("{text:.40} is too large a number")) };
+        let token = if float {
+            text.parse().ok().map(Token::Float)
+        } else {
+            text.parse().ok().map(Token::Int)
+        };
+        let Some(token) = token else {
+            return self.fail(format!("{text:.40} is too large a number"));
+        };
         self.push(token);
         self.skip(len);
         Ok(())
@@ -309,7 +320,8 @@ impl Lexer<'_> {
                 '0'..='7' => {
                     let mut code = c.to_digit(8).unwrap_or(0);
                     for _ in 0..2 {
-                        let digit = chars.next_if(|(_, c)| c.is_digit(8)).and_then(|(_, c)| c.to_digit(8));
+                        let digit =
+                            chars.next_if(|(_, c)| c.is_digit(8)).and_then(|(_, c)| c.to_digit(8));
                         code = digit.map_or(code, |digit| code * 8 + digit);
                     }
                     out.extend(char::from_u32(code));
@@ -319,7 +331,11 @@ impl Lexer<'_> {
                 'f' => out.push('\x0C'),
                 'v' => out.push('\x0B'),
                 '\n' => {}
-                'N' => return self.fail("characters are not known by their names here: write '\\u' and its number"),
+                'N' => {
+                    return self.fail(
+                        "characters are not known by their names here: write '\\u' and its number",
+                    );
+                }
                 '\\' | '\'' | '"' => out.push(c),
                 'x' | 'u' | 'U' => {
                     let digits = match c {
@@ -327,7 +343,9 @@ impl Lexer<'_> {
                         'u' => 4,
                         _ => 8,
                     };
-                    let Some(c) = hex(digits) else { return self.fail("an escape in a text is no character") };
+                    let Some(c) = hex(digits) else {
+                        return self.fail("an escape in a text is no character");
+                    };
                     out.push(c);
                 }
                 _ => out.extend(['\\', c]),

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use super::{Fault, limit};
 use crate::cancel::Cancel;
 
-/// Steps that one rendering may take. Llama 3.1's template takes about 200 a message; this is a second or
-/// less.
+/// Steps that one rendering may take. Llama 3.1's template takes about 200 a message; this is a
+/// second or less.
 pub const FUEL: u64 = 10_000_000;
 
-/// Bytes that the values of one rendering may hold at once, as they are counted here; what is allocated is up
-/// to three times that, while a text or a list grows.
+/// Bytes that the values of one rendering may hold at once, as they are counted here; what is
+/// allocated is up to three times that, while a text or a list grows.
 pub const MAX_MEMORY: usize = 64 << 20;
 
 /// Bytes that one rendering may write.

@@ -1,19 +1,21 @@
-//! Jinja, as far as chat templates go, with everything bounded that a hostile template could use up.
+//! Jinja, as far as chat templates go, with everything bounded that a hostile template could use
+//! up.
 //!
-//! A template is a program out of a file from anywhere, and it runs in the caller's process and on the
-//! caller's thread. A general engine bounds its steps, but neither the depth of its own recursion (20,000
-//! times `not`) nor what its values hold (a string doubled fifty times). Here each is a number in this file:
+//! A template is a program out of a file from anywhere, and it runs in the caller's process and on
+//! the caller's thread. A general engine bounds its steps, but neither the depth of its own
+//! recursion (20,000 times `not`) nor what its values hold (a string doubled fifty times). Here
+//! each is a number in this file:
 //!
-//! - reading: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and blocks
-//!   nest, at most [`MAX_NESTING`] deep;
-//! - running: every step and every 32 bytes that it handles are counted ([`FUEL`]); recursion of macros and
-//!   loops ends at [`MAX_LEVELS`];
-//! - values: every text and list is counted while it lives ([`MAX_MEMORY`]) and before it is made; none nests
-//!   deeper than [`MAX_DEPTH`], and a namespace cannot hold itself.
+//! - reading: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and
+//!   blocks nest, at most [`MAX_NESTING`] deep;
+//! - running: every step and every 32 bytes that it handles are counted ([`FUEL`]); recursion of
+//!   macros and loops ends at [`MAX_LEVELS`];
+//! - values: every text and list is counted while it lives ([`MAX_MEMORY`]) and before it is made;
+//!   none nests deeper than [`MAX_DEPTH`], and a namespace cannot hold itself.
 //!
-//! The meaning is that of jinja2 as `transformers` sets it up for `apply_chat_template`: `trim_blocks`,
-//! `lstrip_blocks`, a sandbox in which nothing that exists can be changed (but a namespace), Python's
-//! spelling of values in output. There is nothing to include.
+//! The meaning is that of jinja2 as `transformers` sets it up for `apply_chat_template`:
+//! `trim_blocks`, `lstrip_blocks`, a sandbox in which nothing that exists can be changed (but a
+//! namespace), Python's spelling of values in output. There is nothing to include.
 
 mod ast;
 mod bind;
@@ -41,9 +43,9 @@ use std::sync::Arc;
 /// Brackets and blocks within each other, in a template's text.
 pub const MAX_NESTING: usize = 64;
 
-/// Evaluations within each other while a template runs: what macros that call themselves come to. All of them
-/// take less than 1 MiB of stack in a debug build and less than half of that in a release build: a thread has
-/// 2 MiB by default.
+/// Evaluations within each other while a template runs: what macros that call themselves come to.
+/// All of them take less than 1 MiB of stack in a debug build and less than half of that in a
+/// release build: a thread has 2 MiB by default.
 pub const MAX_LEVELS: usize = 240;
 
 /// Lists and objects within each other.

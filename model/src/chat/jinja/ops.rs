@@ -30,7 +30,12 @@ fn float(number: &Number) -> f64 {
     }
 }
 
-pub fn operate(operator: Operator, left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn operate(
+    operator: Operator,
+    left: &Value,
+    right: &Value,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     meter.work(1)?;
     if operator == Operator::Join {
         let mut out = Growing::new(meter);
@@ -62,7 +67,9 @@ pub fn operate(operator: Operator, left: &Value, right: &Value, meter: &Rc<Meter
             out.repeat(text, times(n)?)?;
             Value::grown(out, meter)
         }
-        (Operator::Mul, Value::List(list), n) | (Operator::Mul, n, Value::List(list)) if added(list.kind).is_some() => {
+        (Operator::Mul, Value::List(list), n) | (Operator::Mul, n, Value::List(list))
+            if added(list.kind).is_some() =>
+        {
             let times = times(n)?;
             let count = list.items.len().saturating_mul(times);
             Value::room_for(count, meter)?;
@@ -77,9 +84,15 @@ pub fn operate(operator: Operator, left: &Value, right: &Value, meter: &Rc<Meter
                 Value::List(list) if list.kind.is_tuple() => &list.items,
                 single => std::slice::from_ref(single),
             };
-            Ok(format::percent(pattern, pattern.safe, values, right, meter)?.marked_safe(pattern.safe))
+            Ok(format::percent(pattern, pattern.safe, values, right, meter)?
+                .marked_safe(pattern.safe))
         }
-        _ => wrong(format!("'{}' does not go with {} and {}", sign(operator), left.kind(), right.kind())),
+        _ => wrong(format!(
+            "'{}' does not go with {} and {}",
+            sign(operator),
+            left.kind(),
+            right.kind()
+        )),
     }
 }
 
@@ -117,13 +130,18 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
     let too_large = || wrong("a number is too large");
     if let (Number::Int(l), Number::Int(r)) = (left, right) {
         let (l, r) = (*l, *r);
-        let by_zero = r == 0 && matches!(operator, Operator::Div | Operator::FloorDiv | Operator::Rem);
+        let by_zero =
+            r == 0 && matches!(operator, Operator::Div | Operator::FloorDiv | Operator::Rem);
         if by_zero {
             return wrong("a division by zero");
         }
         // Python rounds down, Rust towards zero.
         let down = |(quotient, rest): (i128, i128)| {
-            if rest != 0 && (rest < 0) != (r < 0) { (quotient - 1, rest + r) } else { (quotient, rest) }
+            if rest != 0 && (rest < 0) != (r < 0) {
+                (quotient - 1, rest + r)
+            } else {
+                (quotient, rest)
+            }
         };
         let both = || Some(down((l.checked_div(r)?, l.checked_rem(r)?)));
         let result = match operator {
@@ -173,7 +191,9 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
 
 pub fn negative(value: &Value) -> Result<Value, Fault> {
     match number(value) {
-        Some(Number::Int(n)) => n.checked_neg().map_or_else(|| wrong("a number is too large"), |n| Ok(Value::Int(n))),
+        Some(Number::Int(n)) => {
+            n.checked_neg().map_or_else(|| wrong("a number is too large"), |n| Ok(Value::Int(n)))
+        }
         Some(Number::Float(x)) => Ok(Value::Float(-x)),
         None => wrong(format!("'-' does not go with {}", value.kind())),
     }
@@ -253,7 +273,9 @@ pub fn order(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<Option<Or
             meter.bytes(l.len().min(r.len()))?;
             Ok(Some((**l).cmp(&**r)))
         }
-        (Value::List(l), Value::List(r)) if added(l.kind).is_some() && added(l.kind) == added(r.kind) => {
+        (Value::List(l), Value::List(r))
+            if added(l.kind).is_some() && added(l.kind) == added(r.kind) =>
+        {
             for (a, b) in l.items.iter().zip(&r.items) {
                 if !equal(a, b, meter)? {
                     return order(a, b, meter);
@@ -313,7 +335,9 @@ pub fn items(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>, Fault> {
             Value::room_for(map.entries.len(), meter)?;
             Ok(map.entries.iter().map(|(key, _)| key.clone()).collect())
         }
-        Value::Text(text) => text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]), meter)).collect(),
+        Value::Text(text) => {
+            text.chars().map(|c| Value::text(c.encode_utf8(&mut [0; 4]), meter)).collect()
+        }
         Value::Generator(generator) => {
             Value::room_for(generator.items.items.len().saturating_sub(generator.at.get()), meter)?;
             Ok(std::iter::from_fn(|| generator.next()).collect())
@@ -339,13 +363,16 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
             meter.bytes(item.as_text().map_or(0, str::len))?;
             match (map.get(item), item.as_text()) {
                 (Some(value), _) => value.clone(),
-                (None, Some(name)) => methods::attribute(value, name, meter)?.unwrap_or(Value::Undefined),
+                (None, Some(name)) => {
+                    methods::attribute(value, name, meter)?.unwrap_or(Value::Undefined)
+                }
                 (None, None) => Value::Undefined,
             }
         }
-        (Value::List(list), Some(at)) if list.kind.is_indexed() => {
-            place(list.items.len(), at).and_then(|at| list.items.get(at)).cloned().unwrap_or(Value::Undefined)
-        }
+        (Value::List(list), Some(at)) if list.kind.is_indexed() => place(list.items.len(), at)
+            .and_then(|at| list.items.get(at))
+            .cloned()
+            .unwrap_or(Value::Undefined),
         (Value::Text(text), Some(at)) => {
             meter.bytes(text.len())?;
             let c = place(text.chars().count(), at).and_then(|at| text.chars().nth(at));
@@ -361,7 +388,9 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
 
 /// The places from one bound to another, absent ones being none.
 pub fn bounds(len: usize, ends: [Option<i128>; 2]) -> std::ops::Range<usize> {
-    let place = |at: i128| (if at < 0 { at.saturating_add(len as i128) } else { at }).clamp(0, len as i128) as usize;
+    let place = |at: i128| {
+        (if at < 0 { at.saturating_add(len as i128) } else { at }).clamp(0, len as i128) as usize
+    };
     let [from, to] = ends;
     from.map_or(0, place)..to.map_or(len, place)
 }
@@ -385,7 +414,9 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
     let ends = |len: usize| {
         let len = len as i128;
         let (low, high) = if step > 0 { (0, len) } else { (-1, len - 1) };
-        let clamp = |bound: i128| (if bound < 0 { bound.saturating_add(len) } else { bound }).clamp(low, high);
+        let clamp = |bound: i128| {
+            (if bound < 0 { bound.saturating_add(len) } else { bound }).clamp(low, high)
+        };
         match step > 0 {
             true => (from.map_or(0, clamp), to.map_or(len, clamp)),
             false => (from.map_or(len - 1, clamp), to.map_or(-1, clamp)),
@@ -409,14 +440,18 @@ pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Va
                 return globals::range([at(from), at(to), by.saturating_mul(step)], meter);
             }
             Value::room_for(list.items.len(), meter)?;
-            let items = places(list.items.len()).into_iter().filter_map(|at| list.items.get(at).cloned()).collect();
+            let items = places(list.items.len())
+                .into_iter()
+                .filter_map(|at| list.items.get(at).cloned())
+                .collect();
             Value::sequence(items, added(list.kind).unwrap_or(list.kind), meter)
         }
         Value::Text(text) => {
             meter.bytes(text.len())?;
             Value::room_for(text.len(), meter)?;
             let chars: Vec<char> = text.chars().collect();
-            let part: String = places(chars.len()).into_iter().filter_map(|at| chars.get(at)).collect();
+            let part: String =
+                places(chars.len()).into_iter().filter_map(|at| chars.get(at)).collect();
             Ok(Value::text(&part, meter)?.marked_safe(text.safe))
         }
         other => wrong(format!("{} has no slices", other.kind())),

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::ast::{Arguments, Body, Comparison, Expr, For, Macro, Node, Operator, Step, Stmt, Target, Uses};
+use super::ast::{
+    Arguments, Body, Comparison, Expr, For, Macro, Node, Operator, Step, Stmt, Target, Uses,
+};
 use super::lexer::{Lexed, Token};
 use super::{Fault, Kind, MAX_NESTING};
 
@@ -27,7 +29,8 @@ struct Parser {
     uses: Uses,
 }
 
-const NO_NAMES: [&str; 12] = ["true", "True", "false", "False", "none", "None", "and", "or", "not", "if", "else", "in"];
+const NO_NAMES: [&str; 12] =
+    ["true", "True", "false", "False", "none", "None", "and", "or", "not", "if", "else", "in"];
 
 impl Parser {
     fn fail<T>(&self, problem: impl Into<String>) -> Result<T, Fault> {
@@ -103,7 +106,9 @@ impl Parser {
     }
 
     fn name(&mut self) -> Result<String, Fault> {
-        match self.tokens.next_if(|(_, token)| matches!(token, Token::Name(n) if !NO_NAMES.contains(&n.as_str()))) {
+        match self.tokens.next_if(
+            |(_, token)| matches!(token, Token::Name(n) if !NO_NAMES.contains(&n.as_str())),
+        ) {
             Some((line, Token::Name(name))) => {
                 self.line = line;
                 Ok(name)
@@ -123,8 +128,8 @@ impl Parser {
         result
     }
 
-    /// Statements up to a block with one of the given names, which is taken up to behind its name, or up to
-    /// the end.
+    /// Statements up to a block with one of the given names, which is taken up to behind its name,
+    /// or up to the end.
     fn body(&mut self, ends: &[&str]) -> Result<(Body, Option<String>), Fault> {
         let mut body = Vec::new();
         loop {
@@ -150,7 +155,8 @@ impl Parser {
                         Some(Token::Name(name)) => name,
                         _ => return self.fail("a tag begins with the name of a statement"),
                     };
-                    if ends.contains(&name.as_str()) || (ends.is_empty() && name.starts_with("end")) {
+                    if ends.contains(&name.as_str()) || (ends.is_empty() && name.starts_with("end"))
+                    {
                         return Ok((body, Some(name)));
                     }
                     let stmt = self.nested(|p| p.statement(&name))?;
@@ -186,7 +192,10 @@ impl Parser {
             "call" => {
                 let parameters = if self.take_sign("(") { self.parameters()? } else { Vec::new() };
                 let call = self.expr()?;
-                return Ok(Stmt::Call(call, self.macro_to("endcall", "caller".to_owned(), parameters)?));
+                return Ok(Stmt::Call(
+                    call,
+                    self.macro_to("endcall", "caller".to_owned(), parameters)?,
+                ));
             }
             "filter" => {
                 let mut steps = vec![self.filter()?];
@@ -221,7 +230,9 @@ impl Parser {
                 return Ok(Stmt::Plain(self.body_to("endautoescape")?));
             }
             "do" => Stmt::Do(self.expr()?),
-            "break" | "continue" if self.loops == 0 => return self.fail(format!("'{name}' outside of a loop")),
+            "break" | "continue" if self.loops == 0 => {
+                return self.fail(format!("'{name}' outside of a loop"));
+            }
             "break" => Stmt::Break,
             "continue" => Stmt::Continue,
             "include" | "import" | "from" | "extends" => {
@@ -457,7 +468,12 @@ impl Parser {
         const RANKS: [&[(&str, Operator)]; 4] = [
             &[("+", Operator::Add), ("-", Operator::Sub)],
             &[("~", Operator::Join)],
-            &[("*", Operator::Mul), ("/", Operator::Div), ("//", Operator::FloorDiv), ("%", Operator::Rem)],
+            &[
+                ("*", Operator::Mul),
+                ("/", Operator::Div),
+                ("//", Operator::FloorDiv),
+                ("%", Operator::Rem),
+            ],
             &[("**", Operator::Pow)],
         ];
         let Some(signs) = RANKS.get(rank) else { return self.unary() };
@@ -566,9 +582,8 @@ impl Parser {
             _ => return self.fail("the name of a test is expected behind 'is'"),
         };
         let has_operand = match self.peek() {
-            Some(Token::Name(name)) => {
-                !["else", "or", "and", "is", "if", "in", "not", "recursive"].contains(&name.as_str())
-            }
+            Some(Token::Name(name)) => !["else", "or", "and", "is", "if", "in", "not", "recursive"]
+                .contains(&name.as_str()),
             Some(Token::Text(_) | Token::Int(_) | Token::Float(_) | Token::Sign("[" | "{")) => true,
             _ => false,
         };
@@ -608,7 +623,10 @@ impl Parser {
                         all.named.push((name, value));
                     }
                     value if all.named.is_empty() => all.positional.push(value),
-                    _ => return self.fail("an argument without a name stands behind one with a name"),
+                    _ => {
+                        return self
+                            .fail("an argument without a name stands behind one with a name");
+                    }
                 }
             }
         }
@@ -617,9 +635,13 @@ impl Parser {
 
     fn primary(&mut self) -> Result<Expr, Fault> {
         let token = match self.peek() {
-            Some(Token::Name(_) | Token::Text(_) | Token::Int(_) | Token::Float(_) | Token::Sign("(" | "[" | "{")) => {
-                self.advance()
-            }
+            Some(
+                Token::Name(_)
+                | Token::Text(_)
+                | Token::Int(_)
+                | Token::Float(_)
+                | Token::Sign("(" | "[" | "{"),
+            ) => self.advance(),
             _ => return self.unexpected("a value"),
         };
         Ok(match token {
@@ -638,7 +660,9 @@ impl Parser {
                 }
             },
             Some(Token::Text(mut text)) => {
-                while let Some((_, Token::Text(more))) = self.tokens.next_if(|(_, t)| matches!(t, Token::Text(_))) {
+                while let Some((_, Token::Text(more))) =
+                    self.tokens.next_if(|(_, t)| matches!(t, Token::Text(_)))
+                {
                     text.push_str(&more);
                 }
                 Expr::Text(text)

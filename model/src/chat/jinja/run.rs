@@ -78,7 +78,10 @@ impl Run {
 
     /// The scope at hand.
     pub fn here(&self) -> Scope {
-        Scope { at: self.frames.len().saturating_sub(1), number: self.frames.last().map_or(0, |f| f.number) }
+        Scope {
+            at: self.frames.len().saturating_sub(1),
+            number: self.frames.last().map_or(0, |f| f.number),
+        }
     }
 
     /// The place of a scope, if it still is there.
@@ -104,9 +107,14 @@ impl Run {
     }
 
     /// One level deeper.
-    pub fn deeper<T>(&mut self, go: impl FnOnce(&mut Self) -> Result<T, Fault>) -> Result<T, Fault> {
+    pub fn deeper<T>(
+        &mut self,
+        go: impl FnOnce(&mut Self) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
         if self.levels == MAX_LEVELS {
-            return limit(format!("macros, loops and brackets are more than {MAX_LEVELS} deep within each other"));
+            return limit(format!(
+                "macros, loops and brackets are more than {MAX_LEVELS} deep within each other"
+            ));
         }
         self.levels += 1;
         let result = go(self);
@@ -181,7 +189,8 @@ impl Run {
                 text::write(&value, out, &self.meter)?;
             }
             Stmt::With(all, body) => {
-                let values = all.iter().map(|(_, expr)| self.eval(expr)).collect::<Result<Vec<_>, _>>()?;
+                let values =
+                    all.iter().map(|(_, expr)| self.eval(expr)).collect::<Result<Vec<_>, _>>()?;
                 return self.scoped(|run| {
                     for ((target, _), value) in all.iter().zip(values) {
                         run.assign(target, value)?;
@@ -202,7 +211,9 @@ impl Run {
             Target::Name(name) => self.store(name, value),
             Target::Attribute(object, name) => {
                 let Value::Namespace(namespace) = self.lookup(object) else {
-                    return wrong(format!("only attributes of namespaces can be set, and {object} is none"));
+                    return wrong(format!(
+                        "only attributes of namespaces can be set, and {object} is none"
+                    ));
                 };
                 if value.inside().namespace {
                     return wrong("a namespace cannot be put into a namespace");
@@ -213,7 +224,11 @@ impl Run {
             Target::Several(targets) => {
                 let items = ops::items(&value, &self.meter)?;
                 if items.len() != targets.len() {
-                    return wrong(format!("{} values cannot be unpacked into {}", items.len(), targets.len()));
+                    return wrong(format!(
+                        "{} values cannot be unpacked into {}",
+                        items.len(),
+                        targets.len()
+                    ));
                 }
                 for (target, item) in targets.iter().zip(items) {
                     self.assign(target, item)?;
@@ -223,7 +238,13 @@ impl Run {
         Ok(())
     }
 
-    fn run_loop(&mut self, code: &Arc<For>, list: &Value, depth: usize, out: &mut Growing) -> Result<(), Fault> {
+    fn run_loop(
+        &mut self,
+        code: &Arc<For>,
+        list: &Value,
+        depth: usize,
+        out: &mut Growing,
+    ) -> Result<(), Fault> {
         let as_list = |value: Value, run: &Run| match value {
             Value::List(list) => Ok(list),
             other => match Value::list(ops::items(&other, &run.meter)?, &run.meter)? {
@@ -249,8 +270,13 @@ impl Run {
             self.body(&code.otherwise, out)?;
             return Ok(());
         }
-        let state =
-            Rc::new(Loop { items: list, at: Cell::new(0), depth, last: RefCell::new(None), code: code.clone() });
+        let state = Rc::new(Loop {
+            items: list,
+            at: Cell::new(0),
+            depth,
+            last: RefCell::new(None),
+            code: code.clone(),
+        });
         for at in 0..state.items.items.len() {
             state.at.set(at);
             let Some(item) = state.items.items.get(at).cloned() else { break };
@@ -341,7 +367,9 @@ impl Run {
             Expr::IfElse(then, conditions) => {
                 for (condition, other) in conditions.iter().rev() {
                     if !self.eval(condition)?.is_true() {
-                        return other.as_ref().map_or(Ok(Value::Undefined), |other| self.eval(other));
+                        return other
+                            .as_ref()
+                            .map_or(Ok(Value::Undefined), |other| self.eval(other));
                     }
                 }
                 self.eval(then)
@@ -349,8 +377,11 @@ impl Run {
             Expr::Postfix(base, steps) => {
                 let value = self.eval(base)?;
                 // Only for the error, which names what is missing.
-                if let (Expr::Name(name), Value::Undefined, Some(Step::Attribute(_) | Step::Item(_) | Step::Call(_))) =
-                    (&**base, &value, steps.first())
+                if let (
+                    Expr::Name(name),
+                    Value::Undefined,
+                    Some(Step::Attribute(_) | Step::Item(_) | Step::Call(_)),
+                ) = (&**base, &value, steps.first())
                 {
                     return wrong(format!("{name:.40} is undefined"));
                 }
@@ -373,7 +404,12 @@ impl Run {
         Ok(value)
     }
 
-    pub fn compare(&self, comparison: Comparison, left: &Value, right: &Value) -> Result<bool, Fault> {
+    pub fn compare(
+        &self,
+        comparison: Comparison,
+        left: &Value,
+        right: &Value,
+    ) -> Result<bool, Fault> {
         use std::cmp::Ordering::{Equal, Greater, Less};
         let order = || ops::order(left, right, &self.meter);
         Ok(match comparison {
@@ -438,7 +474,9 @@ impl Run {
     /// The call of a `call` block.
     fn call_with(&mut self, call: &Expr, caller: Value) -> Result<Value, Fault> {
         let Expr::Postfix(base, steps) = call else { return wrong("'call' needs a call") };
-        let Some((Step::Call(arguments), before)) = steps.split_last() else { return wrong("'call' needs a call") };
+        let Some((Step::Call(arguments), before)) = steps.split_last() else {
+            return wrong("'call' needs a call");
+        };
         let function = self.eval(base)?;
         let function = self.steps(function, before)?;
         let mut arguments = self.arguments(arguments)?;

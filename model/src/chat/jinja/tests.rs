@@ -55,11 +55,17 @@ pub const TESTS: [&str; 41] = [
 ];
 
 /// `value is name`
-pub fn test(run: &mut Run, name: &str, value: &Value, arguments: &Arguments) -> Result<bool, Fault> {
+pub fn test(
+    run: &mut Run,
+    name: &str,
+    value: &Value,
+    arguments: &Arguments,
+) -> Result<bool, Fault> {
     let meter = &run.meter.clone();
     meter.work(1)?;
-    let operand =
-        |parameter: &'static str| Ok::<_, Fault>(arguments.bind(name, [parameter], 1)?[0].unwrap_or(&Value::Undefined));
+    let operand = |parameter: &'static str| {
+        Ok::<_, Fault>(arguments.bind(name, [parameter], 1)?[0].unwrap_or(&Value::Undefined))
+    };
     let compared = |comparison| run.compare(comparison, value, operand("other")?);
     if let Some(comparison) = comparison(name) {
         return compared(comparison);
@@ -67,7 +73,11 @@ pub fn test(run: &mut Run, name: &str, value: &Value, arguments: &Arguments) -> 
     match name {
         "in" => return run.compare(C::In, value, operand("seq")?),
         "sameas" => return Ok(same(value, operand("other")?)),
-        "divisibleby" => return Ok(!ops::operate(super::ast::Operator::Rem, value, operand("num")?, meter)?.is_true()),
+        "divisibleby" => {
+            return Ok(
+                !ops::operate(super::ast::Operator::Rem, value, operand("num")?, meter)?.is_true()
+            );
+        }
         // Not jinja2's, but written by some.
         "startingwith" | "endingwith" => {
             let both = value.as_text().zip(operand("part")?.as_text());
@@ -138,7 +148,11 @@ fn comparison(name: &str) -> Option<C> {
     })
 }
 
-fn cased(value: &Value, is: fn(&str) -> bool, meter: &Rc<super::meter::Meter>) -> Result<bool, Fault> {
+fn cased(
+    value: &Value,
+    is: fn(&str) -> bool,
+    meter: &Rc<super::meter::Meter>,
+) -> Result<bool, Fault> {
     let text = text::to_string(value, meter)?;
     meter.bytes(text.len())?;
     Ok(is(&text))

@@ -54,7 +54,9 @@ pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), F
                 ListKind::Values => ("dict_values([", "])"),
                 ListKind::Items => ("dict_items([", "])"),
                 ListKind::Range([from, to, 1]) => return out.push(&format!("range({from}, {to})")),
-                ListKind::Range([from, to, step]) => return out.push(&format!("range({from}, {to}, {step})")),
+                ListKind::Range([from, to, step]) => {
+                    return out.push(&format!("range({from}, {to}, {step})"));
+                }
             };
             out.push(open)?;
             for (i, item) in list.items.iter().enumerate() {
@@ -74,13 +76,15 @@ pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), F
             out.push("}")
         }
         Value::Macro(code, _) => out.push(&format!("<Macro '{}'>", code.name)),
-        Value::Loop(state) => out.push(&format!("<LoopContext {}/{}>", state.at.get() + 1, state.items.items.len())),
+        Value::Loop(state) => {
+            out.push(&format!("<LoopContext {}/{}>", state.at.get() + 1, state.items.items.len()))
+        }
         other => wrong(format!("{} cannot be written", other.kind())),
     }
 }
 
-/// `pprint.pformat(value)`: keys sorted, and an element a line where a line would be longer than 80. Long texts
-/// stay whole.
+/// `pprint.pformat(value)`: keys sorted, and an element a line where a line would be longer than
+/// 80. Long texts stay whole.
 pub fn pretty(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
     pretty_at(&sorted(value, meter)?, 0, 0, out, meter)
 }
@@ -89,9 +93,12 @@ pub fn pretty(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(),
 fn sorted(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.work(1)?;
     match value {
-        Value::List(list) if matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) => {
+        Value::List(list)
+            if matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) =>
+        {
             Value::room_for(list.items.len(), meter)?;
-            let items = list.items.iter().map(|item| sorted(item, meter)).collect::<Result<_, _>>()?;
+            let items =
+                list.items.iter().map(|item| sorted(item, meter)).collect::<Result<_, _>>()?;
             Value::sequence(items, list.kind, meter)
         }
         Value::Map(map) => {
@@ -109,7 +116,13 @@ fn sorted(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     }
 }
 
-fn pretty_at(value: &Value, indent: usize, behind: usize, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+fn pretty_at(
+    value: &Value,
+    indent: usize,
+    behind: usize,
+    out: &mut Growing,
+    meter: &Rc<Meter>,
+) -> Result<(), Fault> {
     let whole = represented(value, meter)?;
     let fits = whole.chars().count() <= 80usize.saturating_sub(indent + behind);
     match value {
@@ -197,8 +210,8 @@ fn quoted(text: &str, out: &mut Growing) -> Result<(), Fault> {
     out.push_char(quote)
 }
 
-/// A float as Python writes it: the shortest digits that read back, with an exponent below 1e-4 and from
-/// 1e16.
+/// A float as Python writes it: the shortest digits that read back, with an exponent below 1e-4 and
+/// from 1e16.
 pub fn float(x: f64) -> String {
     if x.is_nan() {
         return "nan".to_owned();
@@ -227,17 +240,27 @@ pub struct Json {
 }
 
 impl Json {
-    pub fn write(&self, value: &Value, depth: usize, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+    pub fn write(
+        &self,
+        value: &Value,
+        depth: usize,
+        out: &mut Growing,
+        meter: &Rc<Meter>,
+    ) -> Result<(), Fault> {
         meter.work(1)?;
         match value {
             Value::None => out.push("null"),
             Value::Bool(b) => out.push(if *b { "true" } else { "false" }),
             Value::Int(n) => out.push(&n.to_string()),
             Value::Float(x) if x.is_nan() => out.push("NaN"),
-            Value::Float(x) if x.is_infinite() => out.push(if *x > 0.0 { "Infinity" } else { "-Infinity" }),
+            Value::Float(x) if x.is_infinite() => {
+                out.push(if *x > 0.0 { "Infinity" } else { "-Infinity" })
+            }
             Value::Float(x) => out.push(&float(*x)),
             Value::Text(text) => self.text(text, out),
-            Value::List(list) if !matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) => {
+            Value::List(list)
+                if !matches!(list.kind, ListKind::List | ListKind::Tuple | ListKind::Group) =>
+            {
                 wrong(format!("tojson: {} is no JSON", value.kind()))
             }
             Value::List(list) if list.items.is_empty() => out.push("[]"),

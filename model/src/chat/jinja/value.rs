@@ -30,7 +30,8 @@ pub enum Value {
     Text(Text),
     List(Rc<Held<List>>),
     Map(Rc<Held<Map>>),
-    /// What a filter makes element by element in Python: it is gone through once, and has no length.
+    /// What a filter makes element by element in Python: it is gone through once, and has no
+    /// length.
     Generator(Rc<Generator>),
     Namespace(Rc<RefCell<HashMap<String, Value>>>),
     /// A macro or the block of a `call`, and the scope that it stands in.
@@ -171,7 +172,8 @@ impl Key {
         Key::within(value, &mut { MAX_KEY })
     }
 
-    /// A key of so many elements at most: what is shared in a tuple is in the key as often as it occurs.
+    /// A key of so many elements at most: what is shared in a tuple is in the key as often as it
+    /// occurs.
     fn within(value: &Value, left: &mut usize) -> Result<Key, Fault> {
         *left = match left.checked_sub(1) {
             Some(left) => left,
@@ -184,9 +186,9 @@ impl Key {
             Value::Float(x) if x.fract() == 0.0 && x.abs() < 1e30 => Key::Int(*x as i128),
             Value::Float(x) => Key::Float(x.to_bits()),
             Value::Text(text) => Key::Text(Rc::from(&**text)),
-            Value::List(list) if list.kind.is_tuple() => {
-                Key::Tuple(list.items.iter().map(|item| Key::within(item, left)).collect::<Result<_, _>>()?)
-            }
+            Value::List(list) if list.kind.is_tuple() => Key::Tuple(
+                list.items.iter().map(|item| Key::within(item, left)).collect::<Result<_, _>>()?,
+            ),
             other => return wrong(format!("{} cannot be a key", other.kind())),
         })
     }
@@ -209,7 +211,10 @@ impl Value {
     pub fn text(text: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.bytes(text.len())?;
         meter.take(text.len() + BASE)?;
-        Ok(Value::Text(Text { held: Held::taken(text.into(), text.len() + BASE, meter), safe: false }))
+        Ok(Value::Text(Text {
+            held: Held::taken(text.into(), text.len() + BASE, meter),
+            safe: false,
+        }))
     }
 
     /// The same text as HTML, or as none.
@@ -224,7 +229,10 @@ impl Value {
     pub fn grown(text: super::meter::Growing, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.take(BASE)?;
         let (text, taken) = text.finish();
-        Ok(Value::Text(Text { held: Held::taken(text.into_boxed_str(), taken + BASE, meter), safe: false }))
+        Ok(Value::Text(Text {
+            held: Held::taken(text.into_boxed_str(), taken + BASE, meter),
+            safe: false,
+        }))
     }
 
     /// Whether there is room for a list of so many elements, asked before it is made.
@@ -253,7 +261,11 @@ impl Value {
         Ok(Value::Generator(Rc::new(Generator { items, at: Cell::new(0) })))
     }
 
-    pub fn held(items: Vec<Value>, kind: ListKind, meter: &Rc<Meter>) -> Result<Rc<Held<List>>, Fault> {
+    pub fn held(
+        items: Vec<Value>,
+        kind: ListKind,
+        meter: &Rc<Meter>,
+    ) -> Result<Rc<Held<List>>, Fault> {
         meter.work(1 + items.len() / 4)?;
         let inside = Inside::of(items.iter())?;
         let bytes = BASE + items.len() * ELEMENT;
@@ -263,7 +275,8 @@ impl Value {
 
     /// An object; a key that comes again has the later value in the earlier place.
     pub fn map(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value, Fault> {
-        let texts: usize = entries.iter().map(|(key, _)| if let Value::Text(t) = key { t.len() } else { 0 }).sum();
+        let texts: usize =
+            entries.iter().map(|(key, _)| if let Value::Text(t) = key { t.len() } else { 0 }).sum();
         let bytes = BASE + entries.len() * 4 * ELEMENT + texts;
         meter.work(1 + entries.len() + texts / 32)?;
         meter.take(bytes)?;
@@ -286,7 +299,9 @@ impl Value {
             Inside::of(kept.iter().map(|(_, value)| value))
         })();
         match filled {
-            Ok(inside) => Ok(Value::Map(Held::taken(Map { entries: kept, places, inside }, bytes, meter))),
+            Ok(inside) => {
+                Ok(Value::Map(Held::taken(Map { entries: kept, places, inside }, bytes, meter)))
+            }
             Err(fault) => {
                 meter.give_back(bytes);
                 Err(fault)
@@ -320,7 +335,9 @@ impl Value {
             Value::Namespace(_) => "a namespace",
             Value::Loop(_) => "a loop",
             Value::Cycler(_) => "a cycler",
-            Value::Macro(..) | Value::Function(_) | Value::Method(_) | Value::Joiner(_) => "a function",
+            Value::Macro(..) | Value::Function(_) | Value::Method(_) | Value::Joiner(_) => {
+                "a function"
+            }
         }
     }
 
@@ -359,7 +376,10 @@ impl Inside {
         let mut all = Inside::default();
         for value in values {
             let inside = value.inside();
-            all = Inside { depth: all.depth.max(inside.depth), namespace: all.namespace || inside.namespace };
+            all = Inside {
+                depth: all.depth.max(inside.depth),
+                namespace: all.namespace || inside.namespace,
+            };
         }
         if all.depth >= MAX_DEPTH {
             return limit(format!("lists and objects are nested more than {MAX_DEPTH} deep"));
@@ -400,11 +420,16 @@ impl Data {
             Data::Float(x) => Value::Float(x),
             Data::Text(text) => Value::text(&text, meter)?,
             Data::List(items) => {
-                let items = items.into_iter().map(|item| item.into_value(meter)).collect::<Result<_, _>>()?;
+                let items = items
+                    .into_iter()
+                    .map(|item| item.into_value(meter))
+                    .collect::<Result<_, _>>()?;
                 Value::list(items, meter)?
             }
             Data::Map(entries) => {
-                let entry = |(key, value): (String, Data)| Ok((Value::text(&key, meter)?, value.into_value(meter)?));
+                let entry = |(key, value): (String, Data)| {
+                    Ok((Value::text(&key, meter)?, value.into_value(meter)?))
+                };
                 Value::map(entries.into_iter().map(entry).collect::<Result<_, Fault>>()?, meter)?
             }
         })

@@ -1,4 +1,5 @@
-//! The inside of a call, up to its end: a mark in a string of its JSON, or in a parameter's value, ends nothing.
+//! The inside of a call, up to its end: a mark in a string of its JSON, or in a parameter's value,
+//! ends nothing.
 
 use super::{Scan, scan};
 
@@ -48,8 +49,8 @@ fn mark(rest: &[u8], marks: &[&str]) -> Mark {
 }
 
 impl Body {
-    /// Which of the marks ends the call, and where. `held` is the inside so far: what it was the last time, and
-    /// more.
+    /// Which of the marks ends the call, and where. `held` is the inside so far: what it was the
+    /// last time, and more.
     pub fn end(&mut self, held: &str, ends: &[&str]) -> Option<(usize, usize)> {
         if self.kind == Kind::Unknown {
             let begin = held.trim_start();
@@ -127,7 +128,8 @@ impl Body {
         }
     }
 
-    /// The answer is over and the call had no end: whether there is a mark in it, which then ends it after all.
+    /// The answer is over and the call had no end: whether there is a mark in it, which then ends
+    /// it after all.
     pub fn give_up(&mut self, held: &str, ends: &[&str]) -> bool {
         self.kind = Kind::Plain;
         matches!(scan(held, ends), Scan::Found(..))

@@ -1,4 +1,5 @@
-//! The inside of calls. What cannot be read is none: the caller then has the text as it was written.
+//! The inside of calls. What cannot be read is none: the caller then has the text as it was
+//! written.
 
 use super::ToolCall;
 use serde::Deserialize;
@@ -18,8 +19,8 @@ struct Written<'a> {
     function: Option<&'a RawValue>,
 }
 
-/// `{"name": …, "arguments": {…}}` (or `parameters`), a list of such, or several with `;` or white space
-/// between.
+/// `{"name": …, "arguments": {…}}` (or `parameters`), a list of such, or several with `;` or white
+/// space between.
 pub fn json(text: &str) -> Option<Vec<ToolCall>> {
     let mut calls = vec![];
     let mut rest = text.trim();
@@ -40,7 +41,9 @@ pub fn call(text: &str) -> Option<ToolCall> {
     let written: Written = serde_json::from_str(text).ok()?;
     let written = match written.function {
         Some(inside) if inside.get().starts_with('{') => serde_json::from_str(inside.get()).ok()?,
-        Some(name) if written.name.is_none() => Written { name: serde_json::from_str(name.get()).ok(), ..written },
+        Some(name) if written.name.is_none() => {
+            Written { name: serde_json::from_str(name.get()).ok(), ..written }
+        }
         _ => written,
     };
     let arguments = written.arguments.map_or("null", RawValue::get);
@@ -70,14 +73,17 @@ pub fn named(name: &str, arguments: &str) -> Option<ToolCall> {
 }
 
 /// What stands between `<tool_call>` and its end: JSON, Qwen3-Coder's
-/// `<function=name><parameter=key>value</parameter></function>`, Llama 3.1's `<function=name>{…}</function>`, or
-/// GLM's `name` and `<arg_key>key</arg_key><arg_value>value</arg_value>`.
+/// `<function=name><parameter=key>value</parameter></function>`, Llama 3.1's
+/// `<function=name>{…}</function>`, or GLM's `name` and
+/// `<arg_key>key</arg_key><arg_value>value</arg_value>`.
 pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
     let text = text.trim();
     if let Some(calls) = json(text) {
         return Some(calls);
     }
-    let Some(rest) = text.strip_prefix("<function=") else { return glm(text).map(|call| vec![call]) };
+    let Some(rest) = text.strip_prefix("<function=") else {
+        return glm(text).map(|call| vec![call]);
+    };
     let (name, mut rest) = rest.split_once('>')?;
     if rest.trim_start().starts_with('{') {
         let (arguments, after) = value(rest.trim_start())?;
@@ -93,12 +99,16 @@ pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
         // A value that is JSON is meant so; any other is a text.
-        let value = serde_json::from_str(value.trim()).unwrap_or_else(|_| Value::String(value.to_owned()));
+        let value =
+            serde_json::from_str(value.trim()).unwrap_or_else(|_| Value::String(value.to_owned()));
         arguments.insert(key.trim().to_owned(), value);
         rest = after;
     }
     matches!(rest.trim_end(), "" | "</function>").then_some(())?;
-    Some(vec![ToolCall { name: name.trim().to_owned(), arguments: Value::Object(arguments).to_string() }])
+    Some(vec![ToolCall {
+        name: name.trim().to_owned(),
+        arguments: Value::Object(arguments).to_string(),
+    }])
 }
 
 /// A name, and its arguments in tags.
@@ -110,16 +120,21 @@ fn glm(text: &str) -> Option<ToolCall> {
     let mut arguments = Map::new();
     while let Some(pair) = rest.trim_start().strip_prefix("<arg_key>") {
         let (key, after) = pair.split_once("</arg_key>")?;
-        let (given, after) = after.trim_start().strip_prefix("<arg_value>")?.split_once("</arg_value>")?;
-        let given = serde_json::from_str(given.trim()).unwrap_or_else(|_| Value::String(given.to_owned()));
+        let (given, after) =
+            after.trim_start().strip_prefix("<arg_value>")?.split_once("</arg_value>")?;
+        let given =
+            serde_json::from_str(given.trim()).unwrap_or_else(|_| Value::String(given.to_owned()));
         arguments.insert(key.trim().to_owned(), given);
         rest = after;
     }
-    rest.trim().is_empty().then(|| ToolCall { name: name.to_owned(), arguments: Value::Object(arguments).to_string() })
+    rest.trim().is_empty().then(|| ToolCall {
+        name: name.to_owned(),
+        arguments: Value::Object(arguments).to_string(),
+    })
 }
 
-/// What follows DeepSeek's `<｜tool▁calls▁begin｜>`: `function<｜tool▁sep｜>name` and the arguments in a fence, or
-/// `name<｜tool▁sep｜>{…}`, each between marks of its own.
+/// What follows DeepSeek's `<｜tool▁calls▁begin｜>`: `function<｜tool▁sep｜>name` and the arguments in
+/// a fence, or `name<｜tool▁sep｜>{…}`, each between marks of its own.
 pub fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     let mut calls = vec![];
     for one in text.split("<｜tool▁call▁begin｜>").skip(1) {
@@ -136,7 +151,8 @@ pub fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// What follows `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` between), again and again.
+/// What follows `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` between), again and
+/// again.
 pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     let between = [';', ',', ' ', '\n', '\r', '\t'];
     let mut calls = vec![];
@@ -153,7 +169,9 @@ pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
         let (name, after) = rest.split_at_checked(head)?;
         // Where there are no arguments, what follows is the next call or nothing.
         let after = match after.split_once("[ARGS]") {
-            Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => arguments.trim_start(),
+            Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => {
+                arguments.trim_start()
+            }
             _ => after,
         };
         let (arguments, after) = if after.starts_with('{') { value(after)? } else { ("", after) };

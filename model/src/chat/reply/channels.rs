@@ -1,5 +1,5 @@
-//! Answers in channels (gpt-oss): a header up to `<|message|>`, then a body up to the next of the tokens that
-//! end one.
+//! Answers in channels (gpt-oss): a header up to `<|message|>`, then a body up to the next of the
+//! tokens that end one.
 
 use super::body::Body;
 use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
@@ -38,9 +38,15 @@ pub struct Channels {
 
 impl Channels {
     pub fn new(tools: bool) -> Channels {
-        // The prompt ends with `<|start|>assistant`. A model that goes on without a channel speaks to the
-        // reader.
-        Channels { tools, json: false, place: Place::Content, body: Body::default(), held: String::new() }
+        // The prompt ends with `<|start|>assistant`. A model that goes on without a channel speaks
+        // to the reader.
+        Channels {
+            tools,
+            json: false,
+            place: Place::Content,
+            body: Body::default(),
+            held: String::new(),
+        }
     }
 
     pub fn json(self) -> Channels {
@@ -61,9 +67,10 @@ impl Channels {
             return true;
         }
         let end = match self.place {
-            Place::Call { .. } => {
-                self.body.end(&self.held, &ENDS).map_or(Scan::Until(self.held.len()), |(i, at)| Scan::Found(i, at))
-            }
+            Place::Call { .. } => self
+                .body
+                .end(&self.held, &ENDS)
+                .map_or(Scan::Until(self.held.len()), |(i, at)| Scan::Found(i, at)),
             Place::Rest => Scan::Until(self.held.len()),
             _ => scan(&self.held, &ENDS),
         };
@@ -118,10 +125,16 @@ impl Channels {
 
     /// `assistant<|channel|>commentary to=functions.name <|constrain|>json`, in any order.
     fn body_of(&self, header: String) -> Place {
-        let until =
-            |text: &str| text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default().to_owned();
+        let until = |text: &str| {
+            text.split(|c: char| c.is_whitespace() || c == '<')
+                .next()
+                .unwrap_or_default()
+                .to_owned()
+        };
         let to = header.split_once("to=").map(|(_, rest)| until(rest));
-        if let Some(name) = to.as_deref().and_then(|to| to.strip_prefix("functions.")).filter(|_| self.tools) {
+        if let Some(name) =
+            to.as_deref().and_then(|to| to.strip_prefix("functions.")).filter(|_| self.tools)
+        {
             return Place::Call { name: name.to_owned(), header };
         }
         match header.rsplit_once(CHANNEL).map(|(_, rest)| until(rest.trim_start())).as_deref() {

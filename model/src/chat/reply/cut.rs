@@ -85,7 +85,8 @@ pub fn hermes(text: &str) -> Cut {
         return (vec![ToolCall { name: name.trim().to_owned(), arguments }], true);
     }
     if let Some((name, rest)) = text.split_once("<arg_key>") {
-        let arguments = tagged(&format!("<arg_key>{rest}"), ("<arg_key>", "</arg_key>", "</arg_value>"));
+        let arguments =
+            tagged(&format!("<arg_key>{rest}"), ("<arg_key>", "</arg_key>", "</arg_value>"));
         return (vec![ToolCall { name: name.trim().to_owned(), arguments }], true);
     }
     json(text)
@@ -95,13 +96,15 @@ pub fn hermes(text: &str) -> Cut {
 fn tagged(text: &str, (open, middle, close): (&str, &str, &str)) -> String {
     let mut all = Map::new();
     let mut rest = text;
-    while let Some((key, after)) = rest.split_once(open).and_then(|(_, rest)| rest.split_once(middle))
+    while let Some((key, after)) =
+        rest.split_once(open).and_then(|(_, rest)| rest.split_once(middle))
         && let Some((given, after)) = after.split_once(close)
     {
         let given = given.trim_start().strip_prefix("<arg_value>").unwrap_or(given);
         let given = given.strip_prefix('\n').unwrap_or(given);
         let given = given.strip_suffix('\n').unwrap_or(given);
-        let given = serde_json::from_str(given.trim()).unwrap_or_else(|_| Value::String(given.to_owned()));
+        let given =
+            serde_json::from_str(given.trim()).unwrap_or_else(|_| Value::String(given.to_owned()));
         all.insert(key.trim().to_owned(), given);
         rest = after;
     }
@@ -125,7 +128,9 @@ pub fn mistral(text: &str) -> Cut {
         let Some(head) = rest.find(['[', '{']) else { return (calls, false) };
         let Some((name, after)) = rest.split_at_checked(head) else { return (calls, false) };
         let after = match after.split_once("[ARGS]") {
-            Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => arguments.trim_start(),
+            Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => {
+                arguments.trim_start()
+            }
             _ => after,
         };
         match value(after).and_then(|(arguments, after)| Some((named(name, arguments)?, after))) {
@@ -135,7 +140,10 @@ pub fn mistral(text: &str) -> Cut {
             }
             None => {
                 let arguments = if after.starts_with('{') { after } else { "" };
-                calls.push(ToolCall { name: name.trim().to_owned(), arguments: arguments.to_owned() });
+                calls.push(ToolCall {
+                    name: name.trim().to_owned(),
+                    arguments: arguments.to_owned(),
+                });
                 return (calls, true);
             }
         }
@@ -153,7 +161,9 @@ pub fn deepseek(text: &str) -> Cut {
             calls.extend(whole);
             continue;
         }
-        let Some((first, rest)) = one.split_once("<｜tool▁sep｜>") else { return (calls, false) };
+        let Some((first, rest)) = one.split_once("<｜tool▁sep｜>") else {
+            return (calls, false);
+        };
         let line = rest.split_once('\n').map_or("", |(line, _)| line);
         let name = if first.trim() == "function" { line } else { first };
         if name.trim().is_empty() {

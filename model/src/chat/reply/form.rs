@@ -3,12 +3,13 @@
 /// How a model writes reasoning and calls of tools.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Hermes and Qwen, and models without a form of their own: `<think>…</think>`, `<tool_call>{"name": …,
-    /// "arguments": …}</tool_call>`, with Qwen3-Coder's `<function=…><parameter=…>` or GLM's `name
-    /// <arg_key>…</arg_key><arg_value>…</arg_value>` in it. Calls of Granite, Phi-4, Command R7B and DeepSeek are
-    /// read, too.
+    /// Hermes and Qwen, and models without a form of their own: `<think>…</think>`,
+    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, with Qwen3-Coder's
+    /// `<function=…><parameter=…>` or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>` in
+    /// it. Calls of Granite, Phi-4, Command R7B and DeepSeek are read, too.
     Hermes,
-    /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, after `<|python_tag|>` or without it.
+    /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, after `<|python_tag|>` or
+    /// without it.
     Llama3,
     /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, later `[TOOL_CALLS]name[ARGS]{…}`;
     /// `[THINK]…[/THINK]`.
@@ -29,10 +30,14 @@ const TOLD_BY: [(&str, Form); 4] = [
 impl Form {
     /// The form of a model with this chat template.
     pub fn of(template: &str) -> Form {
-        TOLD_BY.iter().find(|(mark, _)| template.contains(mark)).map_or(Form::Hermes, |(_, form)| *form)
+        TOLD_BY
+            .iter()
+            .find(|(mark, _)| template.contains(mark))
+            .map_or(Form::Hermes, |(_, form)| *form)
     }
 
-    /// Control tokens by which an answer is read: they must be in the text that [`super::ReplyParser`] gets.
+    /// Control tokens by which an answer is read: they must be in the text that
+    /// [`super::ReplyParser`] gets.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             Form::Hermes => &[
@@ -51,10 +56,24 @@ impl Form {
                 "<｜tool▁calls▁end｜>",
             ],
             Form::Llama3 => &["<|python_tag|>", "<think>", "</think>"],
-            Form::Mistral => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "[THINK]", "[/THINK]", "<think>", "</think>"],
-            Form::Channels => {
-                &["<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>"]
-            }
+            Form::Mistral => &[
+                "[TOOL_CALLS]",
+                "[ARGS]",
+                "[CALL_ID]",
+                "[THINK]",
+                "[/THINK]",
+                "<think>",
+                "</think>",
+            ],
+            Form::Channels => &[
+                "<|channel|>",
+                "<|message|>",
+                "<|start|>",
+                "<|end|>",
+                "<|call|>",
+                "<|return|>",
+                "<|constrain|>",
+            ],
         }
     }
 
@@ -72,7 +91,8 @@ impl Form {
         }
     }
 
-    /// Begin of a call, and its end, if there is one before the answer's: as calls are written by a grammar.
+    /// Begin of a call, and its end, if there is one before the answer's: as calls are written by a
+    /// grammar.
     pub(crate) fn call(self) -> (&'static str, Option<&'static str>) {
         self.calls().first().copied().unwrap_or(("<tool_call>", Some("</tool_call>")))
     }

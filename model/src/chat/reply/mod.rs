@@ -1,6 +1,6 @@
-//! What an answer consists of: text, reasoning, calls of tools. Models write the last two in the form that
-//! their chat template taught them; [`Form::of`] knows it by the template, and [`ReplyParser`] reads an
-//! answer in pieces, however the stream was cut.
+//! What an answer consists of: text, reasoning, calls of tools. Models write the last two in the
+//! form that their chat template taught them; [`Form::of`] knows it by the template, and
+//! [`ReplyParser`] reads an answer in pieces, however the stream was cut.
 
 mod body;
 mod calls;
@@ -46,8 +46,8 @@ enum Reader {
 }
 
 impl ReplyParser {
-    /// For an answer in a form. `tools`: some were offered, otherwise no call is looked for. `prompt` is the
-    /// rendered prompt, which may have begun the reasoning already.
+    /// For an answer in a form. `tools`: some were offered, otherwise no call is looked for.
+    /// `prompt` is the rendered prompt, which may have begun the reasoning already.
     pub fn new(form: Form, tools: bool, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(tools)),
@@ -55,8 +55,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same for an answer that is calls or content, not both: in content that was held to a schema, what
-    /// looks like a call is text.
+    /// The same for an answer that is calls or content, not both: in content that was held to a
+    /// schema, what looks like a call is text.
     pub fn either(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(true).json()),
@@ -64,8 +64,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same for an answer whose content was held to a schema, with no tool to call: a mark of the form in one
-    /// of its strings is text.
+    /// The same for an answer whose content was held to a schema, with no tool to call: a mark of
+    /// the form in one of its strings is text.
     pub fn json(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(false).json()),
@@ -73,8 +73,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same where the names of the offered tools are known: an answer that is nothing but JSON of their calls,
-    /// in a fence or without one, is calls.
+    /// The same where the names of the offered tools are known: an answer that is nothing but JSON
+    /// of their calls, in a fence or without one, is calls.
     #[must_use]
     pub fn knowing(self, names: Vec<String>) -> ReplyParser {
         ReplyParser(match self.0 {
@@ -91,9 +91,9 @@ impl ReplyParser {
         }
     }
 
-    /// The end of an answer that was cut, by its length or by a stop text. Of a call that has no end the name and
-    /// the arguments so far are given, if its name is there, and nothing else of it; half a mark is left out.
-    /// Whether such a call is the last part.
+    /// The end of an answer that was cut, by its length or by a stop text. Of a call that has no
+    /// end the name and the arguments so far are given, if its name is there, and nothing else of
+    /// it; half a mark is left out. Whether such a call is the last part.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.cut(out),
@@ -129,12 +129,15 @@ enum Scan {
 
 fn scan(text: &str, needles: &[&str]) -> Scan {
     // At one place the longest counts, should one begin another.
-    let found =
-        needles.iter().enumerate().filter_map(|(i, n)| text.find(n).map(|at| (at, std::cmp::Reverse(n.len()), i)));
+    let found = needles
+        .iter()
+        .enumerate()
+        .filter_map(|(i, n)| text.find(n).map(|at| (at, std::cmp::Reverse(n.len()), i)));
     match found.min() {
         Some((at, _, i)) => Scan::Found(i, at),
         None => {
-            let held = needles.iter().map(|n| crate::stop::partial_suffix(text, n)).max().unwrap_or(0);
+            let held =
+                needles.iter().map(|n| crate::stop::partial_suffix(text, n)).max().unwrap_or(0);
             Scan::Until(text.len() - held)
         }
     }

@@ -49,7 +49,19 @@ impl Tagged {
             None => (Place::Start, false),
         };
         let (body, marks, names, held) = (Body::default(), form.call(), vec![], String::new());
-        Tagged { form, tools, names, place, marks, body, held, fresh, spoke: false, either: false, said: false }
+        Tagged {
+            form,
+            tools,
+            names,
+            place,
+            marks,
+            body,
+            held,
+            fresh,
+            spoke: false,
+            either: false,
+            said: false,
+        }
     }
 
     pub fn knowing(self, names: Vec<String>) -> Tagged {
@@ -113,7 +125,8 @@ impl Tagged {
     fn content(&mut self, out: &mut Vec<Part>) -> bool {
         let opens = self.form.calls();
         let reasoning = self.form.reasoning();
-        let mut needles: Vec<&str> = if self.spoke { vec![] } else { reasoning.iter().map(|(o, _)| *o).collect() };
+        let mut needles: Vec<&str> =
+            if self.spoke { vec![] } else { reasoning.iter().map(|(o, _)| *o).collect() };
         let thinks = needles.len();
         if self.tools && !(self.either && self.said) {
             needles.extend(opens.iter().map(|(open, _)| *open));
@@ -121,7 +134,8 @@ impl Tagged {
         match scan(&self.held, &needles) {
             // Reasoning stands before all else: later, the tag is text.
             Scan::Found(i, at)
-                if (i < thinks || self.either) && !self.held.get(..at).unwrap_or_default().trim().is_empty() =>
+                if (i < thinks || self.either)
+                    && !self.held.get(..at).unwrap_or_default().trim().is_empty() =>
             {
                 (self.spoke, self.said) = (true, true);
                 true
@@ -135,7 +149,10 @@ impl Tagged {
                     Some((_, close)) if i < thinks => Place::Reasoning(close),
                     _ => Place::Call,
                 };
-                self.marks = opens.get(i.saturating_sub(thinks)).copied().unwrap_or_else(|| self.form.call());
+                self.marks = opens
+                    .get(i.saturating_sub(thinks))
+                    .copied()
+                    .unwrap_or_else(|| self.form.call());
                 self.body = Body::default();
                 self.fresh = true;
                 true
@@ -158,10 +175,16 @@ impl Tagged {
             while self.step(out) {}
         }
         match self.place {
-            Place::Start | Place::Content | Place::Reasoning(_) => self.hand_out(self.held.len(), out),
+            Place::Start | Place::Content | Place::Reasoning(_) => {
+                self.hand_out(self.held.len(), out)
+            }
             Place::Whole => {
                 let all = std::mem::take(&mut self.held);
-                let read = if self.names.is_empty() { calls::json(&all) } else { whole::read(&all, &self.names) };
+                let read = if self.names.is_empty() {
+                    calls::json(&all)
+                } else {
+                    whole::read(&all, &self.names)
+                };
                 match (read, self.form) {
                     (None, form) if form != Form::Llama3 => self.as_content(all, out),
                     (read, _) => calls_or_content(read, all, out),
@@ -175,7 +198,8 @@ impl Tagged {
         }
     }
 
-    /// What looked like a call from its begin on and is none: there may be reasoning and calls in it.
+    /// What looked like a call from its begin on and is none: there may be reasoning and calls in
+    /// it.
     fn as_content(&mut self, all: String, out: &mut Vec<Part>) {
         (self.place, self.held) = (Place::Content, all);
         while self.step(out) {}
@@ -191,7 +215,8 @@ impl Tagged {
             Place::Whole | Place::Start if !self.names.is_empty() => whole::cut(&held, &self.names),
             Place::Whole => {
                 let (calls, partial) = cut::json(&held);
-                let begun = self.either && calls.is_empty() && "{\"name\": \"".starts_with(held.trim());
+                let begun =
+                    self.either && calls.is_empty() && "{\"name\": \"".starts_with(held.trim());
                 (begun || !calls.is_empty()).then_some((calls, partial))
             }
             _ => None,
@@ -234,7 +259,8 @@ impl Tagged {
 
     fn cut_call(&self, body: &str) -> Cut {
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
-        // It may be whole but for the mark behind it; more may come of arguments in tags, and behind a name.
+        // It may be whole but for the mark behind it; more may come of arguments in tags, and
+        // behind a name.
         let (begin, end) = (body.trim_start(), body.trim_end());
         let ended = match self.form {
             Form::Mistral => end.ends_with('}') || (begin.starts_with('[') && end.ends_with(']')),

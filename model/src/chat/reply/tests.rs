@@ -30,13 +30,26 @@ fn read(mut parser: ReplyParser, pieces: &[&str]) -> Vec<Part> {
     joined
 }
 
-/// What models of each form write (whole answers, as their templates have them), and what it consists of.
+/// What models of each form write (whole answers, as their templates have them), and what it
+/// consists of.
 fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)> {
     use Form::{Channels, Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
     vec![
-        ("plain", Hermes, "", " Héllo < there, <tool> \n", vec![content(" Héllo < there, <tool> \n")]),
-        ("think", Hermes, "", "<think>\nHm, ü.\n</think>\n\nYes.", vec![reasoning("Hm, ü."), content("Yes.")]),
+        (
+            "plain",
+            Hermes,
+            "",
+            " Héllo < there, <tool> \n",
+            vec![content(" Héllo < there, <tool> \n")],
+        ),
+        (
+            "think",
+            Hermes,
+            "",
+            "<think>\nHm, ü.\n</think>\n\nYes.",
+            vec![reasoning("Hm, ü."), content("Yes.")],
+        ),
         (
             "begun",
             Hermes,
@@ -52,7 +65,12 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "",
             "<think>\nTools.\n</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n\
              </tool_call>\n<tool_call>\n{\"name\": \"time\", \"arguments\": {}}\n</tool_call>",
-            vec![reasoning("Tools."), content("Let me see."), call("weather", weather), call("time", "{}")],
+            vec![
+                reasoning("Tools."),
+                content("Let me see."),
+                call("weather", weather),
+                call("time", "{}"),
+            ],
         ),
         (
             "cut off",
@@ -68,7 +86,13 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
             vec![call("weather", weather)],
         ),
-        ("no JSON", Hermes, "", "<tool_call>weather</tool_call> ok", vec![content("<tool_call>weather</tool_call>ok")]),
+        (
+            "no JSON",
+            Hermes,
+            "",
+            "<tool_call>weather</tool_call> ok",
+            vec![content("<tool_call>weather</tool_call>ok")],
+        ),
         (
             "coder",
             Hermes,
@@ -87,7 +111,8 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "llama two",
             Llama3,
             "",
-            "<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}; {\"name\": \"time\", \"parameters\": {}}",
+            "<|python_tag|>{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}; \
+             {\"name\": \"time\", \"parameters\": {}}",
             vec![call("weather", weather), call("time", "{}")],
         ),
         ("llama json", Llama3, "", "{\"a\": 1} is JSON", vec![content("{\"a\": 1} is JSON")]),
@@ -95,7 +120,8 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "mistral",
             Mistral,
             "",
-            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\", \"arguments\": {}}]",
+            "[TOOL_CALLS][{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, \
+             {\"name\": \"time\", \"arguments\": {}}]",
             vec![call("weather", weather), call("time", "{}")],
         ),
         (
@@ -109,7 +135,8 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "channels",
             Channels,
             "",
-            "<|channel|>analysis<|message|>User asks.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
+            "<|channel|>analysis<|message|>User \
+             asks.<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|return|>",
             vec![reasoning("User asks."), content("Yes.")],
         ),
         (
@@ -117,14 +144,16 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             Channels,
             "",
             "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary<|message|>One moment.<|end|><|start|>\
-             assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
+             assistant<|channel|>commentary to=functions.weather \
+             <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>",
             vec![reasoning("Look."), content("One moment."), call("weather", weather)],
         ),
         (
             "recipient first, end is a token that is not written",
             Channels,
             "",
-            "<|channel|>analysis<|message|>L<|end|><|start|>assistant to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}",
+            "<|channel|>analysis<|message|>L<|end|><|start|>assistant \
+             to=functions.weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}",
             vec![reasoning("L"), call("weather", weather)],
         ),
         (
@@ -168,7 +197,11 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             Mistral,
             "",
             "[TOOL_CALLS]say[ARGS]{\"text\": \"[TOOL_CALLS]x[ARGS]{}\"}[TOOL_CALLS]time[CALL_ID]abc[ARGS]{}[TOOL_CALLS]now[ARGS]",
-            vec![call("say", r#"{"text": "[TOOL_CALLS]x[ARGS]{}"}"#), call("time", "{}"), call("now", "{}")],
+            vec![
+                call("say", r#"{"text": "[TOOL_CALLS]x[ARGS]{}"}"#),
+                call("time", "{}"),
+                call("now", "{}"),
+            ],
         ),
         (
             "marks in strings of Mistral's list",
@@ -203,7 +236,8 @@ fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)
             "granite and phi",
             Hermes,
             "",
-            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, {\"name\": \"time\", \"arguments\": {}}]<|/tool_call|>",
+            "<|tool_call|>[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}, \
+             {\"name\": \"time\", \"arguments\": {}}]<|/tool_call|>",
             vec![call("weather", weather), call("time", "{}")],
         ),
         (
@@ -247,15 +281,26 @@ fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
     }
 }
 
-/// What models write that know tools by their prompt alone (Qwen2.5-Coder: all of the first ones), whole answers.
+/// What models write that know tools by their prompt alone (Qwen2.5-Coder: all of the first ones),
+/// whole answers.
 fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
     use Form::{Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
     let one = || vec![call("weather", weather)];
     vec![
         ("bare", Hermes, "{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
-        ("on lines", Hermes, "{\n  \"name\": \"weather\",\n  \"arguments\": {\"city\": \"Paris\"}\n}\n", one()),
-        ("fenced", Hermes, "```json\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```", one()),
+        (
+            "on lines",
+            Hermes,
+            "{\n  \"name\": \"weather\",\n  \"arguments\": {\"city\": \"Paris\"}\n}\n",
+            one(),
+        ),
+        (
+            "fenced",
+            Hermes,
+            "```json\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}\n```",
+            one(),
+        ),
         (
             "fenced without a word",
             Hermes,
@@ -274,15 +319,30 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
             "{\"name\": \"time\", \"arguments\": {}}\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
             vec![call("time", "{}"), call("weather", weather)],
         ),
-        ("parameters", Hermes, "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}", one()),
+        (
+            "parameters",
+            Hermes,
+            "{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}",
+            one(),
+        ),
         (
             "as it is described",
             Hermes,
             "{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}}",
             one(),
         ),
-        ("by its function", Hermes, "{\"function\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}", one()),
-        ("arguments first", Hermes, "{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"weather\"}", one()),
+        (
+            "by its function",
+            Hermes,
+            "{\"function\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}",
+            one(),
+        ),
+        (
+            "arguments first",
+            Hermes,
+            "{\"arguments\": {\"city\": \"Paris\"}, \"name\": \"weather\"}",
+            one(),
+        ),
         (
             "in the tools' tags",
             Hermes,
@@ -290,8 +350,18 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
             one(),
         ),
         ("llama 3.1's own", Llama3, "<function=weather>{\"city\": \"Paris\"}</function>", one()),
-        ("llama fenced", Llama3, "```json\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}\n```", one()),
-        ("mistral bare", Mistral, "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]", one()),
+        (
+            "llama fenced",
+            Llama3,
+            "```json\n{\"name\": \"weather\", \"parameters\": {\"city\": \"Paris\"}}\n```",
+            one(),
+        ),
+        (
+            "mistral bare",
+            Mistral,
+            "[{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\"}}]",
+            one(),
+        ),
         (
             "behind reasoning",
             Hermes,
@@ -321,7 +391,8 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
 #[test]
 fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_cut() {
     for (name, form, text, want) in bare() {
-        let parser = || ReplyParser::new(form, true, "").knowing(vec!["weather".into(), "time".into()]);
+        let parser =
+            || ReplyParser::new(form, true, "").knowing(vec!["weather".into(), "time".into()]);
         assert_eq!(read(parser(), &[text]), want, "{name}");
         for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
             let (a, b) = text.split_at(at);
@@ -334,10 +405,19 @@ fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_
     assert_eq!(parts, [content("{\"ci")]);
 }
 
-/// Cut anywhere, an answer shows no mark of its form, and its calls are the whole ones and the begin of another.
+/// Cut anywhere, an answer shows no mark of its form, and its calls are the whole ones and the
+/// begin of another.
 #[test]
 fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
-    let known = || vec!["weather".to_owned(), "time".to_owned(), "run".to_owned(), "say".to_owned(), "now".to_owned()];
+    let known = || {
+        vec![
+            "weather".to_owned(),
+            "time".to_owned(),
+            "run".to_owned(),
+            "say".to_owned(),
+            "now".to_owned(),
+        ]
+    };
     let parser = |form, prompt| ReplyParser::new(form, true, prompt).knowing(known());
     let bare = bare().into_iter().map(|(name, form, text, want)| (name, form, "", text, want));
     for (name, form, prompt, text, want) in recorded().into_iter().chain(bare) {
@@ -350,7 +430,10 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
             continue;
         }
         let calls = |parts: &[Part]| -> Vec<ToolCall> {
-            parts.iter().filter_map(|part| if let Call(call) = part { Some(call.clone()) } else { None }).collect()
+            parts
+                .iter()
+                .filter_map(|part| if let Call(call) = part { Some(call.clone()) } else { None })
+                .collect()
         };
         let whole = calls(&want);
         for at in (1..text.len()).filter(|&at| text.is_char_boundary(at)) {
@@ -359,9 +442,23 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
             let partial = parser.cut(&mut parts);
             for part in &parts {
                 let (Content(said) | Reasoning(said)) = part else { continue };
-                let marks = ["<tool", "</tool_", "<think", "</think", "[TOOL", "<|", "[/TH", "<function", "<arg", "｜"];
-                let shown = marks.iter().find(|mark| said.contains(**mark) && !want.contains(&content(text)));
-                let later = text.contains("Say <think>") || name == "plain" || name == "text behind it";
+                let marks = [
+                    "<tool",
+                    "</tool_",
+                    "<think",
+                    "</think",
+                    "[TOOL",
+                    "<|",
+                    "[/TH",
+                    "<function",
+                    "<arg",
+                    "｜",
+                ];
+                let shown = marks
+                    .iter()
+                    .find(|mark| said.contains(**mark) && !want.contains(&content(text)));
+                let later =
+                    text.contains("Say <think>") || name == "plain" || name == "text behind it";
                 assert!(shown.is_none() || later, "{name}, cut at {at}: {part:?}");
             }
             let got = calls(&parts);
@@ -384,8 +481,14 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
         (Form::Llama3, "{\"name\": \"run\", \"parameters\": {\"cmd\": \"012"),
         (Form::Mistral, "[TOOL_CALLS][{\"name\": \"run\", \"arguments\": {\"cmd\": \"012"),
         (Form::Mistral, "[TOOL_CALLS]run[ARGS]{\"cmd\": \"012"),
-        (Form::Channels, "<|channel|>commentary to=functions.run <|constrain|>json<|message|>{\"cmd\": \"012"),
-        (Form::Hermes, "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>{\"cmd\": \"012"),
+        (
+            Form::Channels,
+            "<|channel|>commentary to=functions.run <|constrain|>json<|message|>{\"cmd\": \"012",
+        ),
+        (
+            Form::Hermes,
+            "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>run<｜tool▁sep｜>{\"cmd\": \"012",
+        ),
     ] {
         assert_eq!(cut(form, text), (true, vec![call("run", "{\"cmd\": \"012")]), "{text}");
     }
@@ -409,17 +512,26 @@ fn in_content_that_keeps_to_a_schema_a_call_is_text_and_before_it_is_one() {
     for cut in (0..=json.len()).filter(|cut| json.is_char_boundary(*cut)) {
         assert_eq!(read(either(), &[&json[..cut], &json[cut..]]), [content(json)], "{cut}");
     }
-    let calls = "<think>Hm</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let calls =
+        "<think>Hm</think>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
     assert_eq!(read(either(), &[calls]), [reasoning("Hm"), call("f", "{}")]);
 }
 
 #[test]
 fn marks_in_the_strings_of_json_in_the_last_channel_are_text() {
     let json = "{\"a\": \"<|end|><|start|>assistant<|channel|>analysis<|message|>\"}";
-    let text = format!("<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{json}");
+    let text = format!(
+        "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>{json}"
+    );
     for cut in (0..=text.len()).filter(|cut| text.is_char_boundary(*cut)) {
-        for parser in [ReplyParser::json(Form::Channels, ""), ReplyParser::either(Form::Channels, "")] {
-            assert_eq!(read(parser, &[&text[..cut], &text[cut..]]), [reasoning("Hm"), content(json)], "{cut}");
+        for parser in
+            [ReplyParser::json(Form::Channels, ""), ReplyParser::either(Form::Channels, "")]
+        {
+            assert_eq!(
+                read(parser, &[&text[..cut], &text[cut..]]),
+                [reasoning("Hm"), content(json)],
+                "{cut}"
+            );
         }
     }
     // A string alone, too; what was not held to JSON ends at the mark.

@@ -1,5 +1,6 @@
-//! Answers that are nothing but calls in JSON, without a mark: Qwen2.5-Coder and Llama 3 write them so, in a fence
-//! or in the tags that stood around the tools' descriptions. Such are calls where their names are those of tools.
+//! Answers that are nothing but calls in JSON, without a mark: Qwen2.5-Coder and Llama 3 write them
+//! so, in a fence or in the tags that stood around the tools' descriptions. Such are calls where
+//! their names are those of tools.
 
 use super::ToolCall;
 use super::calls;
@@ -42,7 +43,8 @@ pub fn cut(text: &str, names: &[String]) -> Option<super::cut::Cut> {
         true => super::cut::hermes(text),
         false => super::cut::json(inside(text)?.trim_start()),
     };
-    (!calls.is_empty() && calls.iter().all(|call| names.contains(&call.name))).then_some((calls, partial))
+    (!calls.is_empty() && calls.iter().all(|call| names.contains(&call.name)))
+        .then_some((calls, partial))
 }
 
 /// What stands in a fence or in tags, if there are some; their end may be missing.
@@ -87,7 +89,11 @@ pub fn may_be(text: &str, names: &[String]) -> Is {
         }
     }
     match text.starts_with('<') {
-        true => all(TAGS.iter().map(|(open, _)| *open).chain([FUNCTION]).any(|open| open.starts_with(text))),
+        true => all(TAGS
+            .iter()
+            .map(|(open, _)| *open)
+            .chain([FUNCTION])
+            .any(|open| open.starts_with(text))),
         false => json(text, names),
     }
 }
@@ -105,7 +111,9 @@ fn json(text: &str, names: &[String]) -> Is {
     let Some(mut rest) = text.strip_prefix('{') else { return Is::No };
     loop {
         rest = rest.trim_start_matches([',', ' ', '\n', '\r', '\t']);
-        let Some(inner) = rest.strip_prefix('"') else { return if rest.is_empty() { Is::Open } else { Is::No } };
+        let Some(inner) = rest.strip_prefix('"') else {
+            return if rest.is_empty() { Is::Open } else { Is::No };
+        };
         let Some((key, after)) = inner.split_once('"') else {
             return if KEYS.iter().any(|key| key.starts_with(inner)) { Is::Open } else { Is::No };
         };
@@ -124,7 +132,11 @@ fn json(text: &str, names: &[String]) -> Is {
                 return if names.iter().any(|known| known == name) { Is::Named } else { Is::No };
             }
             ("name" | "tool_name" | "function", Some((begun, None))) => {
-                return if names.iter().any(|name| name.starts_with(begun)) { Is::Open } else { Is::No };
+                return if names.iter().any(|name| name.starts_with(begun)) {
+                    Is::Open
+                } else {
+                    Is::No
+                };
             }
             ("name" | "tool_name" | "function", None) => return Is::No,
             _ => match calls::value(after) {

@@ -48,8 +48,12 @@ impl Reader<'_> {
                 a.add(b);
                 Schema::String(a)
             }
-            (Schema::Array(a), Schema::Array(b)) => Schema::Array(Box::new(self.arrays(*a, *b, deeper)?)),
-            (Schema::Object(a), Schema::Object(b)) => Schema::Object(Box::new(self.objects(*a, *b, deeper)?)),
+            (Schema::Array(a), Schema::Array(b)) => {
+                Schema::Array(Box::new(self.arrays(*a, *b, deeper)?))
+            }
+            (Schema::Object(a), Schema::Object(b)) => {
+                Schema::Object(Box::new(self.objects(*a, *b, deeper)?))
+            }
             _ => Schema::Never,
         })
     }
@@ -71,10 +75,12 @@ impl Reader<'_> {
 
     fn objects(&mut self, a: Object, b: Object, depth: usize) -> Result<Object, String> {
         let mut properties = vec![];
-        let named: HashMap<&str, &Schema> = b.properties.iter().map(|(name, one)| (name.as_str(), one)).collect();
+        let named: HashMap<&str, &Schema> =
+            b.properties.iter().map(|(name, one)| (name.as_str(), one)).collect();
         let known: HashSet<&str> = a.properties.iter().map(|(name, _)| name.as_str()).collect();
         for (name, one) in &a.properties {
-            let other = named.get(name.as_str()).map_or_else(|| b.of_name(name), |one| (*one).clone());
+            let other =
+                named.get(name.as_str()).map_or_else(|| b.of_name(name), |one| (*one).clone());
             properties.push((name.clone(), self.meet(one.clone(), other, depth)?));
         }
         for (name, one) in b.properties.iter().filter(|(name, _)| !known.contains(name.as_str())) {
@@ -124,7 +130,8 @@ impl Reader<'_> {
             (Schema::Number(numbers), Value::Number(n)) => numbers.has(n),
             (Schema::String(strings), Value::String(text)) => strings.takes(text),
             (Schema::Array(array), Value::Array(list)) => {
-                let mut all = list.len() >= array.least && array.most.is_none_or(|most| list.len() <= most);
+                let mut all =
+                    list.len() >= array.least && array.most.is_none_or(|most| list.len() <= most);
                 for (i, item) in list.iter().enumerate() {
                     let one = array.prefix.get(i).unwrap_or(&array.items);
                     all = all && self.takes(one, item, deeper)?;
@@ -164,11 +171,14 @@ impl Reader<'_> {
     pub fn apart(&mut self, all: &[Schema]) -> bool {
         const MOST: usize = 200;
         let mut one = |schema: &Schema| match schema {
-            Schema::Ref(number) if !self.is_reading(*number) => self.followed(*number, 0).unwrap_or(Schema::Any),
+            Schema::Ref(number) if !self.is_reading(*number) => {
+                self.followed(*number, 0).unwrap_or(Schema::Any)
+            }
             schema => schema.clone(),
         };
         let all: Vec<Schema> = all.iter().take(MOST + 1).map(&mut one).collect();
-        all.len() <= MOST && all.iter().enumerate().all(|(i, a)| all.iter().skip(i + 1).all(|b| apart(a, b)))
+        all.len() <= MOST
+            && all.iter().enumerate().all(|(i, a)| all.iter().skip(i + 1).all(|b| apart(a, b)))
     }
 }
 
@@ -187,7 +197,9 @@ fn apart(a: &Schema, b: &Schema) -> bool {
     match (a, b) {
         (Schema::Never, _) | (_, Schema::Never) => true,
         (Schema::Any | Schema::Ref(_), _) | (_, Schema::Any | Schema::Ref(_)) => false,
-        (Schema::Union(all), other) | (other, Schema::Union(all)) => all.iter().all(|one| apart(one, other)),
+        (Schema::Union(all), other) | (other, Schema::Union(all)) => {
+            all.iter().all(|one| apart(one, other))
+        }
         (Schema::Object(a), Schema::Object(b)) => a.properties.iter().any(|(name, one)| {
             let needed = a.required.contains(name) || b.required.contains(name);
             needed && b.properties.iter().any(|(other, two)| other == name && apart(one, two))
@@ -221,7 +233,9 @@ fn same(a: &Value, b: &Value) -> bool {
             (Some(a), Some(b)) => a == b,
             _ => a.as_f64() == b.as_f64(),
         },
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
+        (Value::Array(a), Value::Array(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+        }
         (Value::Object(a), Value::Object(b)) => {
             a.len() == b.len() && a.iter().all(|(name, a)| b.get(name).is_some_and(|b| same(a, b)))
         }

@@ -1,10 +1,10 @@
 //! JSON schemas as grammars in llguidance's form of Lark.
 //!
-//! The library has a compiler of its own, which refuses what people write (a `format` of any name), tells
-//! bounds as doubles, lets digits run without an end, and makes a row of its parser longer than it allows of
-//! some hundred optional properties. So a schema is read here ([`read`]), where several hold at once they
-//! become one ([`meet`]), and it is written as rules ([`write`]). The library's compiler still makes strings
-//! of a pattern or a format, and multiples.
+//! The library has a compiler of its own, which refuses what people write (a `format` of any name),
+//! tells bounds as doubles, lets digits run without an end, and makes a row of its parser longer
+//! than it allows of some hundred optional properties. So a schema is read here ([`read`]), where
+//! several hold at once they become one ([`meet`]), and it is written as rules ([`write`]). The
+//! library's compiler still makes strings of a pattern or a format, and multiples.
 
 mod meet;
 mod number;

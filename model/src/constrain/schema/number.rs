@@ -1,5 +1,5 @@
-//! Numbers of a schema: decimals as they were written, and an expression of the numbers between two.
-//! Digits are bounded, so that a number ends.
+//! Numbers of a schema: decimals as they were written, and an expression of the numbers between
+//! two. Digits are bounded, so that a number ends.
 
 use serde_json::Number;
 use std::cmp::Ordering;
@@ -12,7 +12,8 @@ const BOUND: usize = 40;
 /// Significant digits of a number that may have a fraction: those of a double.
 const SIGNIFICANT: usize = 17;
 /// Any number. With 17 digits before the exponent, none is larger than a double can be.
-const ANY: &str = r"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,33})?([eE][+-]?([0-9]{1,2}|1[0-9]{2}|2[0-8][0-9]))?";
+const ANY: &str =
+    r"-?(0|[1-9][0-9]{0,16})(\.[0-9]{1,33})?([eE][+-]?([0-9]{1,2}|1[0-9]{2}|2[0-8][0-9]))?";
 /// Numbers of at most 17 significant digits.
 const SHORT: &str = r"-?(0(\.0{0,16}[0-9]{0,17})?|[1-9][0-9.]{0,17})([eE][+-]?[0-9]{1,3})?";
 
@@ -28,7 +29,8 @@ impl Decimal {
     /// A number of JSON, exactly.
     pub fn of(number: &Number) -> Option<Decimal> {
         let text = number.to_string();
-        let (negative, rest) = text.strip_prefix('-').map_or((false, text.as_str()), |rest| (true, rest));
+        let (negative, rest) =
+            text.strip_prefix('-').map_or((false, text.as_str()), |rest| (true, rest));
         let (mantissa, exponent) = rest.split_once(['e', 'E']).unwrap_or((rest, "0"));
         let exponent: i32 = exponent.parse().ok().filter(|e: &i32| e.abs() <= 400)?;
         let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
@@ -103,7 +105,8 @@ fn longer(digits: &str) -> String {
     let nines = "0".repeat(digits.len() - kept.len());
     match kept.char_indices().next_back() {
         Some((at, digit)) => {
-            let next = char::from_digit(digit.to_digit(10).unwrap_or_default() + 1, 10).unwrap_or('9');
+            let next =
+                char::from_digit(digit.to_digit(10).unwrap_or_default() + 1, 10).unwrap_or('9');
             format!("{}{next}{nines}", kept.get(..at).unwrap_or_default())
         }
         None => format!("1{nines}"),
@@ -115,7 +118,8 @@ fn shorter(digits: &str) -> String {
     let kept = digits.trim_end_matches('0');
     let zeros = "9".repeat(digits.len() - kept.len());
     let (at, digit) = kept.char_indices().next_back().unwrap_or((0, '1'));
-    let before = char::from_digit(digit.to_digit(10).unwrap_or(1).saturating_sub(1), 10).unwrap_or('0');
+    let before =
+        char::from_digit(digit.to_digit(10).unwrap_or(1).saturating_sub(1), 10).unwrap_or('0');
     let made = format!("{}{before}{zeros}", kept.get(..at).unwrap_or_default());
     match made.trim_start_matches('0') {
         "" => "0".to_owned(),
@@ -204,8 +208,8 @@ impl Numbers {
         }
     }
 
-    /// The same as a schema for the library, where it must hold multiples: with ends, so that numbers
-    /// have one, too. None: it cannot tell such ends exactly.
+    /// The same as a schema for the library, where it must hold multiples: with ends, so that
+    /// numbers have one, too. None: it cannot tell such ends exactly.
     pub fn schema(&self) -> Option<serde_json::Value> {
         const EXACT: i64 = 1 << 53;
         const FAR: i64 = 999_999_999_999_999;
@@ -215,11 +219,13 @@ impl Numbers {
             if bound.open && bound.at.is_whole() {
                 at = at.step(up);
             }
-            let at: i64 = format!("{}{}", if at.negative { "-" } else { "" }, at.whole).parse().ok()?;
+            let at: i64 =
+                format!("{}{}", if at.negative { "-" } else { "" }, at.whole).parse().ok()?;
             (-EXACT..=EXACT).contains(&at).then(|| at.into())
         };
         let kind = if self.whole { "integer" } else { "number" };
-        let fits = |b: &Option<Bound>| self.whole || b.as_ref().is_none_or(|b| b.at.is_whole() && !b.open);
+        let fits =
+            |b: &Option<Bound>| self.whole || b.as_ref().is_none_or(|b| b.at.is_whole() && !b.open);
         if !fits(&self.least) || !fits(&self.most) {
             return None;
         }
@@ -228,7 +234,9 @@ impl Numbers {
         else {
             return None;
         };
-        Some(serde_json::json!({ "type": kind, "minimum": least, "maximum": most, "multipleOf": one }))
+        Some(
+            serde_json::json!({ "type": kind, "minimum": least, "maximum": most, "multipleOf": one }),
+        )
     }
 }
 
@@ -383,7 +391,13 @@ fn sizes(from: &Bound, to: Option<&Bound>, places: Option<usize>) -> Option<Stri
     let mut all = vec![];
     match to {
         Some(to) if to.at.whole == from.at.whole => {
-            let fraction = between(from.at.fraction.as_bytes(), from.open, to.at.fraction.as_bytes(), to.open, room);
+            let fraction = between(
+                from.at.fraction.as_bytes(),
+                from.open,
+                to.at.fraction.as_bytes(),
+                to.open,
+                room,
+            );
             all.extend(with(&from.at.whole, fraction));
         }
         to => {
@@ -440,9 +454,13 @@ fn above(digits: &[u8], open: bool, room: usize) -> Fraction {
     }
     let Some((first, rest)) = digits.split_first() else {
         // More than nothing: a digit that is not zero comes.
-        return Fraction { some: Some(format!("0{{0,{rest_room}}}[1-9]{}", up_to(rest_room))), none };
+        return Fraction {
+            some: Some(format!("0{{0,{rest_room}}}[1-9]{}", up_to(rest_room))),
+            none,
+        };
     };
-    let mut all: Vec<String> = class(first + 1, b'9').map(|c| format!("{c}{}", up_to(rest_room))).into_iter().collect();
+    let mut all: Vec<String> =
+        class(first + 1, b'9').map(|c| format!("{c}{}", up_to(rest_room))).into_iter().collect();
     all.extend(above(rest, open, rest_room).behind(*first));
     Fraction { some: either(all), none }
 }
@@ -454,7 +472,8 @@ fn below(digits: &[u8], open: bool, room: usize) -> Fraction {
         return Fraction { some: (!open).then(|| format!("0{{1,{room}}}")), none };
     };
     let others = if *first > b'0' { class(b'0', first - 1) } else { None };
-    let mut all: Vec<String> = others.map(|c| format!("{c}{}", up_to(rest_room))).into_iter().collect();
+    let mut all: Vec<String> =
+        others.map(|c| format!("{c}{}", up_to(rest_room))).into_iter().collect();
     all.extend(below(rest, open, rest_room).behind(*first));
     Fraction { some: either(all), none }
 }
@@ -496,10 +515,14 @@ mod tests {
     /// The terminal as an automaton; none: there is no number.
     fn made(numbers: &Numbers) -> Option<Regex> {
         let terminal = numbers.terminal()?;
-        let inner = terminal.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(&terminal);
-        let parts = inner.split(" & ").map(|part| RegexAst::Regex(part.trim_matches('/').to_owned()));
+        let inner =
+            terminal.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')).unwrap_or(&terminal);
+        let parts =
+            inner.split(" & ").map(|part| RegexAst::Regex(part.trim_matches('/').to_owned()));
         let mut builder = RegexBuilder::new();
-        let made = builder.mk(&RegexAst::And(parts.collect())).unwrap_or_else(|e| panic!("{e}: {terminal}"));
+        let made = builder
+            .mk(&RegexAst::And(parts.collect()))
+            .unwrap_or_else(|e| panic!("{e}: {terminal}"));
         Some(builder.to_regex(made))
     }
 
@@ -523,11 +546,16 @@ mod tests {
                         assert!(least + i64::from(open) > most, "{least} {most}");
                         continue;
                     };
-                    for n in
-                        [-1001, -1000, -555, -101, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 100, 104, 998, 1000, 1001]
-                    {
+                    for n in [
+                        -1001, -1000, -555, -101, -100, -99, -10, -9, -1, 0, 1, 5, 9, 10, 100, 104,
+                        998, 1000, 1001,
+                    ] {
                         let want = n >= least + i64::from(open) && n <= most;
-                        assert_eq!(made.is_match(&n.to_string()), want, "{n} in {least}..={most}, {open}");
+                        assert_eq!(
+                            made.is_match(&n.to_string()),
+                            want,
+                            "{n} in {least}..={most}, {open}"
+                        );
                     }
                 }
             }
@@ -576,14 +604,22 @@ mod tests {
 
     #[test]
     fn fractions_between_any_ends_are_those_of_arithmetic() {
-        let ends = ["-12.5", "-1.25", "-1", "-0.1", "0", "0.05", "0.5", "0.75", "1", "1.2", "9.99", "10", "100.001"];
+        let ends = [
+            "-12.5", "-1.25", "-1", "-0.1", "0", "0.05", "0.5", "0.75", "1", "1.2", "9.99", "10",
+            "100.001",
+        ];
         let mut tried: Vec<String> = ends.iter().map(|text| (*text).to_owned()).collect();
         for text in ends {
             tried.extend(
-                ["01", "5", "9"].map(|more| format!("{text}{}{more}", if text.contains('.') { "" } else { "." })),
+                ["01", "5", "9"].map(|more| {
+                    format!("{text}{}{more}", if text.contains('.') { "" } else { "." })
+                }),
             );
         }
-        tried.extend(["2", "3.7", "11", "55.5", "-3", "-0.05", "0.6", "0.0501", "1.0", "0.50"].map(String::from));
+        tried.extend(
+            ["2", "3.7", "11", "55.5", "-3", "-0.05", "0.6", "0.0501", "1.0", "0.50"]
+                .map(String::from),
+        );
         for least in ends.iter().map(Some).chain([None]) {
             for most in ends.iter().map(Some).chain([None]) {
                 for open in [false, true] {
@@ -599,8 +635,10 @@ mod tests {
                     for text in &tried {
                         let n: f64 = text.parse().unwrap();
                         let end = |text: &&str| text.parse::<f64>().unwrap();
-                        let above = least.map(end).is_none_or(|least| n > least || (!open && n == least));
-                        let below = most.map(end).is_none_or(|most| n < most || (!open && n == most));
+                        let above =
+                            least.map(end).is_none_or(|least| n > least || (!open && n == least));
+                        let below =
+                            most.map(end).is_none_or(|most| n < most || (!open && n == most));
                         let is = made.as_mut().is_some_and(|made| made.is_match(text));
                         assert_eq!(is, above && below, "{text} in {least:?}..{most:?}, {open}");
                     }

@@ -1,4 +1,5 @@
-//! A schema of JSON as what values may be. Any draft's words are known; an unknown one is an annotation.
+//! A schema of JSON as what values may be. Any draft's words are known; an unknown one is an
+//! annotation.
 
 use super::number::{Bound, Decimal, Numbers};
 use super::{Array, Object, Schema, Strings, Unheld};
@@ -50,7 +51,8 @@ const OF_TYPES: [(&str, &[&str]); 4] = [
     ),
 ];
 /// The words by which schemas are put together.
-const TOGETHER: [&str; 8] = ["const", "enum", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf"];
+const TOGETHER: [&str; 8] =
+    ["const", "enum", "$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf"];
 
 /// What a reference leads to.
 enum Definition<'a> {
@@ -76,7 +78,15 @@ type Fields = Map<String, Value>;
 
 impl<'a> Reader<'a> {
     pub fn new(root: &'a Value) -> Reader<'a> {
-        Reader { root, definitions: vec![], numbers: HashMap::new(), anchors: None, made: 0, open: 0, unheld: vec![] }
+        Reader {
+            root,
+            definitions: vec![],
+            numbers: HashMap::new(),
+            anchors: None,
+            made: 0,
+            open: 0,
+            unheld: vec![],
+        }
     }
 
     /// One more schema.
@@ -104,15 +114,24 @@ impl<'a> Reader<'a> {
             Value::Bool(true) => return Ok(Schema::Any),
             Value::Bool(false) => return Ok(Schema::Never),
             Value::Object(fields) => fields,
-            _ => return Err(format!("{at}: {} is no schema: give an object, true or false", short(schema))),
+            _ => {
+                return Err(format!(
+                    "{at}: {} is no schema: give an object, true or false",
+                    short(schema)
+                ));
+            }
         };
         let mut all = self.own(fields, at, depth)?;
         for (keyword, value) in fields {
             let inside = within(at, keyword);
             let part = match keyword.as_str() {
                 "const" => Schema::Literal(value.clone()),
-                "enum" => Schema::union(list(value, &inside)?.iter().cloned().map(Schema::Literal).collect()),
-                "$ref" | "$dynamicRef" | "$recursiveRef" => Schema::Ref(self.refer(value, &inside)?),
+                "enum" => Schema::union(
+                    list(value, &inside)?.iter().cloned().map(Schema::Literal).collect(),
+                ),
+                "$ref" | "$dynamicRef" | "$recursiveRef" => {
+                    Schema::Ref(self.refer(value, &inside)?)
+                }
                 "anyOf" | "oneOf" => {
                     let mut any = vec![];
                     for (i, one) in list(value, &inside)?.iter().enumerate() {
@@ -144,13 +163,17 @@ impl<'a> Reader<'a> {
         let types: Vec<&str> = match fields.get("type") {
             Some(Value::String(one)) => vec![one],
             Some(Value::Array(all)) if !all.is_empty() => {
-                let text = |one: &'a Value| one.as_str().ok_or_else(|| format!("{at}.type: {} is no type", short(one)));
+                let text = |one: &'a Value| {
+                    one.as_str().ok_or_else(|| format!("{at}.type: {} is no type", short(one)))
+                };
                 all.iter().map(text).collect::<Result<_, _>>()?
             }
             Some(other) => return Err(format!("{at}.type: {} is no type", short(other))),
             // Who speaks of properties means an object.
             None => {
-                let spoken = OF_TYPES.iter().filter(|(_, words)| words.iter().any(|word| fields.contains_key(*word)));
+                let spoken = OF_TYPES
+                    .iter()
+                    .filter(|(_, words)| words.iter().any(|word| fields.contains_key(*word)));
                 let spoken: Vec<&str> = spoken.map(|(kind, _)| *kind).collect();
                 match (spoken.is_empty(), together) {
                     (true, _) => return Ok(Schema::Any),
@@ -164,7 +187,9 @@ impl<'a> Reader<'a> {
             any.push(match kind {
                 "null" => Schema::Null,
                 "boolean" => Schema::Bool,
-                "number" | "integer" => Schema::Number(self.number(fields, at, kind == "integer")?),
+                "number" | "integer" => {
+                    Schema::Number(self.number(fields, at, kind == "integer")?)
+                }
                 "string" => Schema::String(self.string(fields, at)?),
                 "array" => self.array(fields, at, depth)?,
                 "object" => self.object(fields, at, depth)?,
@@ -197,8 +222,12 @@ impl<'a> Reader<'a> {
         }
         match fields.get("multipleOf") {
             None => {}
-            Some(Value::Number(n)) if n.as_f64().is_some_and(|n| n > 0.0) => numbers.multiples.push(n.clone()),
-            Some(other) => return Err(format!("{at}.multipleOf: {} is no number above 0", short(other))),
+            Some(Value::Number(n)) if n.as_f64().is_some_and(|n| n > 0.0) => {
+                numbers.multiples.push(n.clone())
+            }
+            Some(other) => {
+                return Err(format!("{at}.multipleOf: {} is no number above 0", short(other)));
+            }
         }
         Ok(numbers)
     }
@@ -225,8 +254,13 @@ impl<'a> Reader<'a> {
     fn array(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
         // Before 2020 a list of items was what is before the others now.
         let (prefix, items) = match (fields.get("items"), fields.get("prefixItems")) {
-            (Some(Value::Array(all)), _) => (Some(("items", all.as_slice())), ("additionalItems", "additionalItems")),
-            (_, Some(all)) => (Some(("prefixItems", list(all, &format!("{at}.prefixItems"))?)), ("items", "items")),
+            (Some(Value::Array(all)), _) => {
+                (Some(("items", all.as_slice())), ("additionalItems", "additionalItems"))
+            }
+            (_, Some(all)) => (
+                Some(("prefixItems", list(all, &format!("{at}.prefixItems"))?)),
+                ("items", "items"),
+            ),
             (_, None) => (None, ("items", "items")),
         };
         let (word, all) = prefix.unwrap_or(("", &[]));
@@ -249,8 +283,10 @@ impl<'a> Reader<'a> {
     }
 
     fn object(&mut self, fields: &'a Fields, at: &str, depth: usize) -> Result<Schema, String> {
-        let (properties, patterns) =
-            (self.map(fields, "properties", at, depth)?, self.map(fields, "patternProperties", at, depth)?);
+        let (properties, patterns) = (
+            self.map(fields, "properties", at, depth)?,
+            self.map(fields, "patternProperties", at, depth)?,
+        );
         let additional = match fields.get("additionalProperties") {
             None => Schema::Any,
             Some(one) => self.read(one, &within(at, "additionalProperties"), depth + 1)?,
@@ -260,7 +296,9 @@ impl<'a> Reader<'a> {
         if let Some(names) = fields.get("required").filter(|names| !names.is_boolean()) {
             let mut seen = HashSet::new();
             for name in list(names, &format!("{at}.required"))? {
-                let name = name.as_str().ok_or_else(|| format!("{at}.required: {} is no name", short(name)))?;
+                let name = name
+                    .as_str()
+                    .ok_or_else(|| format!("{at}.required: {} is no name", short(name)))?;
                 if seen.insert(name) {
                     required.push(name.to_owned());
                 }
@@ -287,15 +325,26 @@ impl<'a> Reader<'a> {
         Ok(Schema::Object(Box::new(object)))
     }
 
-    fn map(&mut self, fields: &'a Fields, word: &str, at: &str, depth: usize) -> Result<Vec<(String, Schema)>, String> {
+    fn map(
+        &mut self,
+        fields: &'a Fields,
+        word: &str,
+        at: &str,
+        depth: usize,
+    ) -> Result<Vec<(String, Schema)>, String> {
         let all = match fields.get(word) {
             None => return Ok(vec![]),
             Some(Value::Object(all)) => all,
-            Some(other) => return Err(format!("{at}.{word}: {} is no object of schemas", short(other))),
+            Some(other) => {
+                return Err(format!("{at}.{word}: {} is no object of schemas", short(other)));
+            }
         };
         let mut read = Vec::with_capacity(all.len());
         for (name, one) in all {
-            read.push((name.clone(), self.read(one, &within(at, &format!("{word}.{name}")), depth + 1)?));
+            read.push((
+                name.clone(),
+                self.read(one, &within(at, &format!("{word}.{name}")), depth + 1)?,
+            ));
         }
         Ok(read)
     }
@@ -320,7 +369,11 @@ impl<'a> Reader<'a> {
             match one {
                 Schema::Literal(Value::String(name)) => each.push(name),
                 // No name is any of these.
-                Schema::Literal(_) | Schema::Null | Schema::Bool | Schema::Number(_) | Schema::Never => {}
+                Schema::Literal(_)
+                | Schema::Null
+                | Schema::Bool
+                | Schema::Number(_)
+                | Schema::Never => {}
                 Schema::Array(_) | Schema::Object(_) => {}
                 // Names of several kinds.
                 _ => {
@@ -330,26 +383,38 @@ impl<'a> Reader<'a> {
             }
         }
         // These and no others: each may be there.
-        let named: HashMap<String, Schema> = std::mem::take(&mut object.properties).into_iter().collect();
+        let named: HashMap<String, Schema> =
+            std::mem::take(&mut object.properties).into_iter().collect();
         let mut properties: Vec<(String, Schema)> = vec![];
         for name in each {
             let schema = named.get(&name).cloned().unwrap_or_else(|| object.of_name(&name));
             properties.push((name, schema));
         }
-        (object.properties, object.patterns, object.additional) = (properties, vec![], Schema::Never);
+        (object.properties, object.patterns, object.additional) =
+            (properties, vec![], Schema::Never);
         Ok(())
     }
 
     /// The number of what a reference leads to.
     fn refer(&mut self, reference: &Value, at: &str) -> Result<usize, String> {
-        let Some(text) = reference.as_str() else { return Err(format!("{at}: {} is no reference", short(reference))) };
+        let Some(text) = reference.as_str() else {
+            return Err(format!("{at}: {} is no reference", short(reference)));
+        };
         if let Some(number) = self.numbers.get(text) {
             return Ok(*number);
         }
-        let id = self.root.get("$id").or_else(|| self.root.get("id")).and_then(Value::as_str).unwrap_or_default();
+        let id = self
+            .root
+            .get("$id")
+            .or_else(|| self.root.get("id"))
+            .and_then(Value::as_str)
+            .unwrap_or_default();
         let local = text.strip_prefix(id.trim_end_matches('#')).unwrap_or(text);
         let Some(fragment) = local.strip_prefix('#').or((local.is_empty()).then_some("")) else {
-            return Err(format!("{at}: {} leads out of the schema: give what it leads to in $defs", short(reference)));
+            return Err(format!(
+                "{at}: {} leads out of the schema: give what it leads to in $defs",
+                short(reference)
+            ));
         };
         let found = match fragment {
             "" => Some(self.root),
@@ -380,18 +445,24 @@ impl<'a> Reader<'a> {
 
     /// What a reference leads to.
     pub fn definition(&mut self, number: usize) -> Result<Schema, String> {
-        let Some((name, definition)) = self.definitions.get_mut(number) else { return Ok(Schema::Never) };
+        let Some((name, definition)) = self.definitions.get_mut(number) else {
+            return Ok(Schema::Never);
+        };
         let name = name.clone();
         match std::mem::replace(definition, Definition::Reading) {
             Definition::Read(schema) => {
                 *definition = Definition::Read(schema.clone());
                 Ok(schema)
             }
-            Definition::Reading => Err(format!("{name} is asked for what it is while that is found out")),
+            Definition::Reading => {
+                Err(format!("{name} is asked for what it is while that is found out"))
+            }
             Definition::Unread(value) => {
                 self.open += 1;
                 if self.open > DEEPEST {
-                    return Err(format!("more than {DEEPEST} references lead to each other with words beside them"));
+                    return Err(format!(
+                        "more than {DEEPEST} references lead to each other with words beside them"
+                    ));
                 }
                 let schema = self.read(value, &name, 0)?;
                 self.open -= 1;
@@ -406,7 +477,9 @@ impl<'a> Reader<'a> {
     /// The same through references that are nothing else.
     pub fn followed(&mut self, number: usize, depth: usize) -> Result<Schema, String> {
         match self.definition(number)? {
-            Schema::Ref(_) if depth > DEEPEST => Err("a reference leads to references alone".to_owned()),
+            Schema::Ref(_) if depth > DEEPEST => {
+                Err("a reference leads to references alone".to_owned())
+            }
             Schema::Ref(next) => self.followed(next, depth + 1),
             schema => Ok(schema),
         }
@@ -419,12 +492,19 @@ impl<'a> Reader<'a> {
             let says = match (word, value) {
                 ("minContains" | "maxContains" | "then" | "else", _) => continue,
                 ("contentSchema", _) => continue,
-                ("dependentRequired" | "dependentSchemas" | "dependencies", Value::Object(all)) => !all.is_empty(),
+                ("dependentRequired" | "dependentSchemas" | "dependencies", Value::Object(all)) => {
+                    !all.is_empty()
+                }
                 ("dependentRequired" | "dependentSchemas" | "dependencies", _) => {
                     return Err(format!("{at}.{word}: {} is no object", short(value)));
                 }
                 (_, Value::Bool(_) | Value::Object(_)) => true,
-                _ => return Err(format!("{at}.{word}: {} is no schema: give an object, true or false", short(value))),
+                _ => {
+                    return Err(format!(
+                        "{at}.{word}: {} is no schema: give an object, true or false",
+                        short(value)
+                    ));
+                }
             };
             let held = match (word, value) {
                 ("not", Value::Bool(true)) => {
@@ -437,7 +517,9 @@ impl<'a> Reader<'a> {
                     true
                 }
                 ("if", _) => !fields.contains_key("then") && !fields.contains_key("else"),
-                ("unevaluatedItems" | "unevaluatedProperties" | "contains", Value::Bool(true)) => word != "contains",
+                ("unevaluatedItems" | "unevaluatedProperties" | "contains", Value::Bool(true)) => {
+                    word != "contains"
+                }
                 ("unevaluatedProperties", Value::Bool(false)) => close(all, true),
                 ("unevaluatedItems", Value::Bool(false)) => close(all, false),
                 _ => false,
@@ -482,7 +564,9 @@ fn list<'a>(value: &'a Value, at: &str) -> Result<&'a [Value], String> {
 /// How many of something.
 fn count(fields: &Fields, word: &str, at: &str) -> Result<Option<usize>, String> {
     let Some(value) = fields.get(word) else { return Ok(None) };
-    let whole = value.as_u64().or_else(|| value.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0).map(|n| n as u64));
+    let whole = value
+        .as_u64()
+        .or_else(|| value.as_f64().filter(|n| *n >= 0.0 && n.fract() == 0.0).map(|n| n as u64));
     match whole {
         Some(n) => Ok(Some(usize::try_from(n).unwrap_or(usize::MAX))),
         None => Err(format!("{at}.{word}: {} is no count", short(value))),
@@ -522,7 +606,9 @@ fn anchors<'a>(value: &'a Value, all: &mut HashMap<&'a str, &'a Value>, depth: u
                 }
             }
             for word in ["$id", "id"] {
-                if let Some(name) = fields.get(word).and_then(Value::as_str).and_then(|id| id.strip_prefix('#')) {
+                if let Some(name) =
+                    fields.get(word).and_then(Value::as_str).and_then(|id| id.strip_prefix('#'))
+                {
                     all.entry(name).or_insert(value);
                 }
             }

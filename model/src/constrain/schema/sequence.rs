@@ -1,8 +1,8 @@
 //! Lists with commas of what may be there and what must be: properties, items.
 //!
-//! All that may come next stands in one row of the library's parser. A chain, in which each is left out before
-//! the next is looked at, makes five entries of each and walks all of them behind every value; a tree makes
-//! four, and walks its height.
+//! All that may come next stands in one row of the library's parser. A chain, in which each is left
+//! out before the next is looked at, makes five entries of each and walks all of them behind every
+//! value; a tree makes four, and walks its height.
 
 use super::write::Writer;
 use std::collections::HashMap;
@@ -56,7 +56,12 @@ fn again(is: &str, least: usize, most: Option<usize>) -> String {
 
 impl Writer<'_> {
     /// A list of `least` to `most`; none: so many cannot be counted.
-    pub fn sequence(&mut self, items: &[Item], least: usize, most: Option<usize>) -> Option<Sequence> {
+    pub fn sequence(
+        &mut self,
+        items: &[Item],
+        least: usize,
+        most: Option<usize>,
+    ) -> Option<Sequence> {
         let needed = items.iter().filter(|item| item.required).count();
         let endless = items.iter().any(|item| item.again);
         if most.is_some_and(|most| most < needed.max(least)) || (!endless && least > items.len()) {
@@ -105,7 +110,8 @@ impl Writer<'_> {
         (self.rule(&is), a_required || b_required)
     }
 
-    /// From the item of this number on, so many; none: there is no such list. What is empty is `""`.
+    /// From the item of this number on, so many; none: there is no such list. What is empty is
+    /// `""`.
     fn counted(
         &mut self,
         items: &[Item],
@@ -123,7 +129,9 @@ impl Writer<'_> {
         match items.get(at) {
             None => ways.extend((least == 0 && begun).then(|| "\"\"".to_owned())),
             Some(item) if item.again => {
-                ways.extend((most != Some(0)).then(|| format!("{comma}{}", again(&item.is, least, most))));
+                ways.extend(
+                    (most != Some(0)).then(|| format!("{comma}{}", again(&item.is, least, most))),
+                );
                 ways.extend((least == 0 && begun).then(|| "\"\"".to_owned()));
             }
             Some(item) => {
@@ -162,8 +170,11 @@ impl Writer<'_> {
             return rule.clone();
         }
         let count = there.count_ones() as usize;
-        let mut ways: Vec<String> = (count > 0 && count >= least).then(|| "\"\"".to_owned()).into_iter().collect();
-        for (i, one) in all.iter().enumerate().filter(|(i, _)| there & (1 << i) == 0 && count < most) {
+        let mut ways: Vec<String> =
+            (count > 0 && count >= least).then(|| "\"\"".to_owned()).into_iter().collect();
+        for (i, one) in
+            all.iter().enumerate().filter(|(i, _)| there & (1 << i) == 0 && count < most)
+        {
             let comma = if count > 0 { "\",\" " } else { "" };
             let rest = self.subset(all, there | (1 << i), (least, most), known);
             ways.extend(rest.map(|rest| format!("{comma}{one} {rest}")));

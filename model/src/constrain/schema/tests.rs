@@ -1,5 +1,5 @@
-//! Schemas as people and their tools write them: which texts keep to them, what is not held, and answers by
-//! chance, judged by a validator that knows nothing of grammars.
+//! Schemas as people and their tools write them: which texts keep to them, what is not held, and
+//! answers by chance, judged by a validator that knows nothing of grammars.
 
 mod judge;
 
@@ -19,7 +19,8 @@ fn tokenizer() -> Tokenizer {
         }
     };
     let mut tokens: Vec<String> = (0u8..=255).map(letter).collect();
-    tokens.extend(["{\"", "\":", "\",\"", "}}", "true", "null", "00", "12", ",\""].map(String::from));
+    tokens
+        .extend(["{\"", "\":", "\",\"", "}}", "true", "null", "00", "12", ",\""].map(String::from));
     let mut types = vec![1; tokens.len()];
     let end = tokens.len() as u32;
     tokens.push("<|im_end|>".to_owned());
@@ -51,7 +52,10 @@ fn bench() -> Bench {
 impl Bench {
     fn made(&self, schema: &Value) -> Box<Grammar> {
         self.grammars.json_schema(schema).unwrap_or_else(|e| {
-            panic!("{e}: {schema}\n{}", super::translate(schema).map(|t| t.lark).unwrap_or_default())
+            panic!(
+                "{e}: {schema}\n{}",
+                super::translate(schema).map(|t| t.lark).unwrap_or_default()
+            )
         })
     }
 
@@ -79,7 +83,8 @@ impl Bench {
         let mut text: Vec<u8> = vec![];
         for step in 0..1500 {
             let mask = grammar.allowed().unwrap();
-            let allowed: Vec<u32> = (0..self.tokenizer.n_vocab() as u32).filter(|id| mask.allows(*id)).collect();
+            let allowed: Vec<u32> =
+                (0..self.tokenizer.n_vocab() as u32).filter(|id| mask.allows(*id)).collect();
             assert!(!allowed.is_empty(), "nothing may follow {:?}", String::from_utf8_lossy(&text));
             let ends = |id: &u32| {
                 let bytes = self.tokenizer.token_text(*id).unwrap();
@@ -107,13 +112,20 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
     }
 }
 
 /// A schema, texts that keep to it, texts that do not, and the words that are not held.
-type Row = (&'static str, Value, &'static [&'static str], &'static [&'static str], &'static [&'static str]);
+type Row = (
+    &'static str,
+    Value,
+    &'static [&'static str],
+    &'static [&'static str],
+    &'static [&'static str],
+);
 
 fn object(properties: Value) -> Value {
     let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
@@ -143,7 +155,9 @@ fn rows() -> Vec<Row> {
         ),
         (
             "set of literals",
-            one(json!({ "items": { "enum": ["x", "y"], "type": "string" }, "type": "array", "uniqueItems": true })),
+            one(
+                json!({ "items": { "enum": ["x", "y"], "type": "string" }, "type": "array", "uniqueItems": true }),
+            ),
             &["{\"p\": [\"y\", \"x\"]}", "{\"p\": []}"],
             &["{\"p\": [\"x\",\"x\"]}", "{\"p\": [\"z\"]}"],
             &[],
@@ -155,7 +169,13 @@ fn rows() -> Vec<Row> {
             &["{\"p\": [1]}"],
             &["uniqueItems"],
         ),
-        ("path", one(json!({ "format": "path", "type": "string" })), &["{\"p\": \"/a/b\"}"], &["{\"p\": 1}"], &[]),
+        (
+            "path",
+            one(json!({ "format": "path", "type": "string" })),
+            &["{\"p\": \"/a/b\"}"],
+            &["{\"p\": 1}"],
+            &[],
+        ),
         (
             "secret",
             one(json!({ "format": "password", "type": "string", "writeOnly": true })),
@@ -177,8 +197,20 @@ fn rows() -> Vec<Row> {
             &["{\"p\": 3.5}"],
             &[],
         ),
-        ("a format that is no name", one(json!({ "format": 3, "type": "string" })), &["{\"p\": \"\"}"], &[], &[]),
-        ("date", json!({ "type": "string", "format": "date" }), &["\"2024-02-29\""], &["\"2024-13-01\"", "\"x\""], &[]),
+        (
+            "a format that is no name",
+            one(json!({ "format": 3, "type": "string" })),
+            &["{\"p\": \"\"}"],
+            &[],
+            &[],
+        ),
+        (
+            "date",
+            json!({ "type": "string", "format": "date" }),
+            &["\"2024-02-29\""],
+            &["\"2024-13-01\"", "\"x\""],
+            &[],
+        ),
         (
             "date-time",
             json!({ "type": "string", "format": "date-time" }),
@@ -201,7 +233,13 @@ fn rows() -> Vec<Row> {
             &["\"a\""],
             &["pattern"],
         ),
-        ("pattern", json!({ "type": "string", "pattern": "^[a-c]+$" }), &["\"abc\""], &["\"abd\"", "\"\""], &[]),
+        (
+            "pattern",
+            json!({ "type": "string", "pattern": "^[a-c]+$" }),
+            &["\"abc\""],
+            &["\"abd\"", "\"\""],
+            &[],
+        ),
         (
             "pattern in the middle",
             json!({ "type": "string", "pattern": "[0-9]" }),
@@ -266,8 +304,10 @@ fn rows() -> Vec<Row> {
         ),
         (
             "cache_control and others in between",
-            one(json!({ "type": "string", "cache_control": { "type": "ephemeral" }, "examples": ["a"], "default": "b",
-            "deprecated": true, "readOnly": true, "$comment": "c", "discriminator": { "propertyName": "k" }, "nullable": true, "xml": {} })),
+            one(
+                json!({ "type": "string", "cache_control": { "type": "ephemeral" }, "examples": ["a"], "default": "b",
+            "deprecated": true, "readOnly": true, "$comment": "c", "discriminator": { "propertyName": "k" }, "nullable": true, "xml": {} }),
+            ),
             &["{\"p\": \"x\"}"],
             &["{\"p\": null}"],
             &[],
@@ -399,7 +439,13 @@ fn rows() -> Vec<Row> {
             &["2", "false", "[]"],
             &[],
         ),
-        ("enum and a type", json!({ "type": "string", "enum": ["a", null, 3] }), &["\"a\""], &["null", "3"], &[]),
+        (
+            "enum and a type",
+            json!({ "type": "string", "enum": ["a", null, 3] }),
+            &["\"a\""],
+            &["null", "3"],
+            &[],
+        ),
         (
             "const of a large number",
             json!({ "const": 9_007_199_254_740_993_i64 }),
@@ -479,7 +525,13 @@ fn rows() -> Vec<Row> {
             &["4", "0", "-3"],
             &[],
         ),
-        ("cents", json!({ "type": "number", "multipleOf": 0.01, "minimum": 0 }), &["1.25", "7"], &["1.255", "-1"], &[]),
+        (
+            "cents",
+            json!({ "type": "number", "multipleOf": 0.01, "minimum": 0 }),
+            &["1.25", "7"],
+            &["1.255", "-1"],
+            &[],
+        ),
         (
             "no more than 64 bits",
             json!({ "type": "integer", "minimum": 9_007_199_254_740_993_i64, "maximum": u64::MAX }),
@@ -494,7 +546,13 @@ fn rows() -> Vec<Row> {
             &["1234567890123456789012345", "1.00000000000000000000001", "1e1000"],
             &[],
         ),
-        ("whole numbers end", json!({ "type": "integer" }), &["9223372036854775807"], &["92233720368547758079"], &[]),
+        (
+            "whole numbers end",
+            json!({ "type": "integer" }),
+            &["9223372036854775807"],
+            &["92233720368547758079"],
+            &[],
+        ),
         (
             "lengths",
             json!({ "type": "string", "minLength": 2, "maxLength": 3 }),
@@ -599,7 +657,8 @@ fn answers_by_chance_keep_to_what_is_held() {
         let mut whole = 0;
         for _ in 0..8 {
             let Some(text) = bench.walk(&grammar, &mut dice) else { continue };
-            let value: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
+            let value: Value =
+                serde_json::from_str(&text).unwrap_or_else(|e| panic!("{name}: {e}: {text}"));
             assert!(!unheld.is_empty() || judge::keeps(&value, &schema, &schema), "{name}: {text}");
             whole += 1;
         }
@@ -619,7 +678,10 @@ fn what_is_no_schema_is_refused_with_its_place() {
         (json!({ "properties": { "a": { "type": ["string", 3] } } }), "$.properties.a.type"),
         (json!({ "$ref": "#/$defs/none" }), "\"#/$defs/none\" leads to nothing"),
         (json!({ "$ref": "http://example.com/x" }), "leads out of the schema"),
-        (json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } }), "references alone"),
+        (
+            json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/a" } } }),
+            "references alone",
+        ),
         (json!({ "type": "string", "pattern": "(" }), "$.pattern"),
         (json!({ "properties": [] }), "$.properties"),
         (json!({ "type": "object", "unevaluatedItems": 3 }), "$.unevaluatedItems: 3 is no schema"),
@@ -630,7 +692,8 @@ fn what_is_no_schema_is_refused_with_its_place() {
         (json!(false), "no value keeps to it"),
         (deep, "deep"),
     ] {
-        let why = bench.grammars.json_schema(&schema).err().map(|e| e.to_string()).unwrap_or_default();
+        let why =
+            bench.grammars.json_schema(&schema).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(why.contains(says) && !why.contains('\n') && why.len() < 500, "{schema}: {why:?}");
     }
 }
@@ -641,9 +704,15 @@ fn some_hundred_optional_properties_are_taken_and_their_rules_are_as_many() {
     let bench = bench();
     let schema = |n: usize, required: bool| {
         let properties: serde_json::Map<String, Value> = (0..n)
-            .map(|i| (format!("property_{i}"), json!({ "anyOf": [{ "type": "integer" }, { "type": "null" }] })))
+            .map(|i| {
+                (
+                    format!("property_{i}"),
+                    json!({ "anyOf": [{ "type": "integer" }, { "type": "null" }] }),
+                )
+            })
             .collect();
-        let required: Vec<String> = if required { vec![format!("property_{}", n / 2)] } else { vec![] };
+        let required: Vec<String> =
+            if required { vec![format!("property_{}", n / 2)] } else { vec![] };
         json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
     };
     let bytes = |n: usize| super::translate(&schema(n, false)).unwrap().lark.len();
@@ -652,7 +721,12 @@ fn some_hundred_optional_properties_are_taken_and_their_rules_are_as_many() {
     assert!(why.contains("3000 properties may be left out"), "{why}");
     for required in [false, true] {
         let grammar = bench.made(&schema(600, required));
-        assert!(bench.takes(&grammar, "{\"property_0\": 1, \"property_300\": null, \"property_599\": 3}"));
+        assert!(
+            bench.takes(
+                &grammar,
+                "{\"property_0\": 1, \"property_300\": null, \"property_599\": 3}"
+            )
+        );
         assert!(!bench.takes(&grammar, "{\"property_300\": 1, \"property_299\": 3}"));
         assert!(!bench.takes(&grammar, "{\"property_300\": 1, \"property_300\": 3}"));
         assert_eq!(bench.takes(&grammar, "{}"), !required);

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
-/// White space in JSON: none, one space, or a line break and indentation. A model that may write as much as
-/// it likes sometimes writes nothing else until its tokens are used up.
+/// White space in JSON: none, one space, or a line break and indentation. A model that may write as
+/// much as it likes sometimes writes nothing else until its tokens are used up.
 const WHITE_SPACE: &str = "%llguidance {\"ignore_once\": true}\n%ignore /( |\\n {0,16})/\n";
-/// A character of a string. One that could stand for itself is not written by its number: names that are the
-/// same would look different.
+/// A character of a string. One that could stand for itself is not written by its number: names
+/// that are the same would look different.
 const CHARACTER: &str = r#"([^"\\\x00-\x1F\x7F]|\\(["\\bfnrt]|u00[01][0-9a-fA-F]|u007[fF]))"#;
 /// The same without escapes.
 const PLAIN: &str = r#"[^"\\\x00-\x1F\x7F]"#;
@@ -24,8 +24,9 @@ const MOMENT: usize = 40;
 /// Values of a list, each of which may come once, in any order: rules double with each.
 const MOST_UNIQUE: usize = 6;
 
-/// Properties of one object that may be left out: each may come next, and the library takes time for that with
-/// their square. 500 take 5 ms for the slowest token of an answer, 2,000 take 50 ms, 10,000 would take seconds.
+/// Properties of one object that may be left out: each may come next, and the library takes time
+/// for that with their square. 500 take 5 ms for the slowest token of an answer, 2,000 take 50 ms,
+/// 10,000 would take seconds.
 const MOST_OPTIONAL: usize = 2000;
 
 /// Writes rules.
@@ -230,10 +231,13 @@ impl Writer<'_> {
             false => strings.most,
         };
         let schema = |patterns: &[&str], formats: &[String]| {
-            let mut all: Vec<Value> = patterns.iter().map(|p| json!({ "type": "string", "pattern": p })).collect();
+            let mut all: Vec<Value> =
+                patterns.iter().map(|p| json!({ "type": "string", "pattern": p })).collect();
             all.extend(formats.iter().map(|format| json!({ "type": "string", "format": format })));
             let mut one = json!({ "type": "string", "minLength": strings.least.min(LONGEST) });
-            if let (Some(most), Some(one)) = (most.filter(|most| *most < LONGEST), one.as_object_mut()) {
+            if let (Some(most), Some(one)) =
+                (most.filter(|most| *most < LONGEST), one.as_object_mut())
+            {
                 one.insert("maxLength".to_owned(), most.into());
             }
             all.push(one);
@@ -242,12 +246,15 @@ impl Writer<'_> {
                 _ => json!({ "allOf": all }),
             }
         };
-        // Each pattern by itself: one that is broken is refused, one that no automaton can be is left.
+        // Each pattern by itself: one that is broken is refused, one that no automaton can be is
+        // left.
         let mut patterns: Vec<&str> = vec![];
         for (pattern, at) in &strings.patterns {
             match tried(&json!({ "type": "string", "pattern": pattern })) {
                 Ok(()) => patterns.push(pattern),
-                Err(why) if why.contains("not supported") || why.contains("Unable to determine") => {
+                Err(why)
+                    if why.contains("not supported") || why.contains("Unable to determine") =>
+                {
                     self.reader.note("pattern", at, false);
                 }
                 // It matches nothing.
@@ -256,9 +263,11 @@ impl Writer<'_> {
             }
         }
         // All together; where that is too much, what says most.
-        for (patterns, formats) in
-            [(patterns.as_slice(), strings.formats.as_slice()), (&patterns, &[]), (&[], &strings.formats)]
-        {
+        for (patterns, formats) in [
+            (patterns.as_slice(), strings.formats.as_slice()),
+            (&patterns, &[]),
+            (&[], &strings.formats),
+        ] {
             let one = schema(patterns, formats);
             match tried(&one) {
                 Ok(()) => return Ok(Some(Piece::Rule(self.rule(&by_library(&one))))),
@@ -304,13 +313,16 @@ impl Writer<'_> {
         // From behind: what may follow the items that are there.
         let there = items.len();
         let comma = |i: usize| if i == 0 { "" } else { "\",\" " };
-        let (left_least, left_most) = (least.saturating_sub(there), most.map(|most| most.saturating_sub(there)));
+        let (left_least, left_most) =
+            (least.saturating_sub(there), most.map(|most| most.saturating_sub(there)));
         let tail = match rest.filter(|_| left_most != Some(0)) {
             None if left_least > 0 => return Ok(None),
             None => None,
             Some(rest) => {
                 let item = [Item { is: rest, required: false, again: true }];
-                let Some(sequence) = self.sequence(&item, left_least, left_most) else { return Ok(None) };
+                let Some(sequence) = self.sequence(&item, left_least, left_most) else {
+                    return Ok(None);
+                };
                 sequence.some.map(|some| (some, sequence.none))
             }
         };
@@ -335,7 +347,9 @@ impl Writer<'_> {
     fn values(&mut self, items: &Schema) -> Option<Vec<String>> {
         let all = match items {
             Schema::Union(all) => all.as_slice(),
-            Schema::Bool => &[Schema::Literal(Value::Bool(true)), Schema::Literal(Value::Bool(false))],
+            Schema::Bool => {
+                &[Schema::Literal(Value::Bool(true)), Schema::Literal(Value::Bool(false))]
+            }
             one @ Schema::Literal(_) => std::slice::from_ref(one),
             _ => return None,
         };
@@ -348,18 +362,21 @@ impl Writer<'_> {
                 _ => return None,
             }
         }
-        (values.len() <= MOST_UNIQUE).then(|| values.into_iter().map(|value| self.literal_rule(value)).collect())
+        (values.len() <= MOST_UNIQUE)
+            .then(|| values.into_iter().map(|value| self.literal_rule(value)).collect())
     }
 
     fn object(&mut self, object: &Object) -> Result<Option<String>, String> {
         let required: HashSet<&str> = object.required.iter().map(String::as_str).collect();
-        let known: HashSet<&str> = object.properties.iter().map(|(name, _)| name.as_str()).collect();
+        let known: HashSet<&str> =
+            object.properties.iter().map(|(name, _)| name.as_str()).collect();
         let mut items = vec![];
         let mut taken = vec![];
         // What is required and has no place of its own comes behind what has one.
-        let others: Vec<(String, Schema)> = (object.required.iter().filter(|name| !known.contains(name.as_str())))
-            .map(|name| (name.clone(), object.of_name(name)))
-            .collect();
+        let others: Vec<(String, Schema)> =
+            (object.required.iter().filter(|name| !known.contains(name.as_str())))
+                .map(|name| (name.clone(), object.of_name(name)))
+                .collect();
         for (name, schema) in object.properties.iter().chain(&others) {
             let required = required.contains(name.as_str());
             let text = json_text(name);
@@ -381,7 +398,8 @@ impl Writer<'_> {
         if optional > MOST_OPTIONAL {
             let at = &object.at;
             return Err(format!(
-                "{at}: {optional} properties may be left out: require some, or give {MOST_OPTIONAL} at most"
+                "{at}: {optional} properties may be left out: require some, or give \
+                 {MOST_OPTIONAL} at most"
             ));
         }
         let sequence = match self.sequence(&items, object.least, object.most) {
@@ -408,7 +426,9 @@ impl Writer<'_> {
             return Ok(None);
         }
         let free = format!("/\"{CHARACTER}{}\"/", counts(names));
-        let not = |all: &[String]| if all.is_empty() { String::new() } else { format!(" & ~({})", all.join(" | ")) };
+        let not = |all: &[String]| {
+            if all.is_empty() { String::new() } else { format!(" & ~({})", all.join(" | ")) }
+        };
         let narrow = narrow.iter().fold(String::new(), |all, one| format!("{all} & {one}"));
         let mut patterns = vec![];
         for (pattern, schema) in &object.patterns {
@@ -420,10 +440,15 @@ impl Writer<'_> {
         let mut ways = vec![];
         for (i, (pattern, schema)) in patterns.iter().enumerate() {
             // A name that two patterns find would have to be both.
-            let others: Vec<String> =
-                patterns.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, (p, _))| p.clone()).collect();
+            let others: Vec<String> = patterns
+                .iter()
+                .enumerate()
+                .filter(|(j, _)| *j != i)
+                .map(|(_, (p, _))| p.clone())
+                .collect();
             let Some(value) = self.value(schema)? else { continue };
-            let name = self.terminal(&format!("{free} & {pattern}{narrow}{}{}", not(taken), not(&others)));
+            let name =
+                self.terminal(&format!("{free} & {pattern}{narrow}{}{}", not(taken), not(&others)));
             ways.push(format!("{name} \":\" {value}"));
         }
         if let Some(value) = self.value(&object.additional)? {
@@ -434,8 +459,8 @@ impl Writer<'_> {
         Ok((!ways.is_empty()).then(|| self.rule(&ways.join(" | "))))
     }
 
-    /// Names in which a pattern is found, with their quotes; none: it cannot be told. Names with an escape in
-    /// them are left out.
+    /// Names in which a pattern is found, with their quotes; none: it cannot be told. Names with an
+    /// escape in them are left out.
     fn name_pattern(&mut self, pattern: &str) -> Option<String> {
         let whole = anchored(pattern)?;
         let expression = regex_to_lark(&whole, "dw");
@@ -475,7 +500,8 @@ fn string_terminal(strings: &Strings) -> String {
     format!("/\"{CHARACTER}{}\"/", counts(strings))
 }
 
-/// An expression that is found in a text as one that matches all of it; none: an anchor stands in its middle.
+/// An expression that is found in a text as one that matches all of it; none: an anchor stands in
+/// its middle.
 fn anchored(pattern: &str) -> Option<String> {
     let mut ways = vec![];
     let (mut depth, mut class, mut escaped, mut from) = (0usize, false, false, 0);
@@ -508,7 +534,9 @@ fn anchored(pattern: &str) -> Option<String> {
             way.chars().any(|c| {
                 let inside = class;
                 match c {
-                    _ if std::mem::take(&mut escaped) => return !inside && matches!(c, 'b' | 'B' | 'A' | 'z' | 'Z'),
+                    _ if std::mem::take(&mut escaped) => {
+                        return !inside && matches!(c, 'b' | 'B' | 'A' | 'z' | 'Z');
+                    }
                     '\\' => escaped = true,
                     ']' => class = false,
                     '[' => class = true,

@@ -1,11 +1,12 @@
-//! Proof bundles: the kernels' cases for an architecture as files, for whoever has the card, or an emulator
-//! of it, and not kjit.
+//! Proof bundles: the kernels' cases for an architecture as files, for whoever has the card, or an
+//! emulator of it, and not kjit.
 //!
-//! A bundle is a folder: `manifest.json`, `data.bin` (the buffers' bytes), `code/*.co` (code objects, each
-//! once), a `README.txt` that says all that one needs to run it by hand, `check_bundle.py` that checks it and
-//! what a run gave without kjit, `run_bundle.py` that hands its launches to anybody's emulator of the machine
-//! code, and `SHA256SUMS`, written last, over all of these. [`export`] makes one without any device;
-//! [`Bundle::open`] checks every byte of one, and [`Bundle::run`] runs it.
+//! A bundle is a folder: `manifest.json`, `data.bin` (the buffers' bytes), `code/*.co` (code
+//! objects, each once), a `README.txt` that says all that one needs to run it by hand,
+//! `check_bundle.py` that checks it and what a run gave without kjit, `run_bundle.py` that hands
+//! its launches to anybody's emulator of the machine code, and `SHA256SUMS`, written last, over all
+//! of these. [`export`] makes one without any device; [`Bundle::open`] checks every byte of one,
+//! and [`Bundle::run`] runs it.
 
 mod read;
 mod write;

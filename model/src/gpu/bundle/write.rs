@@ -1,8 +1,8 @@
 //! Writes a bundle.
 
 use super::{
-    After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut, MANIFEST, Manifest,
-    README, RUN, SUMS, Slot, SlotKind, Storage, VERSION, io,
+    After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut,
+    MANIFEST, Manifest, README, RUN, SUMS, Slot, SlotKind, Storage, VERSION, io,
 };
 use crate::gpu::settled;
 use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
@@ -20,7 +20,8 @@ pub struct Wish {
     pub seed: u64,
     /// Only cases whose name contains this; empty: all.
     pub filter: String,
-    /// Bytes of the whole folder at most; the largest cases are left out, and named, until the rest fits.
+    /// Bytes of the whole folder at most; the largest cases are left out, and named, until the rest
+    /// fits.
     pub limit: u64,
 }
 
@@ -37,13 +38,13 @@ pub struct Exported {
     pub left_out: Vec<String>,
 }
 
-/// Compiles every case's kernel for `target`, at every wave width that it has, and writes a bundle into
-/// `folder` (made if it is not there). No device is needed. `progress` gets the number of code objects done
-/// and in all.
+/// Compiles every case's kernel for `target`, at every wave width that it has, and writes a bundle
+/// into `folder` (made if it is not there). No device is needed. `progress` gets the number of code
+/// objects done and in all.
 ///
 /// # Errors
-/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]; a kernel that does not compile
-/// fails all of it.
+/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]; a kernel that does not
+/// compile fails all of it.
 pub fn export(
     engine: &Engine,
     target: &Target,
@@ -51,7 +52,8 @@ pub fn export(
     folder: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, BundleError> {
-    // First of all, since compiling takes minutes; the folder is made when there is something to put into it.
+    // First of all, since compiling takes minutes; the folder is made when there is something to
+    // put into it.
     if std::fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_some()) {
         return Err(BundleError::NotEmpty(folder.to_path_buf()));
     }
@@ -122,7 +124,9 @@ fn weight(case: &Case) -> u64 {
             let after = match expect {
                 Expect::Same | Expect::Anything => 0,
                 Expect::Bytes(want) => want.len(),
-                Expect::Real { want, .. } | Expect::Columns { want, .. } => want.len().saturating_mul(8),
+                Expect::Real { want, .. } | Expect::Columns { want, .. } => {
+                    want.len().saturating_mul(8)
+                }
             };
             before.len().saturating_add(after) as u64
         }
@@ -155,9 +159,14 @@ struct Writer {
 
 impl Writer {
     /// A case with its code and data; nothing when there is no room for it.
-    fn take(&mut self, name: &str, case: &Case, code: &CodeObject) -> Result<Option<Entry>, BundleError> {
-        // A buffer's line and an argument's line of the manifest have less than 512 bytes, the rest of a case
-        // less than 2048.
+    fn take(
+        &mut self,
+        name: &str,
+        case: &Case,
+        code: &CodeObject,
+    ) -> Result<Option<Entry>, BundleError> {
+        // A buffer's line and an argument's line of the manifest have less than 512 bytes, the rest
+        // of a case less than 2048.
         let text = 2048 + 512 * case.args.len() as u64;
         let need = weight(case).saturating_add(code.bytes().len() as u64).saturating_add(text);
         if self.other.saturating_add(self.data.len() as u64).saturating_add(need) > self.limit {
@@ -244,8 +253,8 @@ impl Writer {
     fn after(&mut self, expect: &Expect) -> After {
         match expect {
             Expect::Same => After::Unchanged,
-            // Columns have no form in a bundle, and no case of a bundle has any: there products make their
-            // own.
+            // Columns have no form in a bundle, and no case of a bundle has any: there products
+            // make their own.
             Expect::Anything | Expect::Columns { .. } => After::Anything,
             Expect::Bytes(want) => After::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {
@@ -286,7 +295,13 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
         let start = place.offset as usize;
         match block.get_mut(start..start.saturating_add(bytes.len())) {
             Some(slot) if bytes.len() == place.size as usize => slot.copy_from_slice(&bytes),
-            _ => return Err(format!("argument {i} has {} bytes, its code takes {}", bytes.len(), place.size)),
+            _ => {
+                return Err(format!(
+                    "argument {i} has {} bytes, its code takes {}",
+                    bytes.len(),
+                    place.size
+                ));
+            }
         }
         let buffer = (kind == SlotKind::Buffer).then(|| {
             buffers += 1;
@@ -299,12 +314,18 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
 }
 
 /// Writes the files, the sums last: a folder without them is no bundle.
-fn publish(folder: &Path, manifest: &Manifest, data: &[u8], code: &[CodeObject]) -> Result<Exported, BundleError> {
+fn publish(
+    folder: &Path,
+    manifest: &Manifest,
+    data: &[u8],
+    code: &[CodeObject],
+) -> Result<Exported, BundleError> {
     let codes = folder.join("code");
     std::fs::create_dir(&codes).map_err(io(&codes))?;
     let text = serde_json::to_vec_pretty(manifest)
         .map_err(|e| BundleError::Io { path: folder.join(MANIFEST), source: e.into() })?;
-    let objects = manifest.code.iter().zip(code).map(|(listed, code)| (listed.file.as_str(), code.bytes()));
+    let objects =
+        manifest.code.iter().zip(code).map(|(listed, code)| (listed.file.as_str(), code.bytes()));
     let mut bytes = 0;
     let mut sums = String::new();
     let own = [(DATA, data), (MANIFEST, text.as_slice())];

@@ -1,13 +1,14 @@
-//! Which operations of a graph one launch does together: Graph → [`Step`]s. Device-neutral; nothing here
-//! chooses a kernel.
+//! Which operations of a graph one launch does together: Graph → [`Step`]s. Device-neutral; nothing
+//! here chooses a kernel.
 //!
-//! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention), (output →
-//! residual), (norm → gate, up → activation), (down → residual). What no rule takes stays a step of its own,
-//! so every graph can be lowered.
+//! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention),
+//! (output → residual), (norm → gate, up → activation), (down → residual). What no rule takes stays
+//! a step of its own, so every graph can be lowered.
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "positions come from walking the same list of operations; no number of a file is an index"
+    reason = "positions come from walking the same list of operations; no number of a file is \
+        an index"
 )]
 
 mod step;
@@ -15,7 +16,8 @@ mod step;
 pub use step::{Attend, Decay, Finish, HeadNorm, Input, Segment, Step};
 
 use crate::graph::op::{
-    Act, Affine, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, Mask, MatMul, Norm, NormKind, Rope,
+    Act, Affine, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, Mask, MatMul, Norm, NormKind,
+    Rope,
 };
 use crate::graph::{Activation, Graph, Kv, Op, RopeId, ValueId, WeightId};
 
@@ -24,8 +26,8 @@ pub fn fuse(graph: &Graph) -> Vec<Step> {
     Fuser::new(graph).run()
 }
 
-/// Elements that a head of keys, and one of values, has in a cache: the larger size, in whole sixteens. The
-/// smaller one has zeros behind it.
+/// Elements that a head of keys, and one of values, has in a cache: the larger size, in whole
+/// sixteens. The smaller one has zeros behind it.
 pub fn head_size(kv: &Kv) -> usize {
     kv.key.max(kv.value).next_multiple_of(16)
 }
@@ -69,15 +71,16 @@ impl<'g> Fuser<'g> {
     }
 
     fn run(mut self) -> Vec<Step> {
-        // Norms that live in the prologues of their readers make no step. Steps keep the place of the last op
-        // they take, where everything they read has been made.
+        // Norms that live in the prologues of their readers make no step. Steps keep the place of
+        // the last op they take, where everything they read has been made.
         let mut steps: Vec<(usize, Step)> = vec![];
         for i in 0..self.graph.ops.len() {
             if self.taken[i] || self.is_prologue(&self.graph.ops[i]) {
                 continue;
             }
             let step = self.attend(i).or_else(|| self.latent(i)).or_else(|| self.project(i));
-            let step = step.or_else(|| self.experts(i)).or_else(|| self.conv(i)).or_else(|| self.decay(i));
+            let step =
+                step.or_else(|| self.experts(i)).or_else(|| self.conv(i)).or_else(|| self.decay(i));
             let step = step.or_else(|| self.tail(i));
             let step = step.unwrap_or_else(|| {
                 self.taken[i] = true;
@@ -97,7 +100,9 @@ impl<'g> Fuser<'g> {
             && self.graph.value(x).slots == 1
             && !readers.is_empty()
             && out != self.graph.logits
-            && readers.iter().all(|&r| matches!(self.graph.ops[r], Op::MatMul(_) | Op::ExpertMatMul(_)))
+            && readers
+                .iter()
+                .all(|&r| matches!(self.graph.ops[r], Op::MatMul(_) | Op::ExpertMatMul(_)))
     }
 
     fn input(&self, x: ValueId) -> Input {
@@ -107,8 +112,8 @@ impl<'g> Fuser<'g> {
         }
     }
 
-    /// The other reader-free matrix products of the same input as op `i`, itself included, that share its
-    /// kind.
+    /// The other reader-free matrix products of the same input as op `i`, itself included, that
+    /// share its kind.
     fn project(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::MatMul(MatMul { x, weight, bias, out }) = self.graph.ops[i] else { return None };
         let input = self.input(x);
@@ -134,18 +139,24 @@ impl<'g> Fuser<'g> {
                 needed = needed.min(self.first_reader(out));
             }
         }
-        let finish = self.glu(&segments, false).map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
+        let finish = self
+            .glu(&segments, false)
+            .map_or((last, Finish::Store), |(at, finish)| (at.max(last), finish));
         Some((finish.0, Step::Project { input, segments, finish: finish.1 }))
     }
 
     fn experts(&mut self, i: usize) -> Option<(usize, Step)> {
-        let Op::ExpertMatMul(ExpertMatMul { x, experts, weight, bias, out }) = self.graph.ops[i] else { return None };
+        let Op::ExpertMatMul(ExpertMatMul { x, experts, weight, bias, out }) = self.graph.ops[i]
+        else {
+            return None;
+        };
         let input = self.input(x);
         self.taken[i] = true;
         let mut segments = vec![Segment { weight, bias, out }];
         let (mut last, mut needed) = (i, self.first_reader(out));
         for j in self.readers[x.0 as usize].clone() {
-            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, bias: also, out, .. }) = self.graph.ops[j]
+            if let Op::ExpertMatMul(ExpertMatMul { experts: same, weight, bias: also, out, .. }) =
+                self.graph.ops[j]
                 && !self.taken[j]
                 && j < needed
                 && (same, also.is_some()) == (experts, bias.is_some())
@@ -167,12 +178,13 @@ impl<'g> Fuser<'g> {
         let (i, op) = self.only_reader(one.out)?;
         let &Op::ExpertSum(ExpertSum { shares: Some(shares), out, .. }) = op else { return None };
         self.taken[i] = true;
-        let (at, residual, out) = self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
+        let (at, residual, out) =
+            self.residual(out).map_or((i, None, out), |(at, r, sum)| (at, Some(r), sum));
         Some((at, Finish::Sum { shares, residual, out }))
     }
 
-    /// Two segments that only one gated unit reads, the gate made first; of one format, since one wave takes
-    /// a row of both. Bounded ones have experts only.
+    /// Two segments that only one gated unit reads, the gate made first; of one format, since one
+    /// wave takes a row of both. Bounded ones have experts only.
     fn glu(&mut self, segments: &[Segment], experts: bool) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
@@ -211,12 +223,26 @@ impl<'g> Fuser<'g> {
 
     /// Head norms → rotations → cache write → attention, found from the first of them.
     fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
-        let &Op::Attention(Attention { q, state: cache, heads, scale, soft_cap, mask, sinks, alibi, out, .. }) =
-            self.graph.ops.iter().skip(i).find(|op| matches!(op, Op::Attention(_)))?
+        let &Op::Attention(Attention {
+            q,
+            state: cache,
+            heads,
+            scale,
+            soft_cap,
+            mask,
+            sinks,
+            alibi,
+            out,
+            ..
+        }) = self.graph.ops.iter().skip(i).find(|op| matches!(op, Op::Attention(_)))?
         else {
             return None;
         };
-        let write = self.graph.ops.iter().position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
+        let write = self
+            .graph
+            .ops
+            .iter()
+            .position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
         let at = self.maker[out.0 as usize]?;
         // What knows the size of a head is done before, where heads are filled up.
         let filled = self.graph.kv(cache).is_some_and(|kv| kv.key != head_size(kv));
@@ -224,9 +250,12 @@ impl<'g> Fuser<'g> {
         let mut turned = of(q, heads);
         let (mut kv, mut k_norm, mut kept) = (None, None, vec![]);
         // The first that reads a cache writes it; the others find there what it wrote.
-        let first = self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == cache));
+        let first =
+            self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == cache));
         if first == Some(at) {
-            let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else { return None };
+            let Op::KvWrite(KvWrite { k, v: Some(v), .. }) = self.graph.ops[write] else {
+                return None;
+            };
             let mut keys = of(k, self.graph.kv(cache)?.heads);
             if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
                 // What queries and keys do not share is done before.
@@ -247,16 +276,38 @@ impl<'g> Fuser<'g> {
             return None;
         }
         chain.iter().for_each(|&c| self.taken[c] = true);
-        let form =
-            Attend { q, kv, q_norm, k_norm, rope, cache, heads, scale, soft_cap, chunk, around, alibi, sinks, out };
+        let form = Attend {
+            q,
+            kv,
+            q_norm,
+            k_norm,
+            rope,
+            cache,
+            heads,
+            scale,
+            soft_cap,
+            chunk,
+            around,
+            alibi,
+            sinks,
+            out,
+        };
         Some((at, Step::Attend(form)))
     }
 
     /// A latent that is kept, and the attention to it.
     fn latent(&mut self, i: usize) -> Option<(usize, Step)> {
-        let Op::KvWrite(KvWrite { k: row, v: None, state }) = self.graph.ops[i] else { return None };
-        let at = self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == state))?;
-        let Op::Attention(Attention { q, state: cache, heads, scale, only, out, .. }) = self.graph.ops[at] else {
+        let Op::KvWrite(KvWrite { k: row, v: None, state }) = self.graph.ops[i] else {
+            return None;
+        };
+        let at = self
+            .graph
+            .ops
+            .iter()
+            .position(|op| matches!(op, Op::Attention(a) if a.state == state))?;
+        let Op::Attention(Attention { q, state: cache, heads, scale, only, out, .. }) =
+            self.graph.ops[at]
+        else {
             return None;
         };
         self.taken[i] = true;
@@ -264,8 +315,8 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Latent { q, row, cache, heads, scale, only, out }))
     }
 
-    /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody else reads
-    /// what is between.
+    /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody
+    /// else reads what is between.
     fn turned(&self, v: ValueId, heads: usize) -> Turned {
         let mut found = Turned::plain(v);
         let alone = |v: ValueId| self.readers[v.0 as usize].len() == 1;
@@ -277,7 +328,8 @@ impl<'g> Fuser<'g> {
         }
         match self.made_by(found.x).and_then(|op| self.rms(op)) {
             Some(Rms { x, weight, eps, out })
-                if alone(out) && self.graph.weight(weight).cols * heads == self.graph.value(x).width =>
+                if alone(out)
+                    && self.graph.weight(weight).cols * heads == self.graph.value(x).width =>
             {
                 found.ops.extend(self.maker[out.0 as usize]);
                 (found.x, found.norm) = (x, Some(HeadNorm { weight, eps }));
@@ -291,7 +343,9 @@ impl<'g> Fuser<'g> {
     fn conv(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::Conv(conv) = &self.graph.ops[i] else { return None };
         self.taken[i] = true;
-        if let Some((at, &Op::Act(Act { act: Activation::Silu, out, .. }))) = self.only_reader(conv.out) {
+        if let Some((at, &Op::Act(Act { act: Activation::Silu, out, .. }))) =
+            self.only_reader(conv.out)
+        {
             self.taken[at] = true;
             return Some((at, Step::Conv { conv: conv.clone(), silu: true, out }));
         }
@@ -302,15 +356,27 @@ impl<'g> Fuser<'g> {
     fn decay(&mut self, i: usize) -> Option<(usize, Step)> {
         let (mut at, mut op, mut chain) = (i, &self.graph.ops[i], vec![i]);
         let x = *op.reads().first()?;
-        let mut d = Decay { x, offsets: None, act: Activation::Identity, scale: 1.0, factors: None, each: 1, out: x };
-        if let &Op::Affine(Affine { x, scale: 1.0, weight: None, bias: Some(bias), each: 1, out }) = op
+        let mut d = Decay {
+            x,
+            offsets: None,
+            act: Activation::Identity,
+            scale: 1.0,
+            factors: None,
+            each: 1,
+            out: x,
+        };
+        if let &Op::Affine(Affine { x, scale: 1.0, weight: None, bias: Some(bias), each: 1, out }) =
+            op
             && self.graph.weight(bias).elems() == self.graph.value(x).width
         {
             d.offsets = Some(bias);
             (at, op) = self.only_reader(out)?;
             chain.push(at);
         }
-        if let &Op::Act(Act { act: act @ (Activation::Softplus | Activation::Sigmoid), out, .. }) = op {
+        if let &Op::Act(Act {
+            act: act @ (Activation::Softplus | Activation::Sigmoid), out, ..
+        }) = op
+        {
             d.act = act;
             (at, op) = self.only_reader(out)?;
             chain.push(at);
@@ -345,9 +411,12 @@ impl<'g> Fuser<'g> {
         }
         self.taken[i] = true;
         let made = *op.writes().first()?;
-        let (at, residual, out) = self.residual(made).map_or((i, None, made), |(at, r, sum)| (at, Some(r), sum));
+        let (at, residual, out) =
+            self.residual(made).map_or((i, None, made), |(at, r, sum)| (at, Some(r), sum));
         match (self.rms(op), op) {
-            (Some(Rms { x, weight, eps, .. }), _) => Some((at, Step::Norm { x, weight, eps, residual, out })),
+            (Some(Rms { x, weight, eps, .. }), _) => {
+                Some((at, Step::Norm { x, weight, eps, residual, out }))
+            }
             (_, &Op::ExpertSum(ExpertSum { x, shares: Some(shares), .. })) => {
                 Some((at, Step::ExpertSum { x, shares, residual, out }))
             }
@@ -359,17 +428,22 @@ impl<'g> Fuser<'g> {
     /// An RMS norm with factors as long as what it norms.
     fn rms(&self, op: &Op) -> Option<Rms> {
         match *op {
-            Op::Norm(Norm { x, kind: NormKind::Rms, weight: Some(weight), bias: None, eps, out, group })
-                if self.graph.weight(weight).elems() == group =>
-            {
-                Some(Rms { x, weight, eps, out })
-            }
+            Op::Norm(Norm {
+                x,
+                kind: NormKind::Rms,
+                weight: Some(weight),
+                bias: None,
+                eps,
+                out,
+                group,
+            }) if self.graph.weight(weight).elems() == group => Some(Rms { x, weight, eps, out }),
             _ => None,
         }
     }
 }
 
-/// Heads on their way to attention: where they start, and what is done on the way, by which operations.
+/// Heads on their way to attention: where they start, and what is done on the way, by which
+/// operations.
 struct Turned {
     x: ValueId,
     norm: Option<HeadNorm>,

@@ -111,7 +111,8 @@ pub struct Attend {
     pub out: ValueId,
 }
 
-/// What stays of a state, from what a model projects: `out = e^(scale · factors · act(x + offsets))`.
+/// What stays of a state, from what a model projects: `out = e^(scale · factors · act(x +
+/// offsets))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decay {
     /// As projected.
@@ -233,17 +234,25 @@ impl Step {
     /// The values it reads from memory.
     pub fn reads(&self) -> Vec<ValueId> {
         match self {
-            Step::Project { input, finish, .. } => std::iter::once(input.value()).chain(finish.reads()).collect(),
+            Step::Project { input, finish, .. } => {
+                std::iter::once(input.value()).chain(finish.reads()).collect()
+            }
             Step::Experts { input, experts, finish, .. } => {
                 [input.value(), *experts].into_iter().chain(finish.reads()).collect()
             }
-            Step::Attend(a) => std::iter::once(a.q).chain(a.kv.into_iter().flat_map(|(k, v)| [k, v])).collect(),
+            Step::Attend(a) => {
+                std::iter::once(a.q).chain(a.kv.into_iter().flat_map(|(k, v)| [k, v])).collect()
+            }
             Step::Latent { q, row, only, .. } => [*q, *row].into_iter().chain(*only).collect(),
             Step::Conv { conv: Conv { x, .. }, .. } | Step::Decay(Decay { x, .. }) => vec![*x],
             Step::Norm { x, residual, .. } => std::iter::once(*x).chain(*residual).collect(),
-            Step::ExpertSum { x, shares, residual, .. } => [*x, *shares].into_iter().chain(*residual).collect(),
+            Step::ExpertSum { x, shares, residual, .. } => {
+                [*x, *shares].into_iter().chain(*residual).collect()
+            }
             Step::Map { op, residual, .. } => op.reads().into_iter().chain(*residual).collect(),
-            Step::Reduce { reduce, residual, .. } => std::iter::once(reduce.x).chain(*residual).collect(),
+            Step::Reduce { reduce, residual, .. } => {
+                std::iter::once(reduce.x).chain(*residual).collect()
+            }
             Step::Single(op) => op.reads(),
         }
     }
@@ -251,14 +260,19 @@ impl Step {
     /// The values it leaves in memory.
     pub fn writes(&self) -> Vec<ValueId> {
         match self {
-            Step::Project { segments, finish, .. } | Step::Experts { segments, finish, .. } => match finish.out() {
-                None => segments.iter().map(|s| s.out).collect(),
-                Some(out) => vec![out],
-            },
+            Step::Project { segments, finish, .. } | Step::Experts { segments, finish, .. } => {
+                match finish.out() {
+                    None => segments.iter().map(|s| s.out).collect(),
+                    Some(out) => vec![out],
+                }
+            }
             Step::Attend(a) => vec![a.out],
             Step::Conv { out, .. } | Step::Decay(Decay { out, .. }) => vec![*out],
             Step::Reduce { out, .. } => vec![*out],
-            Step::Norm { out, .. } | Step::Map { out, .. } | Step::ExpertSum { out, .. } | Step::Latent { out, .. } => {
+            Step::Norm { out, .. }
+            | Step::Map { out, .. }
+            | Step::ExpertSum { out, .. }
+            | Step::Latent { out, .. } => {
                 vec![*out]
             }
             Step::Single(op) => op.writes(),
@@ -271,7 +285,9 @@ impl Finish {
     pub fn out(&self) -> Option<ValueId> {
         match *self {
             Finish::Store => None,
-            Finish::Add { out, .. } | Finish::Glu { out, .. } | Finish::Sum { out, .. } => Some(out),
+            Finish::Add { out, .. } | Finish::Glu { out, .. } | Finish::Sum { out, .. } => {
+                Some(out)
+            }
         }
     }
 
@@ -279,7 +295,9 @@ impl Finish {
     fn reads(&self) -> Vec<ValueId> {
         match *self {
             Finish::Add { residual, .. } => vec![residual],
-            Finish::Sum { shares, residual, .. } => std::iter::once(shares).chain(residual).collect(),
+            Finish::Sum { shares, residual, .. } => {
+                std::iter::once(shares).chain(residual).collect()
+            }
             Finish::Store | Finish::Glu { .. } => vec![],
         }
     }

@@ -1,5 +1,5 @@
-//! The limits of a device, measured with our own kernels in the same run: reading memory, and multiplying
-//! matrices.
+//! The limits of a device, measured with our own kernels in the same run: reading memory, and
+//! multiplying matrices.
 
 use super::{Placed, SEED};
 use kjit_engine::{Device, Engine};
@@ -65,13 +65,18 @@ impl Limits {
 fn product(engine: &Engine, device: &Device) -> Result<Option<Product>, String> {
     let Some(format) = Format::by_name("F16") else { return Ok(None) };
     let mut best: Option<Product> = None;
-    for (rows, cols, tokens) in [(256, 256, 64), (2048, 2048, 512), (8192, 4096, 2048), (8192, 8192, 4096)] {
+    for (rows, cols, tokens) in
+        [(256, 256, 64), (2048, 2048, 512), (8192, 4096, 2048), (8192, 8192, 4096)]
+    {
         let spec = GemmSpec::new(format, rows, cols, tokens);
         let seconds = seconds(engine, device, &spec.clone().into(), Size { tokens, past: 0 })?;
         let rate = spec.operations(tokens) / seconds;
         if best.as_ref().is_none_or(|b| rate > b.rate) {
             let name = spec.kernel(device.target()).map_or("gemm", |k| k.entry);
-            best = Some(Product { rate, what: format!("our {name}, halves, {rows} × {cols} × {tokens}") });
+            best = Some(Product {
+                rate,
+                what: format!("our {name}, halves, {rows} × {cols} × {tokens}"),
+            });
         }
         if seconds > ENOUGH {
             break;
@@ -86,7 +91,9 @@ fn seconds(engine: &Engine, device: &Device, spec: &Spec, size: Size) -> Result<
     let kernel = spec.kernel(target).map_err(|e| e.to_string())?;
     let module = engine.load(device, &kernel.job(target)).map_err(|e| e.to_string())?;
     let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
-    let case = spec.case(target, device.info().units, size, &mut Random::new(SEED)).map_err(|e| e.to_string())?;
+    let case = spec
+        .case(target, device.info().units, size, &mut Random::new(SEED))
+        .map_err(|e| e.to_string())?;
     let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
     placed.check(&entry, false)?;
     let (timing, _) = placed.alone(&entry).map_err(|e| e.to_string())?;

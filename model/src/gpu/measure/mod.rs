@@ -1,10 +1,10 @@
-//! What kernels cost on the device at hand: each checked against its oracle, then timed in a captured graph,
-//! beside the device's own limits measured in the same run.
+//! What kernels cost on the device at hand: each checked against its oracle, then timed in a
+//! captured graph, beside the device's own limits measured in the same run.
 //!
-//! A launch of a chain has buffers of its own, as far as memory allows, so that no cache serves what a model
-//! would read from memory; the launches depend on each other as in a token. The time of a launch is the
-//! chain's by the number of its launches: the median of some replays, and how far a quarter of them lie to
-//! either side.
+//! A launch of a chain has buffers of its own, as far as memory allows, so that no cache serves
+//! what a model would read from memory; the launches depend on each other as in a token. The time
+//! of a launch is the chain's by the number of its launches: the median of some replays, and how
+//! far a quarter of them lie to either side.
 
 mod limits;
 mod placed;
@@ -48,14 +48,15 @@ pub struct Timed {
 }
 
 impl Timed {
-    /// The part of the limit that it reaches, and whether the limit is the memory's: of bytes read at full
-    /// rate and operations done at full rate, whichever takes longer.
+    /// The part of the limit that it reaches, and whether the limit is the memory's: of bytes read
+    /// at full rate and operations done at full rate, whichever takes longer.
     #[must_use]
     pub fn of_limit(&self, limits: &Limits) -> Option<(f64, bool)> {
         let memory = self.work.bytes as f64 / limits.read;
         let matrix = limits.product.as_ref().map_or(0.0, |p| self.work.operations as f64 / p.rate);
         let seconds = self.timing.median;
-        (seconds > 0.0 && limits.read > 0.0).then(|| (memory.max(matrix) / seconds, memory >= matrix))
+        (seconds > 0.0 && limits.read > 0.0)
+            .then(|| (memory.max(matrix) / seconds, memory >= matrix))
     }
 }
 
@@ -66,7 +67,12 @@ const SEED: u64 = 20_261_121;
 ///
 /// # Errors
 /// None as a whole: what is wrong with a subject is in its outcome.
-pub fn measure(engine: &Engine, device: &Device, subjects: &[Subject], done: &dyn Fn(&Measured)) -> Vec<Measured> {
+pub fn measure(
+    engine: &Engine,
+    device: &Device,
+    subjects: &[Subject],
+    done: &dyn Fn(&Measured),
+) -> Vec<Measured> {
     let target = &settled(engine, device.target());
     let kernels: Vec<_> = subjects.iter().map(|s| s.spec.kernel(target)).collect();
     let jobs: Vec<_> = kernels.iter().flatten().map(|k| k.job(target)).collect();

@@ -22,7 +22,9 @@ impl Timing {
     #[must_use]
     pub fn of(mut samples: Vec<f64>) -> Timing {
         samples.sort_by(f64::total_cmp);
-        let at = |part: usize| samples.get((samples.len().saturating_sub(1)) * part / 4).copied().unwrap_or(0.0);
+        let at = |part: usize| {
+            samples.get((samples.len().saturating_sub(1)) * part / 4).copied().unwrap_or(0.0)
+        };
         Timing { median: at(2), spread: at(3) - at(1) }
     }
 }
@@ -38,7 +40,8 @@ pub struct Placed {
     next: usize,
     /// No launch has written to the first copy.
     fresh: bool,
-    /// Seconds of the last run, of reading back what came of it, and of holding that against the oracle's.
+    /// Seconds of the last run, of reading back what came of it, and of holding that against the
+    /// oracle's.
     took: [f64; 3],
 }
 
@@ -50,8 +53,8 @@ const CHAIN: usize = 512;
 const CHAIN_SECONDS: f64 = 2e-3;
 /// Seconds that all replays of a chain may take.
 const ALL_SECONDS: f64 = 0.25;
-/// Where buffers begin in memory that is given: what any load of a kernel wants, and the drivers' own
-/// allocations have.
+/// Where buffers begin in memory that is given: what any load of a kernel wants, and the drivers'
+/// own allocations have.
 const ALIGNED: usize = 256;
 /// Replays that count.
 const REPLAYS: usize = 11;
@@ -65,8 +68,15 @@ impl Placed {
     /// Memory that cannot be had.
     pub fn new(device: &Device, case: Case) -> Result<Placed> {
         let stream = device.stream()?;
-        let mut placed =
-            Placed { device: device.clone(), stream, case, copies: vec![], next: 0, fresh: true, took: [0.0; 3] };
+        let mut placed = Placed {
+            device: device.clone(),
+            stream,
+            case,
+            copies: vec![],
+            next: 0,
+            fresh: true,
+            took: [0.0; 3],
+        };
         let arena = device.arena(placed.room()?)?;
         let copy = placed.copy(&arena)?;
         for (arg, buffer) in placed.case.args.iter().zip(&copy) {
@@ -88,8 +98,14 @@ impl Placed {
     /// Puts a case into memory that is there: by copies and fills on the device alone.
     ///
     /// # Errors
-    /// Memory of less than [`Placed::bytes`], or a case that is not among the sources; what the device says.
-    pub fn within(stream: &Stream, memory: &DeviceBuffer<u8>, sources: &Sources, case: Case) -> Result<Placed> {
+    /// Memory of less than [`Placed::bytes`], or a case that is not among the sources; what the
+    /// device says.
+    pub fn within(
+        stream: &Stream,
+        memory: &DeviceBuffer<u8>,
+        sources: &Sources,
+        case: Case,
+    ) -> Result<Placed> {
         let (mut at, mut copy) = (0, vec![]);
         for arg in &case.args {
             let Some(content) = content(arg) else {
@@ -102,7 +118,15 @@ impl Placed {
             copy.push(Some(buffer));
         }
         let device = stream.device().clone();
-        Ok(Placed { device, stream: stream.clone(), case, copies: vec![copy], next: 0, fresh: true, took: [0.0; 3] })
+        Ok(Placed {
+            device,
+            stream: stream.clone(),
+            case,
+            copies: vec![copy],
+            next: 0,
+            fresh: true,
+            took: [0.0; 3],
+        })
     }
 
     /// Waits until everything lies in its place.
@@ -136,8 +160,8 @@ impl Placed {
         buffers.collect()
     }
 
-    /// Runs it once and holds what comes of it against the oracle. Without `all`, large inputs are not looked
-    /// at for changes.
+    /// Runs it once and holds what comes of it against the oracle. Without `all`, large inputs are
+    /// not looked at for changes.
     ///
     /// # Errors
     /// What is wrong, as a sentence.
@@ -157,7 +181,8 @@ impl Placed {
         Ok(checked)
     }
 
-    /// Seconds of the last run, of reading back what came of it, and of holding that against the oracle's.
+    /// Seconds of the last run, of reading back what came of it, and of holding that against the
+    /// oracle's.
     #[must_use]
     pub fn took(&self) -> [f64; 3] {
         self.took
@@ -165,10 +190,14 @@ impl Placed {
 
     fn run_once(&mut self, kernel: &Kernel, all: bool) -> Result<Vec<Option<Vec<u8>>>> {
         self.next = 0;
-        let Some(first) = self.copies.first() else { return Err(Error::Buffer("a case without buffers".to_owned())) };
+        let Some(first) = self.copies.first() else {
+            return Err(Error::Buffer("a case without buffers".to_owned()));
+        };
         let buffers = || {
             self.case.args.iter().zip(first).filter_map(|(arg, buffer)| match (arg, buffer) {
-                (CaseArg::Buffer { before, expect, .. }, Some(buffer)) => Some((before, expect, buffer)),
+                (CaseArg::Buffer { before, expect, .. }, Some(buffer)) => {
+                    Some((before, expect, buffer))
+                }
                 _ => None,
             })
         };
@@ -197,14 +226,16 @@ impl Placed {
         after
     }
 
-    /// As many copies as let a chain of launches read past the second cache, within `most` bytes; whether
-    /// there are.
+    /// As many copies as let a chain of launches read past the second cache, within `most` bytes;
+    /// whether there are.
     ///
     /// # Errors
     /// As of [`Placed::new`].
     pub fn spread_out(&mut self, launches: usize, most: u64) -> Result<bool> {
-        let (each, cache) =
-            (self.room()?, if self.device.info().l2_bytes > 0 { self.device.info().l2_bytes } else { CACHE });
+        let (each, cache) = (
+            self.room()?,
+            if self.device.info().l2_bytes > 0 { self.device.info().l2_bytes } else { CACHE },
+        );
         let wanted = (4 * cache).div_ceil(each).clamp(1, launches.max(1) as u64);
         let wanted = usize::try_from(wanted.min(most / each).max(1)).unwrap_or(1);
         if wanted > self.copies.len() {
@@ -227,7 +258,14 @@ impl Placed {
         self.launch_into(&self.stream, kernel, &self.case, dependent, copy)
     }
 
-    fn launch_into(&self, stream: &Stream, kernel: &Kernel, case: &Case, dependent: bool, copy: usize) -> Result<()> {
+    fn launch_into(
+        &self,
+        stream: &Stream,
+        kernel: &Kernel,
+        case: &Case,
+        dependent: bool,
+        copy: usize,
+    ) -> Result<()> {
         let buffers = self.copies.get(copy).map_or(&[][..], Vec::as_slice);
         let args: Vec<Arg<'_>> = case
             .args
@@ -255,24 +293,30 @@ impl Placed {
         self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
     }
 
-    /// Times a chain of launches of this kernel alone; and whether its copies were too few to get past the
-    /// second cache.
+    /// Times a chain of launches of this kernel alone; and whether its copies were too few to get
+    /// past the second cache.
     ///
     /// # Errors
     /// What the device says.
     pub fn alone(&mut self, kernel: &Kernel) -> Result<(Timing, bool)> {
         self.fresh = false;
         let once = self.seconds(|placed| placed.launch(kernel, false, 0))?.max(1e-7);
-        // A simulated device takes a thousand times as long: one launch, two replays, and no copies.
+        // A simulated device takes a thousand times as long: one launch, two replays, and no
+        // copies.
         let most = (ALL_SECONDS / once / (REPLAYS + 2) as f64) as usize;
         let slow = most < 8;
         let (free, _) = self.device.memory()?;
         // A chain of launches that each take a microsecond needs hundreds of copies.
         let past = if slow { false } else { self.spread_out(most.min(CHAIN), free / 3)? };
-        let launches = ((CHAIN_SECONDS / once) as usize).max(8).max(self.copies.len()).min(most.min(CHAIN)).max(1);
+        let launches = ((CHAIN_SECONDS / once) as usize)
+            .max(8)
+            .max(self.copies.len())
+            .min(most.min(CHAIN))
+            .max(1);
         self.next = 0;
         let stream = self.device.stream()?;
-        let graph = stream.capture(|| (0..launches).try_for_each(|_| self.chain(&stream, kernel)))?;
+        let graph =
+            stream.capture(|| (0..launches).try_for_each(|_| self.chain(&stream, kernel)))?;
         let samples = time(&stream, &graph, if slow { 1 } else { REPLAYS })?;
         Ok((Timing::of(samples.into_iter().map(|s| s / launches as f64).collect()), !past))
     }
@@ -291,14 +335,26 @@ impl Placed {
     ///
     /// # Errors
     /// As of [`Case::vary`]; working memory that it was not placed with.
-    pub fn vary(&mut self, spec: &Spec, target: &Target, size: Size) -> std::result::Result<(), String> {
+    pub fn vary(
+        &mut self,
+        spec: &Spec,
+        target: &Target,
+        size: Size,
+    ) -> std::result::Result<(), String> {
         let units = self.device.info().units;
         let bytes = |case: &Case| -> usize {
-            case.args.iter().map(|a| if let CaseArg::Buffer { before, .. } = a { before.len() } else { 0 }).sum()
+            case.args
+                .iter()
+                .map(|a| if let CaseArg::Buffer { before, .. } = a { before.len() } else { 0 })
+                .sum()
         };
         let placed = bytes(&self.case);
         self.case.vary(spec, target, units, size).map_err(|e| e.to_string())?;
-        if bytes(&self.case) == placed { Ok(()) } else { Err(format!("{spec}: a variant that needs more memory")) }
+        if bytes(&self.case) == placed {
+            Ok(())
+        } else {
+            Err(format!("{spec}: a variant that needs more memory"))
+        }
     }
 }
 

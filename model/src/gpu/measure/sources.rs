@@ -1,5 +1,5 @@
-//! What cases' buffers are filled from, on the device: brought there by one copy for all cases, since each
-//! copy from the host waits for whatever else is on its way to the device.
+//! What cases' buffers are filled from, on the device: brought there by one copy for all cases,
+//! since each copy from the host waits for whatever else is on its way to the device.
 
 use super::placed::{aligned, content, repeat};
 use kjit_engine::{DeviceBuffer, Error, Result, Stream};

@@ -23,18 +23,28 @@ pub struct Subject {
 /// A program with its name, the size of its launches and those that choose the next token.
 type Named<'p> = (&'p Program, String, Size, Vec<&'p Launch>);
 
-/// The programs of a plan, in the order of their numbers of rows, with `depth` tokens in the cache of those
-/// that decode.
+/// The programs of a plan, in the order of their numbers of rows, with `depth` tokens in the cache
+/// of those that decode.
 fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
     let decode = Size { tokens: 1, past: depth };
-    let mut all = vec![(&plan.decode, "decode".to_owned(), decode, all_of([&plan.adjust, &plan.greedy, &plan.draw]))];
+    let mut all = vec![(
+        &plan.decode,
+        "decode".to_owned(),
+        decode,
+        all_of([&plan.adjust, &plan.greedy, &plan.draw]),
+    )];
     all.extend(plan.prompts.iter().map(|p| {
         let size = Size { tokens: p.tokens as usize, past: 0 };
         (p, format!("prompt {}", p.tokens), size, vec![])
     }));
     all.extend(plan.batches.iter().map(|b| {
         let size = Size { tokens: b.program.tokens as usize, past: depth };
-        (&b.program, format!("{} sequences", b.program.tokens), size, all_of([&b.adjust, &b.greedy, &b.draw]))
+        (
+            &b.program,
+            format!("{} sequences", b.program.tokens),
+            size,
+            all_of([&b.adjust, &b.greedy, &b.draw]),
+        )
     }));
     all
 }
@@ -44,8 +54,8 @@ fn all_of(launches: [&Option<Launch>; 3]) -> Vec<&Launch> {
     launches.into_iter().flatten().collect()
 }
 
-/// The kernels of a plan, each in every program that launches it: where a kernel serves one token and many,
-/// both are of interest.
+/// The kernels of a plan, each in every program that launches it: where a kernel serves one token
+/// and many, both are of interest.
 #[must_use]
 pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
     let (mut all, programs) = (vec![], programs(plan, depth));
@@ -56,11 +66,23 @@ pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
             let mut found = launches.filter(|l| l.job == id);
             let Some(first) = found.next() else { continue };
             let (launches, program) = (1 + found.count(), name.clone());
-            all.push(Subject { name: first.name.clone(), spec: job.spec.clone(), size: *size, launches, program });
+            all.push(Subject {
+                name: first.name.clone(),
+                spec: job.spec.clone(),
+                size: *size,
+                launches,
+                program,
+            });
         }
         if all.len() == before {
             let (spec, size) = (job.spec.clone(), Size { tokens: 1, past: 0 });
-            all.push(Subject { name: spec.to_string(), spec, size, launches: 0, program: "load".to_owned() });
+            all.push(Subject {
+                name: spec.to_string(),
+                spec,
+                size,
+                launches: 0,
+                program: "load".to_owned(),
+            });
         }
     }
     all

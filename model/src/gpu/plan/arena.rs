@@ -20,12 +20,13 @@ impl Life {
     }
 }
 
-/// Multiple at which buffers start: what drivers align allocations to, and a whole number of any vector load.
+/// Multiple at which buffers start: what drivers align allocations to, and a whole number of any
+/// vector load.
 pub const ALIGN: u64 = 256;
 
-/// An offset for each, and the size of the whole. The largest go first, each to the lowest gap that is free
-/// while it lives: within a few percent of the largest sum that is ever alive for the shapes of transformers,
-/// where a few sizes repeat.
+/// An offset for each, and the size of the whole. The largest go first, each to the lowest gap that
+/// is free while it lives: within a few percent of the largest sum that is ever alive for the
+/// shapes of transformers, where a few sizes repeat.
 pub fn place(lives: &[Life]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
@@ -94,7 +95,8 @@ mod tests {
 
     #[test]
     fn a_chain_of_equal_buffers_needs_two_places() {
-        let lives: Vec<Life> = (0..50).map(|i| Life { first: i, last: i + 1, bytes: 4096 }).collect();
+        let lives: Vec<Life> =
+            (0..50).map(|i| Life { first: i, last: i + 1, bytes: 4096 }).collect();
         assert_eq!(place(&lives).1, 2 * 4096);
     }
 }

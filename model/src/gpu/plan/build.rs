@@ -1,9 +1,12 @@
-//! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory out in the
-//! end.
+//! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory
+//! out in the end.
 
 use super::arena::{Life, place};
 use super::lower::unsupported;
-use super::{AtPause, Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError, Program};
+use super::{
+    AtPause, Bind, Buffer, BufferId, Dim, GemmUse, Job, JobId, Kept, Launch, Pause, PlanError,
+    Program,
+};
 use crate::gpu::fuse::Step;
 use crate::graph::op::Elsewhere;
 use crate::graph::{Graph, Op, ValueId};
@@ -32,15 +35,19 @@ pub struct Made {
 impl Jobs {
     /// The place of this job, which is kept once.
     pub fn intern(&mut self, job: Job) -> JobId {
-        let at = self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(|| {
-            self.list.push(job);
-            self.list.len() - 1
-        });
+        let at =
+            self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(
+                || {
+                    self.list.push(job);
+                    self.list.len() - 1
+                },
+            );
         JobId(at as u32)
     }
 
-    /// What was made of this spec. All is for one target, and layers are alike: few specs are made anew, and to render one,
-    /// look for what it includes and compare it with all others is most of what a plan takes.
+    /// What was made of this spec. All is for one target, and layers are alike: few specs are made
+    /// anew, and to render one, look for what it includes and compare it with all others is most of
+    /// what a plan takes.
     pub fn known(&self, spec: &Spec) -> Option<Made> {
         self.known.get(spec).copied()
     }
@@ -109,8 +116,8 @@ pub struct Builder<'g> {
 }
 
 impl<'g> Builder<'g> {
-    /// Starts a program for up to `tokens` tokens. The values in `keep`, and the logits, will be there
-    /// after the last launch.
+    /// Starts a program for up to `tokens` tokens. The values in `keep`, and the logits, will be
+    /// there after the last launch.
     pub fn new(graph: &'g Graph, steps: &[Step], tokens: u32, keep: &[ValueId]) -> Builder<'g> {
         let keep = keep.iter().copied().chain([graph.logits]).collect();
         let mut last_read = vec![0; graph.values.len()];
@@ -147,14 +154,14 @@ impl<'g> Builder<'g> {
         self.step = index;
     }
 
-    /// Memory of its own for the launches of this step; alive from the first to the last launch that binds
-    /// it.
+    /// Memory of its own for the launches of this step; alive from the first to the last launch
+    /// that binds it.
     pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
         self.add(name.into(), bytes, Until::Bound)
     }
 
-    /// Counters, zero before each launch that uses them and zero again afterwards: all launches that name
-    /// them share them.
+    /// Counters, zero before each launch that uses them and zero again afterwards: all launches
+    /// that name them share them.
     pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
         match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
             Some(at) => {
@@ -216,7 +223,8 @@ impl<'g> Builder<'g> {
         made
     }
 
-    /// A buffer for a sum that is about to be made: its operand's, when nobody needs that afterwards.
+    /// A buffer for a sum that is about to be made: its operand's, when nobody needs that
+    /// afterwards.
     pub fn make_over(&mut self, v: ValueId, operand: ValueId, others: &[ValueId]) -> Bind {
         let free = self.last_read.get(operand.0 as usize) == Some(&self.step)
             && !self.keep.contains(&operand)
@@ -241,7 +249,8 @@ impl<'g> Builder<'g> {
     /// # Errors
     /// Rows that are not as the CPU has them.
     pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
-        let name = || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
+        let name =
+            || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
         let not_his = || unsupported(&name(), "its rows are not as the CPU has them");
         let kind = std::mem::discriminant(op);
         let mut aside = self.graph.ops.iter().filter(|o| std::mem::discriminant(*o) == kind);
@@ -255,7 +264,9 @@ impl<'g> Builder<'g> {
                 let from = [held(placed.x)?, held(placed.experts)?, held(placed.shares)?];
                 AtPause::Divide { from, to: [self.made(placed.places)?, self.made(placed.own)?] }
             }
-            Op::Elsewhere(Elsewhere { x, with, .. }) if with.is_empty() => AtPause::All { from: held(*x)? },
+            Op::Elsewhere(Elsewhere { x, with, .. }) if with.is_empty() => {
+                AtPause::All { from: held(*x)? }
+            }
             Op::Elsewhere(Elsewhere { out, .. }) => AtPause::Rest { to: self.made(*out)? },
             _ => return Err(not_his()),
         };
@@ -275,7 +286,17 @@ impl<'g> Builder<'g> {
     pub fn launch(&mut self, name: impl Into<String>, job: JobId, shape: Shape, args: Vec<Bind>) {
         let Shape { grid, block, shared } = shape;
         let (name, step) = (name.into(), self.step);
-        self.launches.push(Launch { name, step, job, args, grid, block, shared, dependent: true, cooperative: false });
+        self.launches.push(Launch {
+            name,
+            step,
+            job,
+            args,
+            grid,
+            block,
+            shared,
+            dependent: true,
+            cooperative: false,
+        });
     }
 
     /// The blocks of the last launch wait for each other.
@@ -310,7 +331,8 @@ impl<'g> Builder<'g> {
             }
         }
         for pause in &self.pauses {
-            // What came before is read when all before is done; what comes is there before the next launch.
+            // What came before is read when all before is done; what comes is there before the next
+            // launch.
             let reads = pause.what.reads().iter().map(|id| (id, pause.at.saturating_sub(1)));
             let makes = pause.what.makes().iter().map(|id| (id, pause.at.min(end)));
             for (id, at) in reads.chain(makes) {
@@ -326,11 +348,29 @@ impl<'g> Builder<'g> {
             Buffer { name, bytes, offset, zeroed: until == Until::Ever }
         });
         let kept = self.keep.iter().filter_map(|&value| {
-            Some(Kept { value, buffer: *self.values.get(&value)?, tiled: self.tiled.contains(&value) })
+            Some(Kept {
+                value,
+                buffer: *self.values.get(&value)?,
+                tiled: self.tiled.contains(&value),
+            })
         });
         let (kept, buffers) = (kept.collect(), buffers.collect());
-        let head_from = self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
-        let (tokens, launches, given, pauses) = (self.tokens, self.launches, self.given, self.pauses);
-        Program { tokens, buffers, base: 0, arena, launches, kept, products, head, head_from, given, pauses }
+        let head_from =
+            self.launches.iter().position(|l| l.step >= first).unwrap_or(self.launches.len());
+        let (tokens, launches, given, pauses) =
+            (self.tokens, self.launches, self.given, self.pauses);
+        Program {
+            tokens,
+            buffers,
+            base: 0,
+            arena,
+            launches,
+            kept,
+            products,
+            head,
+            head_from,
+            given,
+            pauses,
+        }
     }
 }

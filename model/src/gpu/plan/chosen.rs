@@ -1,4 +1,5 @@
-//! Rows kept where attention itself does not keep them, and the choice of the positions that attention sees.
+//! Rows kept where attention itself does not keep them, and the choice of the positions that
+//! attention sees.
 
 use super::lower::Lower;
 use super::{Bind, Dim, ONE, PlanError, TOKENS};
@@ -8,7 +9,8 @@ use kjit_kernels::keep::{KeepArgs, KeepSpec};
 use kjit_kernels::key_scores::{KeyScoresArgs, KeyScoresSpec};
 use kjit_kernels::top_keys::{TopKeysArgs, TopKeysSpec};
 
-/// Bytes of scores at most, at a time: a prompt's tokens in a long context are chosen for in several goes.
+/// Bytes of scores at most, at a time: a prompt's tokens in a long context are chosen for in
+/// several goes.
 const SCORES: u64 = 64 << 20;
 /// Tokens that go together at least: so many fill a device in a long context.
 const TOGETHER: u32 = 16;
@@ -21,7 +23,12 @@ fn together(tokens: u32, context: u32) -> u32 {
 
 impl Lower<'_> {
     /// Rows of new tokens to a cache of one head.
-    pub(super) fn keep(&mut self, name: String, row: ValueId, cache: StateId) -> Result<(), PlanError> {
+    pub(super) fn keep(
+        &mut self,
+        name: String,
+        row: ValueId,
+        cache: StateId,
+    ) -> Result<(), PlanError> {
         let spec = KeepSpec { kv: self.kv(cache), one: !self.batch, paged: self.paged };
         let job = self.job(&name, spec.clone())?;
         let args = KeepArgs {
@@ -48,9 +55,12 @@ impl Lower<'_> {
         let (all, capacity) = (self.program.tokens(), Bind::U32(self.context));
         let rows = together(all, self.context);
         let (scoring, choosing) = (self.job(&name, scores.clone())?, self.job(&name, best)?);
-        let (q, w, slots, position) = (self.value(q)?, self.value(w)?, self.slots(), self.position());
+        let (q, w, slots, position) =
+            (self.value(q)?, self.value(w)?, self.slots(), self.position());
         let sequence_bytes = self.sequence_bytes(&name, state)?;
-        let held = self.program.scratch(format!("{name}.scores"), 4 * u64::from(rows) * u64::from(self.context));
+        let held = self
+            .program
+            .scratch(format!("{name}.scores"), 4 * u64::from(rows) * u64::from(self.context));
         let (chosen, tokens) = (self.program.make(out), Bind::Dim(TOKENS));
         let (per_unit, most) = (KeyScoresSpec::BLOCKS_PER_UNIT, scores.blocks(self.context));
         // A block has work for some tiles where there are many rows: it reads their queries once.
@@ -74,7 +84,8 @@ impl Lower<'_> {
                 sequence_bytes,
             };
             self.run(format!("{name}.scores"), &scoring, [splits, lines, ONE], args);
-            let args = TopKeysArgs { scores: held, slots, position, chosen, first, tokens, capacity };
+            let args =
+                TopKeysArgs { scores: held, slots, position, chosen, first, tokens, capacity };
             self.run(name.clone(), &choosing, [lines, ONE, ONE], args);
         }
         Ok(())

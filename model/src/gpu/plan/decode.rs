@@ -1,5 +1,5 @@
-//! Steps as launches for one token, or a few: every matrix is read once, its rows against the few columns of
-//! activations.
+//! Steps as launches for one token, or a few: every matrix is read once, its rows against the few
+//! columns of activations.
 
 use super::lower::{Lower, finish_of, unsupported};
 use super::small::Form;
@@ -25,7 +25,9 @@ impl Lower<'_> {
     pub(super) fn decode_step(&mut self, step: &Step) -> Result<(), PlanError> {
         match step {
             Step::Project { input, segments, finish } => self.project(input, segments, finish),
-            Step::Experts { input, experts, segments, finish } => self.experts(input, *experts, segments, finish),
+            Step::Experts { input, experts, segments, finish } => {
+                self.experts(input, *experts, segments, finish)
+            }
             Step::Attend(a) => self.attend(a),
             Step::Latent { .. } => self.latent(step),
             Step::Conv { conv, silu, out } => self.conv(conv, *silu, *out),
@@ -45,9 +47,14 @@ impl Lower<'_> {
         }
     }
 
-    /// A projection. Segments that cannot share a launch (the form of their activations differs, or there are
-    /// too many) get their own.
-    pub(super) fn project(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
+    /// A projection. Segments that cannot share a launch (the form of their activations differs, or
+    /// there are too many) get their own.
+    pub(super) fn project(
+        &mut self,
+        input: &Input,
+        segments: &[Segment],
+        finish: &Finish,
+    ) -> Result<(), PlanError> {
         if *finish != Finish::Store {
             return self.matvec(input, segments, finish);
         }
@@ -55,7 +62,8 @@ impl Lower<'_> {
         while let Some(first) = rest.first() {
             let cols = self.graph.weight(first.weight).cols;
             let fits = |n: usize| {
-                let formats: Vec<_> = rest.iter().take(n).map(|s| self.graph.weight(s.weight).format).collect();
+                let formats: Vec<_> =
+                    rest.iter().take(n).map(|s| self.graph.weight(s.weight).format).collect();
                 Column::shared(&formats, cols).is_ok()
             };
             let n = (1..=rest.len().min(MOST)).rev().find(|&n| fits(n)).unwrap_or(1);
@@ -66,7 +74,12 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn matvec(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Result<(), PlanError> {
+    fn matvec(
+        &mut self,
+        input: &Input,
+        segments: &[Segment],
+        finish: &Finish,
+    ) -> Result<(), PlanError> {
         let name = self.name_of(segments, finish);
         let (mut aux, mut eps, prologue) = self.prologue(input);
         let (cols, weights) = self.weights(segments);
@@ -111,7 +124,9 @@ impl Lower<'_> {
         finish: &Finish,
     ) -> Result<(), PlanError> {
         if *finish == Finish::Store && segments.len() > 1 {
-            return segments.iter().try_for_each(|s| self.experts(input, experts, std::slice::from_ref(s), finish));
+            return segments
+                .iter()
+                .try_for_each(|s| self.experts(input, experts, std::slice::from_ref(s), finish));
         }
         let Some(first) = segments.first() else { return Ok(()) };
         let (w, out) = (self.graph.weight(first.weight), finish.out().unwrap_or(first.out));
@@ -133,16 +148,21 @@ impl Lower<'_> {
                 Finish::Glu { act: Activation::ClampedSilu(_), .. } => ExpertFinish::ClampedSilu,
                 Finish::Glu { act: Activation::Silu, .. } => ExpertFinish::Silu,
                 Finish::Glu { act: Activation::GeluTanh, .. } => ExpertFinish::Gelu,
-                Finish::Glu { act, .. } => return Err(unsupported(&name, format!("no kernel has {act:?}"))),
+                Finish::Glu { act, .. } => {
+                    return Err(unsupported(&name, format!("no kernel has {act:?}")));
+                }
                 Finish::Sum { residual, .. } => ExpertFinish::Sum { residual: residual.is_some() },
-                Finish::Add { .. } => return Err(unsupported(&name, "a residual on each expert's rows")),
+                Finish::Add { .. } => {
+                    return Err(unsupported(&name, "a residual on each expert's rows"));
+                }
             },
             tuning: None,
         };
         let mut x = self.value(input.value())?;
         if self.reproducible || !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
-            (x, aux, eps) = self.quantize(&name, column, prologue, spec.columns(), [x, aux], eps)?;
+            (x, aux, eps) =
+                self.quantize(&name, column, prologue, spec.columns(), [x, aux], eps)?;
             (spec.prologue, spec.quantized) = (Prologue::None, true);
         }
         let spec = self.experts_spread(&name, spec)?;
@@ -155,11 +175,17 @@ impl Lower<'_> {
         let chosen = self.value(experts)?;
         let w0 = self.matrix(first.weight);
         let w1 = segments.get(1).map_or(Bind::Null, |s| self.matrix(s.weight));
-        let [b0, b1] =
-            [Some(first), segments.get(1)].map(|s| s.and_then(|s| s.bias).map_or(Bind::Null, |bias| self.vector(bias)));
-        let limit = if let Finish::Glu { act: Activation::ClampedSilu(limit), .. } = *finish { limit } else { 0.0 };
+        let [b0, b1] = [Some(first), segments.get(1)]
+            .map(|s| s.and_then(|s| s.bias).map_or(Bind::Null, |bias| self.vector(bias)));
+        let limit = if let Finish::Glu { act: Activation::ClampedSilu(limit), .. } = *finish {
+            limit
+        } else {
+            0.0
+        };
         let y = match *finish {
-            Finish::Sum { residual: Some(r), .. } => self.program.make_over(out, r, &[input.value()]),
+            Finish::Sum { residual: Some(r), .. } => {
+                self.program.make_over(out, r, &[input.value()])
+            }
             _ => self.program.make(out),
         };
         let job = self.job(&name, spec.clone())?;
@@ -168,15 +194,35 @@ impl Lower<'_> {
         let blocks = Dim::Fill { per_unit: tuning.blocks_per_unit, most };
         let [eps, limit] = [eps, limit].map(Bind::F32);
         let (tokens, number) = (Bind::Dim(TOKENS), Bind::Dim(blocks));
-        let args =
-            ExpertsArgs { x, aux, chosen, shares, residual, w0, w1, b0, b1, y, eps, limit, tokens, blocks: number };
+        let args = ExpertsArgs {
+            x,
+            aux,
+            chosen,
+            shares,
+            residual,
+            w0,
+            w1,
+            b0,
+            b1,
+            y,
+            eps,
+            limit,
+            tokens,
+            blocks: number,
+        };
         self.run(name, &job, [blocks, ONE, ONE], args);
         Ok(())
     }
 
     /// A product of each head with its own matrix, or of one row with all of them.
-    pub(super) fn head_product(&mut self, x: ValueId, weight: WeightId, out: ValueId) -> Result<(), PlanError> {
-        let (w, name, width) = (self.graph.weight(weight), &self.graph.value(out).name, self.graph.value(x).width);
+    pub(super) fn head_product(
+        &mut self,
+        x: ValueId,
+        weight: WeightId,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
+        let (w, name, width) =
+            (self.graph.weight(weight), &self.graph.value(out).name, self.graph.value(x).width);
         let mut spec = ExpertsSpec {
             format: w.format,
             rows: w.rows,
@@ -194,7 +240,8 @@ impl Lower<'_> {
         let (mut x, name) = (self.value(x)?, name.clone());
         if self.reproducible || !spec.covered(&self.target) {
             let column = self.spec(&name, spec.column())?;
-            (x, _, _) = self.quantize(&name, column, Prologue::None, spec.columns(), [x, Bind::Null], 0.0)?;
+            (x, _, _) =
+                self.quantize(&name, column, Prologue::None, spec.columns(), [x, Bind::Null], 0.0)?;
             spec.quantized = true;
         }
         let spec = self.experts_spread(&name, spec)?;
@@ -224,7 +271,8 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The weight of a norm on the way to a projection, its epsilon, and what the kernel does first.
+    /// The weight of a norm on the way to a projection, its epsilon, and what the kernel does
+    /// first.
     fn prologue(&mut self, input: &Input) -> (Bind, f32, Prologue) {
         match *input {
             Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
@@ -232,8 +280,9 @@ impl Lower<'_> {
         }
     }
 
-    /// Columns of activations quantised in memory of the device, once for all blocks, where they are too long
-    /// for a block's own. Gives the arguments that take the place of `x`, `aux` and `eps`.
+    /// Columns of activations quantised in memory of the device, once for all blocks, where they
+    /// are too long for a block's own. Gives the arguments that take the place of `x`, `aux` and
+    /// `eps`.
     fn quantize(
         &mut self,
         name: &str,
@@ -246,12 +295,17 @@ impl Lower<'_> {
         let job = self.job(name, QuantizeSpec { column, prologue })?;
         let out = self.program.scratch(format!("{name}.x"), (column.bytes() * columns) as u64);
         let grid = [Dim::Is(columns as u32), ONE, ONE];
-        self.run(format!("{name}.quantize"), &job, grid, QuantizeArgs { x, aux, out, eps: Bind::F32(eps) });
+        self.run(
+            format!("{name}.quantize"),
+            &job,
+            grid,
+            QuantizeArgs { x, aux, out, eps: Bind::F32(eps) },
+        );
         Ok((out, Bind::Null, 0.0))
     }
 
-    /// What is done to the logits where a sequence asks for it, and the two ways to choose a token from them, as
-    /// the last three launches: biases, a mask, penalties; the likeliest; at random.
+    /// What is done to the logits where a sequence asks for it, and the two ways to choose a token
+    /// from them, as the last three launches: biases, a mask, penalties; the likeliest; at random.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
         // What is chosen behind a drafted token goes beside the ring, which has the drafts.
@@ -277,7 +331,16 @@ impl Lower<'_> {
         let counters = self.program.counters("greedy.counters", 4 * rows);
         let slots = self.slots();
         let number = Bind::Dim(blocks);
-        let args = ArgmaxArgs { logits, part, counters, slots, tokens, position, capacity, blocks: number };
+        let args = ArgmaxArgs {
+            logits,
+            part,
+            counters,
+            slots,
+            tokens,
+            position,
+            capacity,
+            blocks: number,
+        };
         self.run("greedy".to_string(), &job, [blocks, TOKENS, ONE], args);
         let drawn = self.tuned(DrawSpec { vocab, tuning: None });
         let job = self.job("draw", drawn.clone())?;
@@ -311,7 +374,8 @@ impl Lower<'_> {
         let name = self.graph.value(a.out).name.clone();
         let (mut form, norms, eps) = self.heads(a)?;
         if self.apart && a.kv.is_some() {
-            // A row reads the keys of those before it, which other blocks would write at the same time.
+            // A row reads the keys of those before it, which other blocks would write at the same
+            // time.
             self.heads_of_rows(a)?;
             form.kept_before = true;
         }
@@ -322,15 +386,21 @@ impl Lower<'_> {
         let job = self.job(&name, spec.clone())?;
         let tuning = self.spec(&name, spec.tuning(&self.target))?;
         let (splits, most) = self.slices(tuning.blocks_per_unit(), spec.groups());
-        let part = self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
-        let counters = self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
+        let part =
+            self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64);
+        let counters =
+            self.program.counters("attend.counters", 4 * spec.counters(sequences) as u64);
         let (q, kv) = self.ready(a)?;
         let [k, v] = if form.kept_before { [Bind::Null; 2] } else { kv };
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let size = self.value_size(a);
         let whole = size == form.kv.head_dim;
         let bytes = 4 * u64::from(sequences) * (a.heads * form.kv.head_dim) as u64;
-        let out = if whole { self.program.make(a.out) } else { self.program.scratch(format!("{name}.whole"), bytes) };
+        let out = if whole {
+            self.program.make(a.out)
+        } else {
+            self.program.scratch(format!("{name}.whole"), bytes)
+        };
         let [q_norm, k_norm] = norms;
         let args = AttendArgs {
             q,
@@ -365,12 +435,20 @@ impl Lower<'_> {
     pub(super) fn latent(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
-        let (rank, chosen) = (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
+        let (rank, chosen) =
+            (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
         if self.apart {
             // A row reads those before it as they are kept, and its own as it is.
             self.keep(format!("{name}.keep"), row, cache)?;
         }
-        let spec = LatentSpec { heads, kv, rank, one: !self.batch && !self.apart, paged: self.paged, chosen };
+        let spec = LatentSpec {
+            heads,
+            kv,
+            rank,
+            one: !self.batch && !self.apart,
+            paged: self.paged,
+            chosen,
+        };
         let (job, sequences) = (self.job(&name, spec.clone())?, self.program.tokens());
         let (splits, most) = self.slices(LatentSpec::BLOCKS_PER_UNIT, spec.groups());
         let args = LatentArgs {
@@ -379,7 +457,9 @@ impl Lower<'_> {
             slots: self.slots(),
             position: self.places(),
             rows: Bind::Keys(cache),
-            part: self.program.scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64),
+            part: self
+                .program
+                .scratch(format!("{name}.part"), spec.part_bytes(most, sequences) as u64),
             counters: self.program.counters("latent.counters", 4 * spec.counters(sequences) as u64),
             out: self.program.make(out),
             scale: Bind::F32(scale),
@@ -392,14 +472,19 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The lists of tokens' positions where they see chosen ones; else the tables of pages, if there are any.
+    /// The lists of tokens' positions where they see chosen ones; else the tables of pages, if
+    /// there are any.
     pub(super) fn listed(&self, only: Option<ValueId>) -> Result<Bind, PlanError> {
         only.map_or(Ok(self.table()), |v| self.value(v))
     }
 
     /// Bytes from one slot's rows to the next one's, where rows are of several.
     pub(super) fn sequence_bytes(&self, name: &str, cache: StateId) -> Result<Bind, PlanError> {
-        Ok(Bind::U64(if self.own_slots() && !self.paged { self.slot_bytes(name, cache)? } else { 0 }))
+        Ok(Bind::U64(if self.own_slots() && !self.paged {
+            self.slot_bytes(name, cache)?
+        } else {
+            0
+        }))
     }
 
     /// The slot of each row; of one sequence, null.
@@ -458,11 +543,15 @@ impl Lower<'_> {
         let (norms, eps) = match (a.q_norm, a.k_norm) {
             (None, None) => ([Bind::Null; 2], 0.0),
             (Some(q), None) if a.kv.is_none() => ([self.vector(q.weight), Bind::Null], q.eps),
-            (Some(q), Some(k)) if q.eps == k.eps => ([self.vector(q.weight), self.vector(k.weight)], q.eps),
+            (Some(q), Some(k)) if q.eps == k.eps => {
+                ([self.vector(q.weight), self.vector(k.weight)], q.eps)
+            }
             _ => return Err(unsupported(name, "queries and keys are normed differently")),
         };
-        let rope = a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));
-        let (heads, kv, qk_norm, kept_before) = (a.heads, self.kv(a.cache), a.q_norm.is_some(), a.kv.is_none());
+        let rope =
+            a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));
+        let (heads, kv, qk_norm, kept_before) =
+            (a.heads, self.kv(a.cache), a.q_norm.is_some(), a.kv.is_none());
         Ok((HeadsForm { heads, kv, qk_norm, rope, kept_before, paged: false }, norms, eps))
     }
 
@@ -478,10 +567,11 @@ impl Lower<'_> {
         self.graph.value(a.out).width / a.heads.max(1)
     }
 
-    /// Queries, and the keys and values that are to be kept (none where another layer has kept them), each head as
-    /// large as it is in the cache.
+    /// Queries, and the keys and values that are to be kept (none where another layer has kept
+    /// them), each head as large as it is in the cache.
     pub(super) fn ready(&mut self, a: &Attend) -> Result<(Bind, [Bind; 2]), PlanError> {
-        let (name, KvLayout { heads, head_dim, .. }) = (self.graph.value(a.out).name.clone(), self.kv(a.cache));
+        let (name, KvLayout { heads, head_dim, .. }) =
+            (self.graph.value(a.out).name.clone(), self.kv(a.cache));
         let of = |lower: &mut Self, what, v: ValueId, heads: usize| {
             let (x, size) = (lower.value(v)?, lower.graph.value(v).width / heads.max(1));
             lower.filled(&format!("{name}.{what}"), x, heads, [size, head_dim])
@@ -497,6 +587,6 @@ pub(super) fn rope_form(rope: &Rope) -> RopeForm {
     RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves }
 }
 
-/// Slices of the context at most, over all sequences: with fewer, working memory is small whatever the
-/// device.
+/// Slices of the context at most, over all sequences: with fewer, working memory is small whatever
+/// the device.
 const SPLITS: u32 = 256;

@@ -1,4 +1,5 @@
-//! What all lowerings share: jobs, weights, values, the ends of projections, and errors that name the step.
+//! What all lowerings share: jobs, weights, values, the ends of projections, and errors that name
+//! the step.
 
 use super::build::{Builder, Jobs, Made, Shape};
 use super::prompt::Group;
@@ -37,13 +38,16 @@ pub(super) struct Lower<'g> {
     pub reproducible: bool,
     /// Rows are one sequence's tokens, each of which attends by itself, as a single token does.
     pub apart: bool,
-    /// Rows are tokens of one sequence, each with a place of its own and as if each were a slot: with `batch`.
+    /// Rows are tokens of one sequence, each with a place of its own and as if each were a slot:
+    /// with `batch`.
     pub drafted: bool,
-    /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters at most.
+    /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters
+    /// at most.
     pub products: Vec<(GemmUse, u64, u64)>,
     /// Inputs that lie as products take them: the value, and the norm on the way.
     pub in_form: HashMap<(ValueId, Option<WeightId>), Bind>,
-    /// Rows grouped, by the value that has their experts; a row for each token and slot, or for each token.
+    /// Rows grouped, by the value that has their experts; a row for each token and slot, or for
+    /// each token.
     pub groups: HashMap<(ValueId, bool), Group>,
     /// The steps after the one at hand.
     pub later: &'g [Step],
@@ -81,7 +85,10 @@ impl Lower<'_> {
     pub fn value(&self, v: ValueId) -> Result<Bind, PlanError> {
         let name = &self.graph.value(v).name;
         if self.program.is_tiled(v) {
-            return Err(unsupported(name, "it lies as products of many rows take it, and something else reads it"));
+            return Err(unsupported(
+                name,
+                "it lies as products of many rows take it, and something else reads it",
+            ));
         }
         self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))
     }
@@ -139,7 +146,10 @@ impl Lower<'_> {
             let w = self.graph.weight(s.weight);
             segments::Segment { format: w.format, rows: w.rows, bias: s.bias.is_some() }
         };
-        (segments.first().map_or(0, |s| self.graph.weight(s.weight).cols), segments.iter().map(of).collect())
+        (
+            segments.first().map_or(0, |s| self.graph.weight(s.weight).cols),
+            segments.iter().map(of).collect(),
+        )
     }
 
     /// The residual that a projection adds.
@@ -154,13 +164,19 @@ impl Lower<'_> {
     pub fn results(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Vec<Bind> {
         match *finish {
             Finish::Store => segments.iter().map(|s| self.program.make(s.out)).collect(),
-            Finish::Add { residual, out } => vec![self.program.make_over(out, residual, &[input.value()])],
+            Finish::Add { residual, out } => {
+                vec![self.program.make_over(out, residual, &[input.value()])]
+            }
             Finish::Glu { out, .. } | Finish::Sum { out, .. } => vec![self.program.make(out)],
         }
     }
 
     /// The arguments of a product for its weights.
-    pub fn weight_args(&mut self, segments: &[Segment], results: &[Bind]) -> [SegmentArgs<Bind>; segments::MOST] {
+    pub fn weight_args(
+        &mut self,
+        segments: &[Segment],
+        results: &[Bind],
+    ) -> [SegmentArgs<Bind>; segments::MOST] {
         std::array::from_fn(|i| {
             let segment = segments.get(i);
             SegmentArgs {
@@ -172,7 +188,13 @@ impl Lower<'_> {
     }
 
     /// A launch of it.
-    pub fn run<F: Family>(&mut self, name: String, ready: &Ready<F>, grid: [Dim; 3], args: F::Args<Bind>) {
+    pub fn run<F: Family>(
+        &mut self,
+        name: String,
+        ready: &Ready<F>,
+        grid: [Dim; 3],
+        args: F::Args<Bind>,
+    ) {
         let shape = Shape { grid, block: ready.block, shared: ready.shared };
         let mut args = args.list();
         args.truncate(ready.arguments);
@@ -197,7 +219,9 @@ pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish,
         Finish::Add { .. } => Ok(segments::Finish::Add),
         Finish::Glu { act: Activation::Silu, .. } => Ok(segments::Finish::Silu),
         Finish::Glu { act: Activation::GeluTanh, .. } => Ok(segments::Finish::Gelu),
-        Finish::Glu { act, .. } => Err(unsupported(name, format!("no kernel has its activation {act:?}"))),
+        Finish::Glu { act, .. } => {
+            Err(unsupported(name, format!("no kernel has its activation {act:?}")))
+        }
         Finish::Sum { .. } => Err(unsupported(name, "a weighted sum without experts")),
     }
 }

@@ -41,7 +41,9 @@ pub(in crate::gpu) fn function_of(act: Activation) -> Option<(Function, [f32; 4]
         Activation::Clamp(limit) => one(Function::Clamp, limit.abs()),
         Activation::SoftCap(cap) => one(Function::SoftCap, cap),
         Activation::ClampedSilu(limit) => one(Function::ClampedSilu, limit),
-        Activation::Xielu { positive, negative, beta, eps } => Some((Function::Xielu, [positive, negative, beta, eps])),
+        Activation::Xielu { positive, negative, beta, eps } => {
+            Some((Function::Xielu, [positive, negative, beta, eps]))
+        }
         Activation::Above(least) => one(Function::Above, least),
         Activation::Sqrt => plain(Function::Sqrt),
         Activation::Exp => None,
@@ -50,10 +52,16 @@ pub(in crate::gpu) fn function_of(act: Activation) -> Option<(Function, [f32; 4]
 
 impl Lower<'_> {
     /// An operation that makes rows element by element, with a residual behind it.
-    pub(super) fn map(&mut self, op: &Op, residual: Option<ValueId>, out: ValueId) -> Result<(), PlanError> {
+    pub(super) fn map(
+        &mut self,
+        op: &Op,
+        residual: Option<ValueId>,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
         let name = self.graph.value(out).name.clone();
         let function = |act: Activation| {
-            function_of(act).ok_or_else(|| unsupported(&name, format!("no kernel has its activation {act:?}")))
+            function_of(act)
+                .ok_or_else(|| unsupported(&name, format!("no kernel has its activation {act:?}")))
         };
         let elems = |v: ValueId| self.graph.value(v).slots * self.graph.value(v).width;
         let lens = |w: Option<WeightId>| w.map_or(0, |w| self.graph.weight(w).elems());
@@ -67,12 +75,21 @@ impl Lower<'_> {
                 let (function, numbers) = function(act)?;
                 let each = elems(up) / elems(gate).max(1);
                 let a = self.value(gate)?;
-                Operands { a, numbers, ..Operands::of(Map::Gate { function, each }, self.value(up)?) }
+                Operands {
+                    a,
+                    numbers,
+                    ..Operands::of(Map::Gate { function, each }, self.value(up)?)
+                }
             }
             Op::Affine(Affine { x, scale, weight, bias, each, .. }) => {
                 let map = Map::Affine { weights: lens(weight), biases: lens(bias), each };
                 let [a, b] = [weight, bias].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
-                Operands { a, b, numbers: [scale, 0.0, 0.0, 0.0], ..Operands::of(map, self.value(x)?) }
+                Operands {
+                    a,
+                    b,
+                    numbers: [scale, 0.0, 0.0, 0.0],
+                    ..Operands::of(map, self.value(x)?)
+                }
             }
             Op::Spread(Spread { x, shares, .. }) => {
                 let map = Map::Spread { each: elems(x) };
@@ -86,7 +103,10 @@ impl Lower<'_> {
             }
             Op::Concat(Concat { a, b, groups, behind, .. }) => {
                 let (first, runs) = (elems(a) / groups.max(1), elems(b) / behind.max(1));
-                Operands { a: self.value(b)?, ..Operands::of(Map::Concat { first, behind, runs }, self.value(a)?) }
+                Operands {
+                    a: self.value(b)?,
+                    ..Operands::of(Map::Concat { first, behind, runs }, self.value(a)?)
+                }
             }
             Op::Dot(Dot { a, b, .. }) => {
                 let map = Map::Dot { each: elems(a) / elems(out).max(1) };
@@ -96,24 +116,38 @@ impl Lower<'_> {
                 let map = Map::Temper { period, offset, each_own };
                 Operands { numbers: [scale, 0.0, 0.0, 0.0], ..self.positioned(map, x)? }
             }
-            _ => return Err(unsupported(&name, format!("no kernel makes '{}' element by element", op.name()))),
+            _ => {
+                return Err(unsupported(
+                    &name,
+                    format!("no kernel makes '{}' element by element", op.name()),
+                ));
+            }
         };
-        if let Map::Spread { .. } | Map::Sum { .. } | Map::Slice { .. } | Map::Concat { .. } = o.map {
+        if let Map::Spread { .. } | Map::Sum { .. } | Map::Slice { .. } | Map::Concat { .. } = o.map
+        {
             o.numbers = [0.0; 4];
         }
         self.run_map(name, &o, residual, &op.reads(), out)
     }
 
     /// Heads turned by position, where attention does not do it.
-    pub(super) fn rotate(&mut self, x: ValueId, rope: RopeId, heads: usize, out: ValueId) -> Result<(), PlanError> {
-        let (name, head) = (self.graph.value(out).name.clone(), self.graph.value(x).width / heads.max(1));
+    pub(super) fn rotate(
+        &mut self,
+        x: ValueId,
+        rope: RopeId,
+        heads: usize,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
+        let (name, head) =
+            (self.graph.value(out).name.clone(), self.graph.value(x).width / heads.max(1));
         let form = rope_form(self.graph.rope(rope));
         let map = Map::Rotate { head, dims: form.dims, halves: form.halves, each_own: self.batch };
         let o = Operands { a: Bind::Rope(rope), ..self.positioned(map, x)? };
         self.run_map(name, &o, None, &[x], out)
     }
 
-    /// Rows of heads filled up with zeros from `size` elements to `to`; as they are where that is their size.
+    /// Rows of heads filled up with zeros from `size` elements to `to`; as they are where that is
+    /// their size.
     pub(super) fn filled(
         &mut self,
         name: &str,
@@ -145,16 +179,32 @@ impl Lower<'_> {
     }
 
     /// The first `take` elements of each head of `run`: what is left of heads that were filled up.
-    pub(super) fn cut(&mut self, x: Bind, [run, take]: [usize; 2], out: ValueId) -> Result<(), PlanError> {
+    pub(super) fn cut(
+        &mut self,
+        x: Bind,
+        [run, take]: [usize; 2],
+        out: ValueId,
+    ) -> Result<(), PlanError> {
         let name = format!("{}.cut", self.graph.value(out).name);
         self.run_map(name, &Operands::of(Map::Slice { run, at: 0, take }, x), None, &[], out)
     }
 
     /// Rows of `cols` elements, from tiles of halves, for this step alone.
-    pub(super) fn scratch_of_tiles(&mut self, name: &str, tiles: Bind, cols: usize) -> Result<Bind, PlanError> {
+    pub(super) fn scratch_of_tiles(
+        &mut self,
+        name: &str,
+        tiles: Bind,
+        cols: usize,
+    ) -> Result<Bind, PlanError> {
         let bytes = 4 * u64::from(self.program.tokens()) * cols as u64;
         let y = self.program.scratch(name.to_owned(), bytes);
-        self.launch_rows(name.to_owned(), &Operands::of(Map::FromTiles, tiles), Bind::Null, y, cols)?;
+        self.launch_rows(
+            name.to_owned(),
+            &Operands::of(Map::FromTiles, tiles),
+            Bind::Null,
+            y,
+            cols,
+        )?;
         Ok(y)
     }
 
@@ -164,8 +214,8 @@ impl Lower<'_> {
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
     }
 
-    /// A value whose rows the CPU has made. A kernel fetches them: a copy would stand behind those of layers, of
-    /// which one alone takes milliseconds.
+    /// A value whose rows the CPU has made. A kernel fetches them: a copy would stand behind those
+    /// of layers, of which one alone takes milliseconds.
     pub(super) fn take_rows(&mut self, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.from the CPU", self.graph.value(out).name);
         let o = Operands::of(Map::Act { function: Function::Identity }, Bind::Aside);
@@ -177,7 +227,13 @@ impl Lower<'_> {
         let name = format!("{}.by", self.graph.value(value).name);
         let x = self.value(value)?;
         let map = Map::Affine { weights: 0, biases: 0, each: 1 };
-        self.launch_map(name, &Operands { numbers: [by, 0.0, 0.0, 0.0], ..Operands::of(map, x) }, Bind::Null, x, value)
+        self.launch_map(
+            name,
+            &Operands { numbers: [by, 0.0, 0.0, 0.0], ..Operands::of(map, x) },
+            Bind::Null,
+            x,
+            value,
+        )
     }
 
     /// Offsets added to a value where it is.
@@ -185,16 +241,26 @@ impl Lower<'_> {
         let name = format!("{}.bias", self.graph.value(value).name);
         let map = Map::Affine { weights: 0, biases: self.graph.weight(bias).elems(), each: 1 };
         let x = self.value(value)?;
-        let o = Operands { b: self.vector(bias), numbers: [1.0, 0.0, 0.0, 0.0], ..Operands::of(map, x) };
+        let o = Operands {
+            b: self.vector(bias),
+            numbers: [1.0, 0.0, 0.0, 0.0],
+            ..Operands::of(map, x)
+        };
         self.launch_map(name, &o, Bind::Null, x, value)
     }
 
     /// Each expert's row of offsets added to what its matrix made, in place.
-    pub(super) fn add_chosen(&mut self, bias: WeightId, experts: ValueId, value: ValueId) -> Result<(), PlanError> {
+    pub(super) fn add_chosen(
+        &mut self,
+        bias: WeightId,
+        experts: ValueId,
+        value: ValueId,
+    ) -> Result<(), PlanError> {
         let name = format!("{}.bias", self.graph.value(value).name);
         let map = Map::AddChosen { each: self.graph.value(value).width };
         let x = self.value(value)?;
-        let o = Operands { b: self.vector(bias), which: self.value(experts)?, ..Operands::of(map, x) };
+        let o =
+            Operands { b: self.vector(bias), which: self.value(experts)?, ..Operands::of(map, x) };
         self.launch_map(name, &o, Bind::Null, x, value)
     }
 

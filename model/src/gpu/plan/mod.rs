@@ -1,9 +1,9 @@
 //! What a GPU does for a model, as data: kernels to compile, memory to have, launches to make.
 //!
-//! A [`Plan`] follows from the graph, the target and the options alone; no device is asked. So it can be
-//! printed, tested and compiled for (`kjit warm`) on a machine without a GPU, and a device of the same target
-//! finds every kernel in the cache. What only a live device tells (compute units) enters as a [`Dim`] when a
-//! launch is made.
+//! A [`Plan`] follows from the graph, the target and the options alone; no device is asked. So it
+//! can be printed, tested and compiled for (`kjit warm`) on a machine without a GPU, and a device
+//! of the same target finds every kernel in the cache. What only a live device tells (compute
+//! units) enters as a [`Dim`] when a launch is made.
 
 mod arena;
 mod batch;
@@ -68,8 +68,8 @@ pub struct JobId(pub u32);
 #[doc(hidden)]
 pub struct BufferId(pub u32);
 
-/// A piece of memory that launches pass on to each other. Buffers that are never alive together share their
-/// place.
+/// A piece of memory that launches pass on to each other. Buffers that are never alive together
+/// share their place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Buffer {
@@ -79,14 +79,14 @@ pub struct Buffer {
     pub bytes: u64,
     /// Bytes from the start of the arena, a multiple of 256.
     pub offset: u64,
-    /// Counters: zero before the first run, and zero again after each launch that uses them. Nothing shares
-    /// their place.
+    /// Counters: zero before the first run, and zero again after each launch that uses them.
+    /// Nothing shares their place.
     pub zeroed: bool,
 }
 
-/// Words that live on the device and drive sequences: written by the host at the start of a call, by the
-/// sampler for each token. Each sequence has its own in its slot; programs for one sequence are given one
-/// slot's, programs for several those of all slots.
+/// Words that live on the device and drive sequences: written by the host at the start of a call,
+/// by the sampler for each token. Each sequence has its own in its slot; programs for one sequence
+/// are given one slot's, programs for several those of all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Control {
@@ -100,9 +100,11 @@ pub enum Control {
     Seed,
     /// Top-k as `u32`, 1 / temperature, top-p, min-p as `f32`.
     Options,
-    /// `u32`s: what is done to the logits before the next token is chosen (`kjit_kernels::changes`).
+    /// `u32`s: what is done to the logits before the next token is chosen
+    /// (`kjit_kernels::changes`).
     Adjustments,
-    /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for all.
+    /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for
+    /// all.
     Slots,
     /// `u32`s: the page of each stretch of positions.
     Pages,
@@ -113,8 +115,8 @@ pub enum Control {
     Each,
     /// `u32`s, zeros: what counts up where tokens are chosen behind drafted ones. One for all.
     Turns,
-    /// `u32`s: [`PICK`] for each row of drafted tokens, the second of which gets the token chosen there. One for
-    /// all.
+    /// `u32`s: [`PICK`] for each row of drafted tokens, the second of which gets the token chosen
+    /// there. One for all.
     Picks,
 }
 
@@ -235,8 +237,8 @@ pub enum Dim {
         /// Times this.
         each: u32,
     },
-    /// So many that, times `over` for each token at hand, there are no more than `per_unit` for each compute
-    /// unit; at most `most`.
+    /// So many that, times `over` for each token at hand, there are no more than `per_unit` for
+    /// each compute unit; at most `most`.
     Spread {
         /// Blocks that a compute unit takes at once.
         per_unit: u32,
@@ -264,7 +266,12 @@ impl GemmUse {
     ///
     /// # Errors
     /// As [`GemmSpec::launch_rows`].
-    pub fn launch(&self, target: &Target, tokens: u32, units: u32) -> Result<GemmLaunch, SpecError> {
+    pub fn launch(
+        &self,
+        target: &Target,
+        tokens: u32,
+        units: u32,
+    ) -> Result<GemmLaunch, SpecError> {
         let tokens = tokens as usize;
         let rows = self.group.map_or(tokens, |g| g.rows(tokens));
         let launch = self.spec.launch_rows(target, rows, units.min(product::UNITS))?;
@@ -292,8 +299,8 @@ pub enum GemmPart {
     GridZ,
 }
 
-/// What a [`Dim`] is evaluated with: the device, the tokens at hand, and the launches of products that follow
-/// from both.
+/// What a [`Dim`] is evaluated with: the device, the tokens at hand, and the launches of products
+/// that follow from both.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Now {
@@ -395,8 +402,8 @@ pub struct Launch {
     pub shared: u32,
     /// May start before the launch before it has ended: the kernel waits by itself.
     pub dependent: bool,
-    /// Its blocks wait for each other: they are all resident, or there is one a sequence (on a device that
-    /// cannot promise it).
+    /// Its blocks wait for each other: they are all resident, or there is one a sequence (on a
+    /// device that cannot promise it).
     pub cooperative: bool,
 }
 
@@ -408,7 +415,8 @@ pub struct Program {
     pub tokens: u32,
     /// Memory passed from launch to launch.
     pub buffers: Vec<Buffer>,
-    /// Where its buffers start in the plan's arena: each program has its own, since counters must stay zero.
+    /// Where its buffers start in the plan's arena: each program has its own, since counters must
+    /// stay zero.
     pub base: u64,
     /// Bytes that the buffers take together.
     pub arena: u64,
@@ -422,7 +430,8 @@ pub struct Program {
     pub head: BufferId,
     /// The first launch of those steps.
     pub head_from: usize,
-    /// Where rows of singles go before a run, one for each token: none where launches make them from ids.
+    /// Where rows of singles go before a run, one for each token: none where launches make them
+    /// from ids.
     pub given: Option<BufferId>,
     /// Where the CPU computes in between, in order.
     pub pauses: Vec<Pause>,
@@ -444,7 +453,8 @@ pub struct Pause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum AtPause {
-    /// The CPU computes all from these rows; a launch behind it takes what it has made ([`Bind::Aside`]).
+    /// The CPU computes all from these rows; a launch behind it takes what it has made
+    /// ([`Bind::Aside`]).
     All {
         /// What it reads.
         from: BufferId,
@@ -505,8 +515,18 @@ impl Program {
     ///
     /// # Errors
     /// As [`GemmUse::launch`].
-    pub fn now(&self, target: &Target, units: u32, tokens: u32, choice: Choice) -> Result<Now, SpecError> {
-        let products = self.products.iter().map(|p| p.launch(target, tokens, units)).collect::<Result<_, _>>()?;
+    pub fn now(
+        &self,
+        target: &Target,
+        units: u32,
+        tokens: u32,
+        choice: Choice,
+    ) -> Result<Now, SpecError> {
+        let products = self
+            .products
+            .iter()
+            .map(|p| p.launch(target, tokens, units))
+            .collect::<Result<_, _>>()?;
         Ok(Now { units, tokens, choice, products })
     }
 }
@@ -517,10 +537,11 @@ impl Program {
 pub struct Batch {
     /// A token of each, their logits. Runs for any number of sequences up to [`Program::tokens`].
     pub program: Program,
-    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no logits.
+    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no
+    /// logits.
     pub adjust: Option<Launch>,
-    /// The likeliest token of each from the logits of the program, on whose buffers it works; none where
-    /// other layers come behind.
+    /// The likeliest token of each from the logits of the program, on whose buffers it works; none
+    /// where other layers come behind.
     pub greedy: Option<Launch>,
     /// Random ones, each by the options in its slot.
     pub draw: Option<Launch>,
@@ -553,30 +574,32 @@ pub struct Plan {
     pub jobs: Vec<Job>,
     /// One token, its logits.
     pub decode: Program,
-    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no logits.
+    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no
+    /// logits.
     pub adjust: Option<Launch>,
-    /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works; none where other
-    /// layers come behind, on another device.
+    /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works; none
+    /// where other layers come behind, on another device.
     pub greedy: Option<Launch>,
     /// A random one, likewise.
     pub draw: Option<Launch>,
-    /// A token of each of so many sequences as one launch, the fewest first: of one sequence the launches of
-    /// [`Plan::decode`]. None where nobody wants it, or where it is not possible.
+    /// A token of each of so many sequences as one launch, the fewest first: of one sequence the
+    /// launches of [`Plan::decode`]. None where nobody wants it, or where it is not possible.
     pub persistent: Vec<OneLaunch>,
     /// Why there are none, where they were asked for.
     pub no_persistent: Option<String>,
-    /// Many tokens, without their logits: for up to so many at once each, the fewest first. None where the
-    /// kernels for prompts do not cover the model: tokens then go one by one.
+    /// Many tokens, without their logits: for up to so many at once each, the fewest first. None
+    /// where the kernels for prompts do not cover the model: tokens then go one by one.
     pub prompts: Vec<Program>,
     /// Why there are none.
     pub no_prompts: Option<String>,
-    /// Sequences that have a slot each: their keys and values lie side by side in the caches. One where none
-    /// was asked for.
+    /// Sequences that have a slot each: their keys and values lie side by side in the caches. One
+    /// where none was asked for.
     pub slots: usize,
     /// For so many sequences decoded side by side, the fewest first; none where none was asked for.
     pub batches: Vec<Batch>,
-    /// A few tokens of one sequence at once with the logits of each, so that drafted ones are held against what
-    /// would have been chosen; none where nobody drafts, or where states cannot be kept before they are read.
+    /// A few tokens of one sequence at once with the logits of each, so that drafted ones are held
+    /// against what would have been chosen; none where nobody drafts, or where states cannot be
+    /// kept before they are read.
     pub drafts: Option<Batch>,
     /// Matrices, each once, with the job that lays it out.
     pub matrices: Vec<(WeightId, Option<JobId>)>,
@@ -588,8 +611,8 @@ pub struct Plan {
     pub vectors: Vec<WeightId>,
     /// Pages that slots have keys and values in; none where each slot has its own.
     pub pages: Option<usize>,
-    /// Bytes of the keys, and of the values, of each cache, for one slot, or one page; of another state, of all,
-    /// and none.
+    /// Bytes of the keys, and of the values, of each cache, for one slot, or one page; of another
+    /// state, of all, and none.
     pub caches: Vec<[u64; 2]>,
     /// How often each of them has that.
     pub parts: Vec<Parts>,
@@ -607,7 +630,11 @@ impl Plan {
     pub fn programs(&self) -> Vec<&Program> {
         let own = self.persistent.iter().filter_map(|one| one.own.as_deref());
         let batches = self.batches.iter().chain(&self.drafts).chain(own).map(|b| &b.program);
-        std::iter::once(&self.decode).chain(&self.prompts).chain(batches).chain(self.copying()).collect()
+        std::iter::once(&self.decode)
+            .chain(&self.prompts)
+            .chain(batches)
+            .chain(self.copying())
+            .collect()
     }
 
     /// The program whose buffers one launch works on.
@@ -620,7 +647,8 @@ impl Plan {
         self.decode.pauses.iter().filter(|p| !matches!(p.what, AtPause::Divide { .. })).count()
     }
 
-    /// The program for prompts whose experts are copied to the device, where the CPU has them for single tokens.
+    /// The program for prompts whose experts are copied to the device, where the CPU has them for
+    /// single tokens.
     pub fn copying(&self) -> Option<&Program> {
         self.streaming.as_ref().and_then(|s| s.prompt.as_ref())
     }
@@ -630,9 +658,14 @@ impl Plan {
         self.parts.get(cache).copied().unwrap_or(Parts::Slots { slots: self.slots, copies: 0 })
     }
 
-    /// Copies of a sequence's states that do not grow for which there is room, where there are such states.
+    /// Copies of a sequence's states that do not grow for which there is room, where there are such
+    /// states.
     pub fn copies(&self) -> usize {
-        self.parts.iter().map(|p| if let Parts::Slots { copies, .. } = *p { copies } else { 0 }).max().unwrap_or(0)
+        self.parts
+            .iter()
+            .map(|p| if let Parts::Slots { copies, .. } = *p { copies } else { 0 })
+            .max()
+            .unwrap_or(0)
     }
 
     /// Words of a slot's table of pages.
@@ -683,7 +716,8 @@ pub enum PlanError {
         why: String,
     },
     /// More tokens than kernels can count.
-    #[error("a context of {0} tokens is more than a GPU's kernels can count: give a smaller -c, at most {max}", max = u32::MAX)]
+    #[error("a context of {0} tokens is more than a GPU's kernels can count: give a smaller -c, \
+        at most {max}", max = u32::MAX)]
     Context(usize),
     /// A weight that cannot be laid out.
     #[error("tensor '{name}': {source}")]

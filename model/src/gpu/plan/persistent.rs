@@ -1,21 +1,24 @@
-//! A token's launches as one: the steps of the program for one token, in its order, in a kernel that is
-//! rendered for this model (`kjit_kernels::persistent`). The launches stay in the plan: they are what runs where
-//! one kernel cannot.
+//! A token's launches as one: the steps of the program for one token, in its order, in a kernel
+//! that is rendered for this model (`kjit_kernels::persistent`). The launches stay in the plan:
+//! they are what runs where one kernel cannot.
 //!
-//! A token of each of a few sequences is such a launch, too: of the program that has a column for each in the products of
-//! one token. Nobody launches that one (launches are faster on the matrix units), so of its kernels only those behind the
-//! last layer are compiled.
+//! A token of each of a few sequences is such a launch, too: of the program that has a column for
+//! each in the products of one token. Nobody launches that one (launches are faster on the matrix
+//! units), so of its kernels only those behind the last layer are compiled.
 //!
-//! Between two steps all blocks meet, unless the second reads nothing but what the first hands over as packets
-//! (`gpu/packets.h`). That is enough for memory that is used again: who has a whole vector of packets knows that
-//! all who made it have read what they made it from, and so on back. Attention waits for its own heads alone, and
-//! writes nothing that is read before all who wait for all of its results have gone on; what is handed over and read by
-//! nobody besides is not stored. Of a mixture each block has the scores, chooses for itself, and takes the experts' input
-//! from who made it, three steps before: such a choice cannot be had by halves, so a program has all of it or none.
+//! Between two steps all blocks meet, unless the second reads nothing but what the first hands over
+//! as packets (`gpu/packets.h`). That is enough for memory that is used again: who has a whole
+//! vector of packets knows that all who made it have read what they made it from, and so on back.
+//! Attention waits for its own heads alone, and writes nothing that is read before all who wait for
+//! all of its results have gone on; what is handed over and read by nobody besides is not stored.
+//! Of a mixture each block has the scores, chooses for itself, and takes the experts' input from
+//! who made it, three steps before: such a choice cannot be had by halves, so a program has all of
+//! it or none.
 //!
-//! Of several devices that compute each layer together, each has such a launch for its share. A product whose rows are
-//! added up over them hands each row to the others and takes theirs as it ends it, where weights stream: the launch that
-//! adds up is a part of it (`parts`), and all else is as on one device. Other sums are steps of their own.
+//! Of several devices that compute each layer together, each has such a launch for its share. A
+//! product whose rows are added up over them hands each row to the others and takes theirs as it
+//! ends it, where weights stream: the launch that adds up is a part of it (`parts`), and all else
+//! is as on one device. Other sums are steps of their own.
 
 use super::arena::ALIGN;
 use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
@@ -34,19 +37,24 @@ const GAIN: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
 /// Elements of a head up to which it is.
 const HEAD: usize = 128;
 
-/// From how many sequences on, a token each, a token of this model is one launch if nobody says what it is to be; none: never.
+/// From how many sequences on, a token each, a token of this model is one launch if nobody says
+/// what it is to be; none: never.
 ///
-/// Measured, tokens/s of one launch beside launches (docs/performance.md), H100: 8b Q4_0 574 and 509, Q4_K_M 544 and 483,
-/// Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328, 70b Q4_K_M 65.1 and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871;
-/// not faster: F16 189 and 191, 1b (34 MB) 2161 and 2261, 135m; 30b-a3b 614 and 588, but behind 4k positions 465 and 496.
-/// gemma3-12b, with heads of 256, was no faster on an H200 with the kernel before. Other cards were not measured.
+/// Measured, tokens/s of one launch beside launches (docs/performance.md), H100: 8b Q4_0 574 and
+/// 509, Q4_K_M 544 and 483, Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328, 70b Q4_K_M 65.1
+/// and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871; not faster: F16 189 and 191, 1b (34 MB) 2161
+/// and 2261, 135m; 30b-a3b 614 and 588, but behind 4k positions 465 and 496. gemma3-12b, with heads
+/// of 256, was no faster on an H200 with the kernel before. Other cards were not measured.
 ///
-/// Shares of two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143; 8b Q4_K_M (66 MB) 840 and 880,
-/// two sequences 1500 and 1125. Of two H100 608 and 535, 119 and 109; 795 and 748, 1433 and 1075. More devices were not
-/// measured.
+/// Shares of two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143; 8b
+/// Q4_K_M (66 MB) 840 and 880, two sequences 1500 and 1125. Of two H100 608 and 535, 119 and 109;
+/// 795 and 748, 1433 and 1075. More devices were not measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
-    if target.arch().matrix != MatrixUnit::Wgmma || graph.states.is_empty() || !graph.states.iter().all(heads) {
+    if target.arch().matrix != MatrixUnit::Wgmma
+        || graph.states.is_empty()
+        || !graph.states.iter().all(heads)
+    {
         return None;
     }
     let (mut bytes, mut gaining) = (0, 0);
@@ -54,7 +62,11 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let mut read: Vec<_> = graph.ops.iter().flat_map(|op| op.weights()).collect();
     read.sort_unstable();
     read.dedup();
-    for weight in read.into_iter().map(|id| graph.weight(id)).filter(|w| w.tensor.starts_with("blk.") && w.rows > 1) {
+    for weight in read
+        .into_iter()
+        .map(|id| graph.weight(id))
+        .filter(|w| w.tensor.starts_with("blk.") && w.rows > 1)
+    {
         if weight.experts > 1 {
             return None;
         }
@@ -62,7 +74,10 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
         gaining += if GAIN.contains(&weight.format.name) { weight.bytes() } else { 0 };
     }
     let each = bytes / graph.states.len();
-    let ranks = graph.ops.iter().find_map(|op| if let Op::Reduce(sum) = op { Some(sum.ranks) } else { None });
+    let ranks = graph
+        .ops
+        .iter()
+        .find_map(|op| if let Op::Reduce(sum) = op { Some(sum.ranks) } else { None });
     let from = match ranks {
         None => 1,
         Some(2) if each >= 2 * WORTH => 1,
@@ -72,18 +87,20 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     (each >= WORTH && 2 * gaining >= bytes).then_some(from)
 }
 
-/// Sequences that have a token each in one launch, at most. An H100, 8b Q4_K_M, tokens/s of one launch beside launches: one
-/// sequence 545 and 484, two 930 and 764, three 1165 and 1144, which is not worth a kernel, four 1228 and 1511: each column's
-/// products are the vector units', where launches have the matrix units'.
+/// Sequences that have a token each in one launch, at most. An H100, 8b Q4_K_M, tokens/s of one
+/// launch beside launches: one sequence 545 and 484, two 930 and 764, three 1165 and 1144, which is
+/// not worth a kernel, four 1228 and 1511: each column's products are the vector units', where
+/// launches have the matrix units'.
 pub(super) const SIDE_BY_SIDE: usize = 2;
 
-/// One launch for all steps of a token, or of a token of each of some sequences, but for the choice of the next one.
+/// One launch for all steps of a token, or of a token of each of some sequences, but for the choice
+/// of the next one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OneLaunch {
     /// Sequences.
     pub rows: usize,
-    /// Where sequences have slots: the program that it stands for, of which only the launches for logits are left, and
-    /// those of the choice. None where it is the plan's for one sequence.
+    /// Where sequences have slots: the program that it stands for, of which only the launches for
+    /// logits are left, and those of the choice. None where it is the plan's for one sequence.
     pub own: Option<Box<Batch>>,
     /// What is compiled.
     pub job: kjit_engine::Job,
@@ -105,8 +122,8 @@ pub struct OneLaunch {
     pub sums: u32,
     /// What the kernel does beside its work.
     pub probe: Probe,
-    /// Why one block chooses experts for all, between two meetings, and their rows do not come through the ring; none if
-    /// each chooses, or there are no experts.
+    /// Why one block chooses experts for all, between two meetings, and their rows do not come
+    /// through the ring; none if each chooses, or there are no experts.
     pub one_chooses: Option<String>,
 }
 
@@ -150,7 +167,12 @@ impl OneLaunch {
     ///
     /// # Errors
     /// A step that has no part in such a kernel, by name.
-    pub fn of(program: &Program, jobs: &[Job], target: &Target, probe: Probe) -> Result<OneLaunch, String> {
+    pub fn of(
+        program: &Program,
+        jobs: &[Job],
+        target: &Target,
+        probe: Probe,
+    ) -> Result<OneLaunch, String> {
         let parts = parts(program, jobs, target)?;
         let mut specs: Vec<Spec> = vec![];
         let mut which = vec![];
@@ -161,11 +183,13 @@ impl OneLaunch {
             }
             which.push(at);
         }
-        let (rows, among) = (program.tokens as usize, parts.iter().find_map(|p| p.among).unwrap_or((1, 0)));
+        let (rows, among) =
+            (program.tokens as usize, parts.iter().find_map(|p| p.among).unwrap_or((1, 0)));
         let inside = Inside::of(target, rows, among.0);
         let made = |routed| Persistent::new(&specs, target, probe, Inside { routed, ..inside });
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
-        // Experts by each block's own choice, where the program has nothing else of them; or why none can.
+        // Experts by each block's own choice, where the program has nothing else of them; or why
+        // none can.
         let routed = || -> Result<Result<OneLaunch, String>, String> {
             let made = match made(true) {
                 Ok(made) => made,
@@ -177,7 +201,9 @@ impl OneLaunch {
             match packets {
                 Some(packets) => OneLaunch::with(made, all, packets, target, probe).map(Ok),
                 None => {
-                    Ok(Err("the mixture's steps do not follow one another as each block's own choice needs".to_owned()))
+                    Ok(Err("the mixture's steps do not follow one another as each block's own \
+                        choice needs"
+                        .to_owned()))
                 }
             }
         };
@@ -229,8 +255,8 @@ impl OneLaunch {
         })
     }
 
-    /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`; `address` says
-    /// where the memory of an argument is, none for what is none.
+    /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`;
+    /// `address` says where the memory of an argument is, none for what is none.
     ///
     /// # Errors
     /// What `address` says.
@@ -275,7 +301,8 @@ impl OneLaunch {
     }
 }
 
-/// What becomes an instruction: a launch, or a product and the launch that adds up its rows over several devices.
+/// What becomes an instruction: a launch, or a product and the launch that adds up its rows over
+/// several devices.
 struct Part<'p> {
     launch: &'p Launch,
     spec: Spec,
@@ -293,13 +320,15 @@ fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<
         let (spec, args) = (job.spec.with(None), launch.args.clone());
         let among = match &spec {
             Spec::Reduce(sum) => {
-                let rank = named(&spec, &args, "rank").and_then(|b| if let Bind::U32(n) = b { Some(n) } else { None });
+                let rank = named(&spec, &args, "rank")
+                    .and_then(|b| if let Bind::U32(n) = b { Some(n) } else { None });
                 Some((sum.ranks, rank.ok_or("a sum without a rank")? as usize))
             }
             _ => None,
         };
         let part = Part { launch, spec, args, among };
-        let summed = all.last().filter(|_| streams).and_then(|product| summed(program, product, &part));
+        let summed =
+            all.last().filter(|_| streams).and_then(|product| summed(program, product, &part));
         match (summed, all.last_mut()) {
             (Some(summed), Some(product)) => *product = summed,
             _ => all.push(part),
@@ -308,12 +337,18 @@ fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<
     Ok(all)
 }
 
-/// A product that makes the sum of its rows, if that is what follows it, and nothing else needs this device's part.
+/// A product that makes the sum of its rows, if that is what follows it, and nothing else needs
+/// this device's part.
 fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Option<Part<'p>> {
-    let (Spec::Matvec(matvec), Spec::Reduce(reduce)) = (&product.spec, &sum.spec) else { return None };
+    let (Spec::Matvec(matvec), Spec::Reduce(reduce)) = (&product.spec, &sum.spec) else {
+        return None;
+    };
     let made = named(&product.spec, &product.args, "y0")?;
     let rows = matches!(*matvec.segments, [ref one] if one.rows == reduce.cols);
-    let others = program.launches.iter().filter(|l| !std::ptr::eq(*l, product.launch) && !std::ptr::eq(*l, sum.launch));
+    let others = program
+        .launches
+        .iter()
+        .filter(|l| !std::ptr::eq(*l, product.launch) && !std::ptr::eq(*l, sum.launch));
     let alone = named(&sum.spec, &sum.args, "x") == Some(made)
         && matches!(made, Bind::Buffer(id) if !program.kept.iter().any(|kept| kept.buffer == id))
         && others.flat_map(|l| &l.args).all(|arg| *arg != made);
@@ -327,13 +362,20 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     {
         return None;
     }
-    let (y, residual) = (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
-    // A launch may write where the one before read; a step may not while others of its blocks still read there.
+    let (y, residual) =
+        (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
+    // A launch may write where the one before read; a step may not while others of its blocks still
+    // read there.
     let place = |bind: Bind| match bind {
-        Bind::Buffer(id) => program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes),
+        Bind::Buffer(id) => {
+            program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes)
+        }
         _ => None,
     };
-    let reads = ["x", "aux"].into_iter().filter_map(|name| named(&product.spec, &product.args, name)).filter_map(place);
+    let reads = ["x", "aux"]
+        .into_iter()
+        .filter_map(|name| named(&product.spec, &product.args, name))
+        .filter_map(place);
     let written = place(y)?;
     if reads.into_iter().any(|read| read.start < written.end && written.start < read.end) {
         return None;
@@ -355,7 +397,12 @@ fn named(spec: &Spec, args: &[Bind], name: &str) -> Option<Bind> {
 }
 
 /// The program's parts as instructions that hand nothing over yet.
-fn instructions(parts: &[Part<'_>], made: &Persistent, specs: &[Spec], which: &[usize]) -> Vec<Instruction> {
+fn instructions(
+    parts: &[Part<'_>],
+    made: &Persistent,
+    specs: &[Spec],
+    which: &[usize],
+) -> Vec<Instruction> {
     let (mut all, mut sums) = (vec![], 0..);
     for (Part { launch, args, among, .. }, &at) in parts.iter().zip(which) {
         let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
@@ -375,17 +422,31 @@ fn instructions(parts: &[Part<'_>], made: &Persistent, specs: &[Spec], which: &[
         let names = spec.arguments().iter().map(|d| d.name);
         let args = args.iter().zip(names).map(|(&bind, name)| match name {
             "blocks" if step.of_all_blocks => Number::Blocks,
-            _ => Number::Bind(if let Bind::Dim(dim) = bind { Bind::Dim(spread(dim, step.parts)) } else { bind }),
+            _ => Number::Bind(if let Bind::Dim(dim) = bind {
+                Bind::Dim(spread(dim, step.parts))
+            } else {
+                bind
+            }),
         });
         let (name, args, step) = (launch.name.clone(), args.collect(), at as u32);
         let sum = among.and_then(|_| sums.next());
-        all.push(Instruction { name, step, shares, args, takes: None, hands: None, values: None, meets: true, sum });
+        all.push(Instruction {
+            name,
+            step,
+            shares,
+            args,
+            takes: None,
+            hands: None,
+            values: None,
+            meets: true,
+            sum,
+        });
     }
     all
 }
 
-/// A number that is spread over blocks, where those are so many times as many: all together are no more than before, since
-/// memory is as large as before.
+/// A number that is spread over blocks, where those are so many times as many: all together are no
+/// more than before, since memory is as large as before.
 fn spread(dim: Dim, parts: u32) -> Dim {
     match dim {
         Dim::Spread { per_unit, over, most } => {
@@ -395,14 +456,19 @@ fn spread(dim: Dim, parts: u32) -> Dim {
     }
 }
 
-/// A mixture's five instructions: what makes its input, the scores, the choice, the experts' first and second matrices.
-/// Holds the first's number.
+/// A mixture's five instructions: what makes its input, the scores, the choice, the experts' first
+/// and second matrices. Holds the first's number.
 #[derive(Clone, Copy)]
 struct Mixture(usize);
 
-/// The mixtures of a program, if each is such: `None` if there is a choice, or a product through chosen experts, that
-/// cannot have all by hand-overs.
-fn chosen(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[Bind]) -> Option<Vec<Mixture>> {
+/// The mixtures of a program, if each is such: `None` if there is a choice, or a product through
+/// chosen experts, that cannot have all by hand-overs.
+fn chosen(
+    instructions: &[Instruction],
+    steps: &[Step],
+    specs: &[Spec],
+    kept: &[Bind],
+) -> Option<Vec<Mixture>> {
     let spec = |n: usize| instructions.get(n).and_then(|i| specs.get(i.step as usize));
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
@@ -446,14 +512,17 @@ fn chosen(instructions: &[Instruction], steps: &[Step], specs: &[Spec], kept: &[
                 let first = n.checked_sub(2).filter(|&first| fits(first) == Some(true))?;
                 found.push(Mixture(first));
             }
-            Spec::Experts(_) => found.last().filter(|m| n == m.0 + 3 || n == m.0 + 4).map(|_| ())?,
+            Spec::Experts(_) => {
+                found.last().filter(|m| n == m.0 + 3 || n == m.0 + 4).map(|_| ())?
+            }
             _ => {}
         }
     }
     Some(found)
 }
 
-/// Finds the values that are handed over. Returns the bytes of all; `None` if a mixture's cannot be.
+/// Finds the values that are handed over. Returns the bytes of all; `None` if a mixture's cannot
+/// be.
 fn link(
     instructions: &mut [Instruction],
     steps: &[Step],
@@ -472,29 +541,34 @@ fn link(
     for &n in &found {
         let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
         from.meets = false;
-        // Of a mixture: scores to the choice, values to the scores, and nothing, since each block chooses for itself.
+        // Of a mixture: scores to the choice, values to the scores, and nothing, since each block
+        // chooses for itself.
         let of = mixtures.iter().map(|m| n.wrapping_sub(m.0)).find(|at| (1..=3).contains(at));
         if of == Some(3) {
             continue;
         }
         if of.is_some() || step(to).is_some_and(|s| s.takes_values.is_some()) {
-            let at = room(packets::values_bytes(step(from).and_then(|s| s.hands_values).unwrap_or(0)));
+            let at =
+                room(packets::values_bytes(step(from).and_then(|s| s.hands_values).unwrap_or(0)));
             (from.values, to.takes) = (Some(at), Some(at));
             continue;
         }
         let at = room(packets::bytes(step(from).and_then(|s| s.hands).map_or(0, |h| h.1)));
-        (from.hands, to.takes) = (Some((at, argument(specs, to, "aux").unwrap_or(Bind::Null))), Some(at));
+        (from.hands, to.takes) =
+            (Some((at, argument(specs, to, "aux").unwrap_or(Bind::Null))), Some(at));
     }
     for Mixture(first) in mixtures {
         let Some([from, _, _, up, ..]) = instructions.get_mut(*first..) else { continue };
         let at = room(packets::bytes(step(from).and_then(|s| s.hands).map_or(0, |h| h.1)));
-        (from.hands, up.takes) = (Some((at, argument(specs, up, "aux").unwrap_or(Bind::Null))), Some(at));
+        (from.hands, up.takes) =
+            (Some((at, argument(specs, up, "aux").unwrap_or(Bind::Null))), Some(at));
     }
     unstore(instructions, specs, kept);
     Some(bytes)
 }
 
-/// What is handed over and has no reader besides is not stored: its memory may be another value's by then.
+/// What is handed over and has no reader besides is not stored: its memory may be another value's
+/// by then.
 fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
     const RESULTS: [&str; 4] = ["y0", "y1", "y2", "y"];
     // What a step reads that nobody hands to it.
@@ -507,7 +581,8 @@ fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
                 Spec::Route(_) => &["scores"],
                 _ => &["x"],
             };
-            if let (Number::Bind(bind), false) = (number, i.takes.is_some() && handed.contains(&d.name))
+            if let (Number::Bind(bind), false) =
+                (number, i.takes.is_some() && handed.contains(&d.name))
                 && !RESULTS.contains(&d.name)
             {
                 read.push(*bind);
@@ -533,10 +608,13 @@ fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
 /// The argument of this name.
 fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
     let at = specs.get(i.step as usize)?.arguments().iter().position(|d| d.name == name)?;
-    i.args.get(at).and_then(|number| if let Number::Bind(bind) = number { Some(*bind) } else { None })
+    i.args
+        .get(at)
+        .and_then(|number| if let Number::Bind(bind) = number { Some(*bind) } else { None })
 }
 
-/// The instructions that can read what the one before hands over, and nothing else that is not there for them.
+/// The instructions that can read what the one before hands over, and nothing else that is not
+/// there for them.
 fn linked(
     instructions: &[Instruction],
     steps: &[Step],
@@ -547,7 +625,8 @@ fn linked(
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
-    // What is in this argument of a step and in that one of the step before, and nowhere else: it is not stored.
+    // What is in this argument of a step and in that one of the step before, and nowhere else: it
+    // is not stored.
     let alone = |n: usize, (mine, made): (&str, &str)| {
         let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
         arg(n, mine).is_some_and(|bind| {
@@ -557,13 +636,18 @@ fn linked(
                 && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
         })
     };
-    // Who has its heads attends, and writes, while others still read what they make theirs of: that must be there until
-    // all have gone on, so it has a reader behind attention (a residual; the result of a norm apart has none).
+    // Who has its heads attends, and writes, while others still read what they make theirs of: that
+    // must be there until all have gone on, so it has a reader behind attention (a residual; the
+    // result of a norm apart has none).
     let heads = |n: usize| {
         let attends = instructions.get(n).and_then(|i| specs.get(i.step as usize));
-        let all = step(n).and_then(|s| s.takes_values).filter(|_| matches!(attends, Some(Spec::Attend(_))));
+        let all = step(n)
+            .and_then(|s| s.takes_values)
+            .filter(|_| matches!(attends, Some(Spec::Attend(_))));
         let stays = arg(n - 1, "x").is_some_and(|x| {
-            instructions.get(n..).is_some_and(|behind| behind.iter().any(|i| i.args.contains(&Number::Bind(x))))
+            instructions
+                .get(n..)
+                .is_some_and(|behind| behind.iter().any(|i| i.args.contains(&Number::Bind(x))))
         });
         all.is_some()
             && step(n - 1).and_then(|s| s.hands_values) == all
@@ -579,13 +663,17 @@ fn linked(
             values.is_some_and(|(name, _)| match name {
                 // Attention's results are not stored where they are handed over.
                 "out" => alone(n, ("x", name)),
-                _ => matches!(arg(n, "x"), Some(Bind::Buffer(_))) && arg(n - 1, name) == arg(n, "x"),
+                _ => {
+                    matches!(arg(n, "x"), Some(Bind::Buffer(_))) && arg(n - 1, name) == arg(n, "x")
+                }
             })
         })
         .collect();
-    // A residual comes from before a meeting, or the same block has made the same rows: those of vectors that are
-    // handed over are dealt alike.
-    let writes = |n: usize, b: Bind| ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b));
+    // A residual comes from before a meeting, or the same block has made the same rows: those of
+    // vectors that are handed over are dealt alike.
+    let writes = |n: usize, b: Bind| {
+        ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b))
+    };
     let rows = |n: usize, found: &[usize]| {
         // Chosen experts' are, whoever reads them; scores are not.
         let experts = mixtures.iter().any(|m| n == m.0 + 4);

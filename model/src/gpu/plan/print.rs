@@ -13,7 +13,9 @@ impl Display for Dim {
             Dim::Fill { per_unit, most } => write!(f, "min({per_unit}·units, {most})"),
             Dim::Gemm { product, part, each: 1 } => write!(f, "gemm{product}.{part:?}"),
             Dim::Gemm { product, part, each } => write!(f, "gemm{product}.{part:?}·{each}"),
-            Dim::Spread { per_unit, over, most } => write!(f, "min({per_unit}·units/{over}, {most})"),
+            Dim::Spread { per_unit, over, most } => {
+                write!(f, "min({per_unit}·units/{over}, {most})")
+            }
         }
     }
 }
@@ -40,7 +42,13 @@ fn bind(b: &Bind, program: &Program) -> String {
 }
 
 fn program(f: &mut Formatter<'_>, name: &str, plan: &Plan, p: &Program) -> fmt::Result {
-    writeln!(f, "{name}: up to {} tokens, {} launches, arena {} bytes", p.tokens, p.launches.len(), p.arena)?;
+    writeln!(
+        f,
+        "{name}: up to {} tokens, {} launches, arena {} bytes",
+        p.tokens,
+        p.launches.len(),
+        p.arena
+    )?;
     for b in &p.buffers {
         writeln!(
             f,
@@ -81,15 +89,25 @@ impl Display for Plan {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "plan for {}: {} kernels", self.target, self.jobs.len())?;
         for (i, j) in self.jobs.iter().enumerate() {
-            writeln!(f, "kernel {i}: {} wave {} {}", j.job.source.name(), j.job.options.wave, j.job.constants)?;
+            writeln!(
+                f,
+                "kernel {i}: {} wave {} {}",
+                j.job.source.name(),
+                j.job.options.wave,
+                j.job.constants
+            )?;
         }
         program(f, "decode", self, &self.decode)?;
         if let Some(why) = &self.no_prompts {
             writeln!(f, "prompts go token by token: {why}")?;
         }
         self.prompts.iter().try_for_each(|p| program(f, "prompt", self, p))?;
-        self.copying().into_iter().try_for_each(|p| program(f, "prompt with its experts copied", self, p))?;
-        self.batches.iter().try_for_each(|b| program(f, "sequences side by side", self, &b.program))?;
+        self.copying()
+            .into_iter()
+            .try_for_each(|p| program(f, "prompt with its experts copied", self, p))?;
+        self.batches
+            .iter()
+            .try_for_each(|b| program(f, "sequences side by side", self, &b.program))?;
         self.drafts.iter().try_for_each(|b| program(f, "drafted tokens", self, &b.program))
     }
 }

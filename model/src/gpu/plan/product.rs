@@ -1,7 +1,9 @@
-//! Projections of many rows at once, on the matrix units: every matrix is read once and meets all of them.
+//! Projections of many rows at once, on the matrix units: every matrix is read once and meets all
+//! of them.
 //!
-//! Activations go into products as halves, in one of two forms. Attention and gated units leave them so; what
-//! else a product reads is brought into its form by a launch of its own, once for all products that read it.
+//! Activations go into products as halves, in one of two forms. Attention and gated units leave
+//! them so; what else a product reads is brought into its form by a launch of its own, once for all
+//! products that read it.
 
 use super::lower::{Lower, finish_of};
 use super::prompt::Group;
@@ -36,8 +38,8 @@ impl Form {
         }
     }
 
-    /// Whether the form's product takes rows of this length; else another kernel does, and reads f32. (Prompts have
-    /// one product: without it there is no plan for them.)
+    /// Whether the form's product takes rows of this length; else another kernel does, and reads
+    /// f32. (Prompts have one product: without it there is no plan for them.)
     const fn takes(self, cols: usize) -> bool {
         match self {
             Form::Tiles => true,
@@ -74,13 +76,16 @@ impl Lower<'_> {
         let name = self.name_of(segments, finish);
         let x = self.activations(&name, input, form, None)?;
         let end = finish_of(&name, finish)?;
-        for segments in segments.chunks(if *finish == Finish::Store { MOST } else { segments.len().max(1) }) {
+        for segments in
+            segments.chunks(if *finish == Finish::Store { MOST } else { segments.len().max(1) })
+        {
             let (cols, weights) = self.weights(segments);
             let residual = self.residual(finish)?;
             // A gated unit's result goes into the next product only: it stays in its form.
             let (y, stays) = match *finish {
                 Finish::Glu { out, .. }
-                    if self.takes(form, self.graph.value(out).width) && self.only_products_read(out) =>
+                    if self.takes(form, self.graph.value(out).width)
+                        && self.only_products_read(out) =>
                 {
                     (vec![self.make_as(out, form)], true)
                 }
@@ -91,13 +96,30 @@ impl Lower<'_> {
             match form {
                 Form::Tiles => {
                     let (tiled, experts, tuning) = (stays, 1, None);
-                    let spec = GemmSpec { cols, segments: weights, finish: end, tiled, experts, tokens, tuning };
-                    let spec = if self.reproducible { self.of_waves(spec) } else { self.tuned(spec) };
+                    let spec = GemmSpec {
+                        cols,
+                        segments: weights,
+                        finish: end,
+                        tiled,
+                        experts,
+                        tokens,
+                        tuning,
+                    };
+                    let spec =
+                        if self.reproducible { self.of_waves(spec) } else { self.tuned(spec) };
                     self.tiles(&name, spec, None, &operands)?;
                 }
                 Form::Panels => {
                     let (panels, fixed, tuning) = (stays, self.reproducible, None);
-                    let spec = SmallGemmSpec { cols, tokens, segments: weights, finish: end, panels, fixed, tuning };
+                    let spec = SmallGemmSpec {
+                        cols,
+                        tokens,
+                        segments: weights,
+                        finish: end,
+                        panels,
+                        fixed,
+                        tuning,
+                    };
                     let spec = self.tuned(spec);
                     self.panels(&name, &spec, &operands)?;
                 }
@@ -165,7 +187,12 @@ impl Lower<'_> {
         };
         let label = format!("{name}.{}", form.word());
         let y = self.program.scratch(&label, form.bytes(rows, cols));
-        self.run(label, &job, [grid, ONE, ONE], TilesArgs { x, aux, y, source, eps: Bind::F32(eps) });
+        self.run(
+            label,
+            &job,
+            [grid, ONE, ONE],
+            TilesArgs { x, aux, y, source, eps: Bind::F32(eps) },
+        );
         if group.is_none() {
             self.in_form.insert(key, y);
         }
@@ -181,15 +208,22 @@ impl Lower<'_> {
         operands: &Operands,
     ) -> Result<(), PlanError> {
         let job = self.job(name, spec.clone())?;
-        let product =
-            self.product_use(name, GemmUse { spec, group: group.map(|g| g.spec), whole: self.reproducible })?;
+        let product = self.product_use(
+            name,
+            GemmUse { spec, group: group.map(|g| g.spec), whole: self.reproducible },
+        )?;
         let (parts, counters) = match self.products.get(product as usize) {
-            Some(&(_, bytes, counters)) if bytes > 0 => self.shared_sums(name, "gemm.counters", bytes, counters),
+            Some(&(_, bytes, counters)) if bytes > 0 => {
+                self.shared_sums(name, "gemm.counters", bytes, counters)
+            }
             _ => (Bind::Null, Bind::Null),
         };
         let (rows, tile_expert) = match group {
             None => (TOKENS, Bind::Null),
-            Some(g) => (Dim::Gemm { product, part: GemmPart::TokenTiles, each: g.spec.tile as u32 }, g.tile_expert),
+            Some(g) => (
+                Dim::Gemm { product, part: GemmPart::TokenTiles, each: g.spec.tile as u32 },
+                g.tile_expert,
+            ),
         };
         let dim = |part| Dim::Gemm { product, part, each: 1 };
         let args = GemmArgs {
@@ -205,12 +239,22 @@ impl Lower<'_> {
             tiles: Bind::Dim(dim(GemmPart::Tiles)),
             blocks: Bind::Dim(dim(GemmPart::Blocks)),
         };
-        self.run(name.to_string(), &job, [dim(GemmPart::GridX), dim(GemmPart::GridY), dim(GemmPart::GridZ)], args);
+        self.run(
+            name.to_string(),
+            &job,
+            [dim(GemmPart::GridX), dim(GemmPart::GridY), dim(GemmPart::GridZ)],
+            args,
+        );
         Ok(())
     }
 
     /// The launch of a product in panels.
-    fn panels(&mut self, name: &str, spec: &SmallGemmSpec, operands: &Operands) -> Result<(), PlanError> {
+    fn panels(
+        &mut self,
+        name: &str,
+        spec: &SmallGemmSpec,
+        operands: &Operands,
+    ) -> Result<(), PlanError> {
         let job = self.job(name, spec.clone())?;
         let [tiles, splits] = self.spec(name, spec.blocks(&self.target))?;
         let (parts, counters) = match splits {
@@ -240,7 +284,8 @@ impl Lower<'_> {
         (parts, self.program.counters(counters, 4 * count))
     }
 
-    /// The place of a product among those whose launches are worked out once for a number of tokens.
+    /// The place of a product among those whose launches are worked out once for a number of
+    /// tokens.
     pub(super) fn product_use(&mut self, name: &str, one: GemmUse) -> Result<u32, PlanError> {
         if let Some(at) = self.products.iter().position(|u| u.0 == one) {
             return Ok(at as u32);

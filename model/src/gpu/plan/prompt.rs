@@ -1,5 +1,6 @@
-//! Steps as launches for many tokens of one sequence: projections and attention on the matrix units. Experts:
-//! tokens are grouped by expert on the device, and each group is padded to whole tiles.
+//! Steps as launches for many tokens of one sequence: projections and attention on the matrix
+//! units. Experts: tokens are grouped by expert on the device, and each group is padded to whole
+//! tiles.
 
 use super::lower::{Lower, unsupported};
 use super::product::{Form, Operands};
@@ -12,7 +13,9 @@ use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::heads::Scores;
 use kjit_kernels::latent_flash::{LatentFlashArgs, LatentFlashSpec};
-use kjit_kernels::moe::{MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec};
+use kjit_kernels::moe::{
+    MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec,
+};
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
 use kjit_kernels::rows::{RowsArgs, RowsSpec};
 use kjit_kernels::segments;
@@ -32,7 +35,9 @@ pub(super) struct Group {
 impl Lower<'_> {
     pub(super) fn prompt_step(&mut self, step: &Step) -> Result<(), PlanError> {
         match step {
-            Step::Project { input, segments, finish } => self.product(Form::Tiles, input, segments, finish),
+            Step::Project { input, segments, finish } => {
+                self.product(Form::Tiles, input, segments, finish)
+            }
             Step::Experts { input, experts, segments, finish } => {
                 self.expert_product(input, *experts, segments, finish)
             }
@@ -53,10 +58,12 @@ impl Lower<'_> {
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let (size, width) = (self.value_size(a), a.heads * form.kv.head_dim);
         let rotated = self.heads_of_rows(a)?;
-        let (position, keys, values) = (self.position(), Bind::Keys(a.cache), Bind::Values(a.cache));
+        let (position, keys, values) =
+            (self.position(), Bind::Keys(a.cache), Bind::Values(a.cache));
         let (kv, scale) = (form.kv, a.scale);
         let scores = Scores { around: a.around, ..self.scores(a) };
-        let spec = self.tuned(FlashSpec { heads: a.heads, kv, scale, scores, paged: false, tuning: None });
+        let spec =
+            self.tuned(FlashSpec { heads: a.heads, kv, scale, scores, paged: false, tuning: None });
         let spec = FlashSpec { paged, ..spec };
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
@@ -71,14 +78,27 @@ impl Lower<'_> {
             }
         };
         let grid = [Dim::Tokens { per: each, each: 1 }, Dim::Is(heads), Dim::Is(parts)];
-        let args =
-            FlashArgs { q: rotated, sinks, keys, values, y, position, tokens: Bind::Dim(TOKENS), capacity, table };
+        let args = FlashArgs {
+            q: rotated,
+            sinks,
+            keys,
+            values,
+            y,
+            position,
+            tokens: Bind::Dim(TOKENS),
+            capacity,
+            table,
+        };
         self.run(name, &job, grid, args);
         match direct {
             true => Ok(()),
             false if size == form.kv.head_dim => self.rows_of_tiles(y, a.out),
             false => {
-                let rows = self.scratch_of_tiles(&format!("{}.whole", self.graph.value(a.out).name), y, width)?;
+                let rows = self.scratch_of_tiles(
+                    &format!("{}.whole", self.graph.value(a.out).name),
+                    y,
+                    width,
+                )?;
                 self.cut(rows, [form.kv.head_dim, size], a.out)
             }
         }
@@ -96,10 +116,25 @@ impl Lower<'_> {
         let (q, [k, v]) = self.ready(a)?;
         let bytes = 4 * u64::from(self.program.tokens()) * (a.heads * form.kv.head_dim) as u64;
         let rotated = self.program.scratch(format!("{name}.q"), bytes);
-        let (keys, values, capacity) = (Bind::Keys(a.cache), Bind::Values(a.cache), Bind::U32(self.context));
-        let (angles, eps, position) = (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps), self.position());
-        let args =
-            RopeKvArgs { q, k, v, q_norm, k_norm, angles, position, keys, values, rotated, eps, capacity, table };
+        let (keys, values, capacity) =
+            (Bind::Keys(a.cache), Bind::Values(a.cache), Bind::U32(self.context));
+        let (angles, eps, position) =
+            (a.rope.map_or(Bind::Null, Bind::Rope), Bind::F32(eps), self.position());
+        let args = RopeKvArgs {
+            q,
+            k,
+            v,
+            q_norm,
+            k_norm,
+            angles,
+            position,
+            keys,
+            values,
+            rotated,
+            eps,
+            capacity,
+            table,
+        };
         self.run(format!("{name}.heads"), &job, [TOKENS, Dim::Is(heads.blocks()), ONE], args);
         Ok(rotated)
     }
@@ -108,15 +143,19 @@ impl Lower<'_> {
     fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
-        let (rank, chosen) = (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
+        let (rank, chosen) =
+            (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
         // What was measured counts for pages, too.
-        let spec = self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, chosen, tuning: None });
+        let spec =
+            self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, chosen, tuning: None });
         let spec = LatentFlashSpec { paged: self.paged, ..spec };
         let Ok([per, each]) = spec.blocks(&self.target) else { return self.latent(step) };
         self.keep(format!("{name}.keep"), row, cache)?;
         let job = self.job(&name, spec)?;
-        let (position, tokens, capacity) = (self.position(), Bind::Dim(TOKENS), Bind::U32(self.context));
-        let (q, rows, scale, table) = (self.value(q)?, Bind::Keys(cache), Bind::F32(scale), self.listed(only)?);
+        let (position, tokens, capacity) =
+            (self.position(), Bind::Dim(TOKENS), Bind::U32(self.context));
+        let (q, rows, scale, table) =
+            (self.value(q)?, Bind::Keys(cache), Bind::F32(scale), self.listed(only)?);
         let out = self.program.make(out);
         let args = LatentFlashArgs { q, rows, position, out, scale, tokens, capacity, table };
         self.run(name, &job, [Dim::Tokens { per, each }, ONE, ONE], args);
@@ -136,7 +175,8 @@ impl Lower<'_> {
             return each.try_for_each(|s| self.expert_product(input, experts, s, finish));
         }
         let Some(first) = segments.first() else { return Ok(()) };
-        // The tiles' product has no offsets, and no other gated unit: then each of these comes behind it.
+        // The tiles' product has no offsets, and no other gated unit: then each of these comes
+        // behind it.
         let bounded = matches!(finish, Finish::Glu { act: Activation::ClampedSilu(_), .. });
         if *finish != Finish::Store && (bounded || first.bias.is_some()) {
             self.expert_product(input, experts, segments, &Finish::Store)?;
@@ -148,7 +188,10 @@ impl Lower<'_> {
                     let top = self.graph.value(experts).width;
                     self.expert_sum(self.value(one.out)?, top, shares, residual, out)
                 }
-                _ => Err(unsupported(&self.name_of(segments, finish), "no kernel has such an end of experts")),
+                _ => Err(unsupported(
+                    &self.name_of(segments, finish),
+                    "no kernel has such an end of experts",
+                )),
             };
         }
         let (w, out) = (self.graph.weight(first.weight), finish.out().unwrap_or(first.out));
@@ -156,7 +199,9 @@ impl Lower<'_> {
         let (gate, sum) = match *finish {
             Finish::Glu { act: Activation::Silu, .. } => (segments::Finish::Silu, None),
             Finish::Glu { act: Activation::GeluTanh, .. } => (segments::Finish::Gelu, None),
-            Finish::Sum { shares, residual, out } => (segments::Finish::Store, Some((shares, residual, out))),
+            Finish::Sum { shares, residual, out } => {
+                (segments::Finish::Store, Some((shares, residual, out)))
+            }
             Finish::Store => (segments::Finish::Store, None),
             _ => return Err(unsupported(&name, "no kernel has such an end of experts")),
         };
@@ -172,18 +217,30 @@ impl Lower<'_> {
             tuning: None,
         });
         let tile = self.spec(&name, spec.tuning(&self.target))?.tokens() as usize;
-        // What a gated unit left lies in the order of the groups; else there is a row for each token, or for each
-        // slot of it.
+        // What a gated unit left lies in the order of the groups; else there is a row for each
+        // token, or for each slot of it.
         let grouped = self.program.is_tiled(input.value());
         let slots = !grouped && self.graph.value(input.value()).slots > 1;
         let group = match self.groups.get(&(experts, slots)) {
             Some(&g) if g.spec.tile == tile => g,
-            Some(_) => return Err(unsupported(&name, "its tiles differ from those of the product before")),
+            Some(_) => {
+                return Err(unsupported(
+                    &name,
+                    "its tiles differ from those of the product before",
+                ));
+            }
             None if grouped => return Err(unsupported(&name, "its rows lie in no group")),
             None => {
-                let moe = MoeSpec { experts: w.experts, top, tile, cols: self.graph.value(first.out).width };
-                let product =
-                    self.product_use(&name, GemmUse { spec: spec.clone(), group: Some(moe), whole: false })?;
+                let moe = MoeSpec {
+                    experts: w.experts,
+                    top,
+                    tile,
+                    cols: self.graph.value(first.out).width,
+                };
+                let product = self.product_use(
+                    &name,
+                    GemmUse { spec: spec.clone(), group: Some(moe), whole: false },
+                )?;
                 let g = self.group(&name, experts, slots, moe, product)?;
                 self.groups.insert((experts, slots), g);
                 g
@@ -197,7 +254,12 @@ impl Lower<'_> {
         };
         if gate.gated() {
             let y = self.program.make_tiled(out, Form::Tiles.bytes(rows, w.rows));
-            return self.tiles(&name, spec, Some(&group), &Operands { x, residual: Bind::Null, segments, y: &[y] });
+            return self.tiles(
+                &name,
+                spec,
+                Some(&group),
+                &Operands { x, residual: Bind::Null, segments, y: &[y] },
+            );
         }
         let y = self.program.scratch(format!("{name}.rows"), 4 * (rows * w.rows) as u64);
         self.tiles(
@@ -211,7 +273,8 @@ impl Lower<'_> {
                 let spec = RowsSpec { words: w.rows };
                 let job = self.job(&name, spec.clone())?;
                 let to = self.program.make(out);
-                let args = RowsArgs { x: y, which: group.row, out: to, words: Bind::U32(w.rows as u32) };
+                let args =
+                    RowsArgs { x: y, which: group.row, out: to, words: Bind::U32(w.rows as u32) };
                 let pairs = Dim::Tokens { per: 1, each: top as u32 };
                 self.run(format!("{name}.back"), &job, [Dim::Is(spec.blocks()), pairs, ONE], args);
                 match first.bias {
@@ -248,17 +311,31 @@ impl Lower<'_> {
         let pairs = Bind::Dim(Dim::Tokens { per: 1, each: moe.top as u32 });
         let words = |n: usize| 4 * n as u64;
         let counts = self.program.scratch(format!("{name}.counts"), words(moe.experts));
-        let tile_expert = self.program.scratch(format!("{name}.tile_expert"), words(moe.tiles(tokens)));
+        let tile_expert =
+            self.program.scratch(format!("{name}.tile_expert"), words(moe.tiles(tokens)));
         let source = self.program.scratch(format!("{name}.source"), words(moe.rows(tokens)));
         let row = self.program.scratch(format!("{name}.row"), words(tokens * moe.top));
         let blocks = [Dim::Is(moe.experts as u32), ONE, ONE];
         // A slot is as a token with one expert.
         let of = if slots { MoeSpec { top: 1, ..moe } } else { moe };
         let job = self.job(name, self.tuned(MoeCountSpec::from(of)))?;
-        self.run(format!("{name}.count"), &job, blocks, MoeCountArgs { experts: chosen, counts, pairs });
+        self.run(
+            format!("{name}.count"),
+            &job,
+            blocks,
+            MoeCountArgs { experts: chosen, counts, pairs },
+        );
         let job = self.job(name, self.tuned(MoeGroupSpec::from(of)))?;
         let tiles = Bind::Dim(Dim::Gemm { product, part: GemmPart::TokenTiles, each: 1 });
-        let args = MoeGroupArgs { experts: chosen, counts, tile_expert, source, row_of: row, pairs, max_tiles: tiles };
+        let args = MoeGroupArgs {
+            experts: chosen,
+            counts,
+            tile_expert,
+            source,
+            row_of: row,
+            pairs,
+            max_tiles: tiles,
+        };
         self.run(format!("{name}.group"), &job, blocks, args);
         Ok(Group { spec: moe, product, tile_expert, source, row })
     }

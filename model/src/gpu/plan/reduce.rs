@@ -10,14 +10,24 @@ use kjit_kernels::spec::Spec;
 
 impl Lower<'_> {
     /// Parts put together, and a residual added.
-    pub(super) fn reduce(&mut self, reduce: &Reduce, residual: Option<ValueId>, out: ValueId) -> Result<(), PlanError> {
+    pub(super) fn reduce(
+        &mut self,
+        reduce: &Reduce,
+        residual: Option<ValueId>,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
         let name = self.graph.value(out).name.clone();
         let from = self.graph.value(reduce.x);
         let &Reduce { ranks, join, gathered, .. } = reduce;
         let cols = from.slots * from.width;
         // Rows of a prompt are many values; those of a step hardly fill a stretch.
-        let stretches = !gathered && !self.batch && self.program.tokens() > 1 && !join && cols.is_multiple_of(4);
-        let spec = ReduceSpec { ranks, cols, join, residual: residual.is_some(), stretches, gathered };
+        let stretches = !gathered
+            && !self.batch
+            && self.program.tokens() > 1
+            && !join
+            && cols.is_multiple_of(4);
+        let spec =
+            ReduceSpec { ranks, cols, join, residual: residual.is_some(), stretches, gathered };
         let job = self.job(&name, spec.clone())?;
         let most = spec.blocks(self.program.tokens() as usize);
         let blocks = Dim::Fill { per_unit: BLOCKS_PER_UNIT, most };
@@ -77,10 +87,13 @@ pub(crate) struct Room {
 impl Room {
     /// Whether it is enough for what is wanted.
     pub fn holds(&self, wanted: Room) -> bool {
-        wanted.packets <= self.packets && wanted.values <= self.values && wanted.gathered <= self.gathered
+        wanted.packets <= self.packets
+            && wanted.values <= self.values
+            && wanted.gathered <= self.gathered
     }
 
-    /// Words of 64 bits of an inbox of packets, and words of 32 bits of one of stretches, among so many devices.
+    /// Words of 64 bits of an inbox of packets, and words of 32 bits of one of stretches, among so
+    /// many devices.
     pub fn words(&self, ranks: usize) -> Option<(usize, usize)> {
         let packets = usize::try_from(self.packets).ok()?.checked_mul(2 * ranks)?;
         let values = usize::try_from(self.values).ok()?;
@@ -90,8 +103,8 @@ impl Room {
 }
 
 impl Launch {
-    /// Where a library puts all devices' parts before this launch, and of how many elements a token: this device's
-    /// part, all of them.
+    /// Where a library puts all devices' parts before this launch, and of how many elements a
+    /// token: this device's part, all of them.
     pub(in crate::gpu) fn gathers(&self) -> Option<(&Bind, &Bind, u64)> {
         let (x, inbox) = (self.args.first()?, self.args.get(INBOX)?);
         match (inbox, self.args.get(COUNT)?) {
@@ -118,18 +131,24 @@ pub(in crate::gpu) struct Sum<'p> {
 }
 
 impl Plan {
-    /// What its launches need where devices meet: for the largest row, or rows, that they put together. None where
-    /// they do not.
+    /// What its launches need where devices meet: for the largest row, or rows, that they put
+    /// together. None where they do not.
     pub(crate) fn room(&self) -> Option<Room> {
         let mut room = None;
         for program in self.programs() {
             for launch in &program.launches {
-                let Some(Spec::Reduce(spec)) = self.jobs.get(launch.job.0 as usize).map(|j| &j.spec) else { continue };
+                let Some(Spec::Reduce(spec)) =
+                    self.jobs.get(launch.job.0 as usize).map(|j| &j.spec)
+                else {
+                    continue;
+                };
                 let values = spec.cols as u64 * u64::from(program.tokens);
                 let all = room.get_or_insert_with(Room::default);
                 match (spec.gathered, spec.stretches) {
                     (true, _) => all.gathered = all.gathered.max(values),
-                    (_, true) => all.values = all.values.max(values.next_multiple_of(STRETCH as u64)),
+                    (_, true) => {
+                        all.values = all.values.max(values.next_multiple_of(STRETCH as u64))
+                    }
                     _ => all.packets = all.packets.max(values),
                 }
             }
@@ -139,26 +158,37 @@ impl Plan {
 
     /// The first launch that adds up rows of each kind: a token's, and a prompt's.
     pub(in crate::gpu) fn sums(&self) -> Vec<Sum<'_>> {
-        std::iter::once(&self.decode).chain(self.prompts.last()).filter_map(|p| self.first_sum(p)).collect()
+        std::iter::once(&self.decode)
+            .chain(self.prompts.last())
+            .filter_map(|p| self.first_sum(p))
+            .collect()
     }
 
     fn first_sum<'p>(&'p self, program: &'p Program) -> Option<Sum<'p>> {
-        program.launches.iter().find_map(|launch| match &self.jobs.get(launch.job.0 as usize)?.spec {
-            Spec::Reduce(spec) if !spec.join => Some(Sum { program, launch, cols: spec.cols, residual: spec.residual }),
-            _ => None,
+        program.launches.iter().find_map(|launch| {
+            match &self.jobs.get(launch.job.0 as usize)?.spec {
+                Spec::Reduce(spec) if !spec.join => {
+                    Some(Sum { program, launch, cols: spec.cols, residual: spec.residual })
+                }
+                _ => None,
+            }
         })
     }
 
     /// Bytes of a device's inboxes.
     pub(super) fn inbox(&self) -> u64 {
-        let ranks =
-            self.jobs.iter().find_map(|j| if let Spec::Reduce(spec) = &j.spec { Some(spec.ranks) } else { None });
+        let ranks = self
+            .jobs
+            .iter()
+            .find_map(|j| if let Spec::Reduce(spec) = &j.spec { Some(spec.ranks) } else { None });
         let words = self.room().zip(ranks).map(|(room, ranks)| room.words(ranks));
         match words {
             None => 0,
             Some(Some((packets, rows))) => {
                 let (room, ranks) = (self.room().unwrap_or_default(), ranks.unwrap_or(0) as u64);
-                (8 * packets as u64).saturating_add(4 * rows as u64).saturating_add(4 * ranks * room.gathered)
+                (8 * packets as u64)
+                    .saturating_add(4 * rows as u64)
+                    .saturating_add(4 * ranks * room.gathered)
             }
             Some(None) => u64::MAX,
         }

@@ -33,7 +33,8 @@ const BLOCKS: u32 = 128;
 
 /// What cannot be so, by name.
 pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
-    let no = |what: &str| Err(unsupported("--reproducible", format!("{what} is not reproducible yet")));
+    let no =
+        |what: &str| Err(unsupported("--reproducible", format!("{what} is not reproducible yet")));
     for op in &graph.ops {
         match op {
             Op::Elsewhere(_) | Op::Placed(_) => return no("a part that the CPU computes"),
@@ -61,7 +62,10 @@ impl Lower<'_> {
                     (_, false) if rows <= 8 => self.project(input, segments, finish),
                     (_, false) => {
                         let name = self.name_of(segments, finish);
-                        let why = format!("rows that are no multiple of {}, of more than 8 tokens", small_gemm::WHOLE);
+                        let why = format!(
+                            "rows that are no multiple of {}, of more than 8 tokens",
+                            small_gemm::WHOLE
+                        );
                         Err(unsupported(&name, why))
                     }
                 }
@@ -84,14 +88,19 @@ impl Lower<'_> {
         spec: F,
         alone: F,
     ) -> Result<F, PlanError> {
-        let [alone, all] = [alone.usual(&self.target), spec.usual(&self.target)].map(|t| self.spec(name, t));
+        let [alone, all] =
+            [alone.usual(&self.target), spec.usual(&self.target)].map(|t| self.spec(name, t));
         let MatvecTuning { wave, team, .. } = alone?;
         let all = all?;
         Ok(spec.with(Some(MatvecTuning { wave, team, block: all.block.max(team), ..all })))
     }
 
     /// How experts' products are spread: as measured, or as those of one token.
-    pub(super) fn experts_spread(&self, name: &str, spec: ExpertsSpec) -> Result<ExpertsSpec, PlanError> {
+    pub(super) fn experts_spread(
+        &self,
+        name: &str,
+        spec: ExpertsSpec,
+    ) -> Result<ExpertsSpec, PlanError> {
         match self.reproducible {
             true => self.in_teams(name, spec.clone(), ExpertsSpec { tokens: 1, ..spec }),
             false => Ok(self.tuned(spec)),

@@ -1,9 +1,11 @@
-//! The steps that are the same for one token and for many: rows of the embedding, norms, routing, sums.
+//! The steps that are the same for one token and for many: rows of the embedding, norms, routing,
+//! sums.
 
 use super::lower::{Lower, unsupported};
 use super::{Bind, Control, Dim, ONE, PlanError, TOKENS};
 use crate::graph::op::{
-    Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, KvWrite, Norm, NormKind as Kind, Rope, Route, Shift,
+    Add, By, Embed, ExpertSum, Given, Glu, HeadMatMul, KvWrite, Norm, NormKind as Kind, Rope,
+    Route, Shift,
 };
 use crate::graph::{Activation, Op, ValueId, WeightId};
 use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec};
@@ -25,10 +27,16 @@ pub(super) struct Form {
 }
 
 impl Lower<'_> {
-    fn embed(&mut self, table: WeightId, by: By, scale: f32, out: ValueId) -> Result<(), PlanError> {
+    fn embed(
+        &mut self,
+        table: WeightId,
+        by: By,
+        scale: f32,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
         let (name, w) = (self.graph.value(out).name.clone(), self.graph.weight(table));
-        let layout =
-            Layout::new(w.format, w.cols).map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+        let layout = Layout::new(w.format, w.cols)
+            .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let spec = EmbedSpec { layout, each_own: self.batch };
         let job = self.job(&name, spec.clone())?;
         // The id at a position is the position itself, in the same list for all.
@@ -60,18 +68,23 @@ impl Lower<'_> {
     ) -> Result<(), PlanError> {
         let (name, cols) = (self.graph.value(out).name.clone(), form.group);
         let value = self.graph.value(x);
-        let groups = (value.slots * value.width).checked_div(cols).filter(|g| g * cols == value.slots * value.width);
-        let groups = groups.ok_or_else(|| unsupported(&name, "its groups do not divide its width"))? as u32;
+        let groups = (value.slots * value.width)
+            .checked_div(cols)
+            .filter(|g| g * cols == value.slots * value.width);
+        let groups =
+            groups.ok_or_else(|| unsupported(&name, "its groups do not divide its width"))? as u32;
         let elems = |w: Option<WeightId>| w.map_or(0, |w| self.graph.weight(w).elems());
         if elems(form.bias) != 0 && elems(form.bias) != cols {
             return Err(unsupported(&name, "no kernel adds other offsets to each group"));
         }
         let weights = elems(form.weight) / cols;
-        let spec = NormSpec { cols, kind: form.kind, weights, residual: residual.is_some(), tuning: None };
+        let spec =
+            NormSpec { cols, kind: form.kind, weights, residual: residual.is_some(), tuning: None };
         let spec = self.tuned(spec);
         let job = self.job(&name, spec)?;
         let from = self.value(x)?;
-        let [weight, bias] = [form.weight, form.bias].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
+        let [weight, bias] =
+            [form.weight, form.bias].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
         let added = residual.map_or(Ok(Bind::Null), |r| self.value(r))?;
         let y = match residual {
             Some(r) => self.program.make_over(out, r, &[x]),
@@ -109,8 +122,12 @@ impl Lower<'_> {
     pub(super) fn single(&mut self, op: &Op) -> Result<(), PlanError> {
         match *op {
             Op::Route(ref route) => self.route(route),
-            Op::Glu(Glu { gate, up, act: Activation::Silu, out }) => self.combine(Combine::Silu, gate, up, out),
-            Op::Glu(Glu { gate, up, act: Activation::GeluTanh, out }) => self.combine(Combine::Gelu, gate, up, out),
+            Op::Glu(Glu { gate, up, act: Activation::Silu, out }) => {
+                self.combine(Combine::Silu, gate, up, out)
+            }
+            Op::Glu(Glu { gate, up, act: Activation::GeluTanh, out }) => {
+                self.combine(Combine::Gelu, gate, up, out)
+            }
             Op::Given(Given { out }) => {
                 self.program.give(out);
                 Ok(())
@@ -121,9 +138,18 @@ impl Lower<'_> {
             }
             Op::Elsewhere(_) | Op::Placed(_) => self.program.pause(op),
             Op::Add(Add { a, b, out }) => self.combine(Combine::Add, a, b, out),
-            Op::Norm(Norm { x, kind: kind @ (Kind::Layer | Kind::Rms), group, weight, bias, eps, out }) => {
+            Op::Norm(Norm {
+                x,
+                kind: kind @ (Kind::Layer | Kind::Rms),
+                group,
+                weight,
+                bias,
+                eps,
+                out,
+            }) => {
                 // The same for each group are in the kernel.
-                let own = bias.filter(|b| kind == Kind::Layer && self.graph.weight(*b).elems() == group);
+                let own =
+                    bias.filter(|b| kind == Kind::Layer && self.graph.weight(*b).elems() == group);
                 let of = match kind {
                     Kind::Layer => NormKind::Layer { bias: own.is_some() },
                     _ => NormKind::Rms,
@@ -165,7 +191,10 @@ impl Lower<'_> {
             _ => {
                 let made = op.writes().first().map(|v| self.graph.value(*v).name.clone());
                 let made = made.unwrap_or_else(|| "a cache write".to_owned());
-                Err(unsupported(&made, format!("kernels have '{}' as part of a fused step only", op.name())))
+                Err(unsupported(
+                    &made,
+                    format!("kernels have '{}' as part of a fused step only", op.name()),
+                ))
             }
         }
     }
@@ -188,7 +217,8 @@ impl Lower<'_> {
             tuning: None,
         });
         let job = self.job(&name, spec)?;
-        let [bias, factors] = [route.bias, route.factors].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
+        let [bias, factors] =
+            [route.bias, route.factors].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
         let args = RouteArgs {
             scores: self.value(route.scores)?,
             bias,
@@ -201,7 +231,13 @@ impl Lower<'_> {
         Ok(())
     }
 
-    fn combine(&mut self, op: Combine, a: ValueId, b: ValueId, out: ValueId) -> Result<(), PlanError> {
+    fn combine(
+        &mut self,
+        op: Combine,
+        a: ValueId,
+        b: ValueId,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
         let value = self.graph.value(out);
         let (name, each) = (value.name.clone(), (value.slots * value.width) as u64);
         let job = self.job(&name, CombineSpec { op })?;

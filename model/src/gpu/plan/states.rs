@@ -1,8 +1,9 @@
-//! States that do not grow: short convolutions, scans, linear attention. What a sequence keeps lies in its
-//! slot, as keys and values do; a sequence whose position is 0 begins with zeros, whatever lies there.
+//! States that do not grow: short convolutions, scans, linear attention. What a sequence keeps lies
+//! in its slot, as keys and values do; a sequence whose position is 0 begins with zeros, whatever
+//! lies there.
 //!
-//! The same launch does a token, a token of each of several sequences, and a prompt: that one walks the
-//! prompt's tokens with its part of the state in registers.
+//! The same launch does a token, a token of each of several sequences, and a prompt: that one walks
+//! the prompt's tokens with its part of the state in registers.
 
 use super::arena::ALIGN;
 use super::lower::{Lower, unsupported};
@@ -57,7 +58,12 @@ impl Lower<'_> {
     }
 
     /// The token before: the oldest of two.
-    pub(super) fn shift(&mut self, x: ValueId, state: StateId, out: ValueId) -> Result<(), PlanError> {
+    pub(super) fn shift(
+        &mut self,
+        x: ValueId,
+        state: StateId,
+        out: ValueId,
+    ) -> Result<(), PlanError> {
         let (channels, one) = (self.width(x), !self.batch);
         let spec = ConvSpec { channels, taps: 2, weights: false, bias: false, silu: false, one };
         self.convolve(spec, [Bind::Null; 2], x, state, out)
@@ -97,7 +103,8 @@ impl Lower<'_> {
         let &Scan { x, dt, b, c, a, d, state, out } = scan;
         let name = self.graph.value(out).name.clone();
         let (elems, sequence_bytes) = self.recurrent(&name, state)?;
-        let (heads, width, rates) = (self.width(dt).max(1), self.width(x), self.graph.weight(a).elems());
+        let (heads, width, rates) =
+            (self.width(dt).max(1), self.width(x), self.graph.weight(a).elems());
         let n = elems / width.max(1);
         let spec = ScanSpec {
             heads,
@@ -177,14 +184,17 @@ impl Lower<'_> {
         let function = function_of(act).map(|(function, _)| function);
         let spec = DecaySpec {
             cols: self.width(x),
-            function: function.ok_or_else(|| unsupported(&name, format!("no kernel has its activation {act:?}")))?,
+            function: function.ok_or_else(|| {
+                unsupported(&name, format!("no kernel has its activation {act:?}"))
+            })?,
             factors: factors.map_or(0, |w| self.graph.weight(w).elems()),
             each,
             offsets: offsets.is_some(),
         };
         let job = self.job(&name, spec.clone())?;
         let [a, b] = [factors, offsets].map(|w| w.map_or(Bind::Null, |w| self.vector(w)));
-        let args = DecayArgs { x: self.value(x)?, a, b, y: self.program.make(out), p: Bind::F32(scale) };
+        let args =
+            DecayArgs { x: self.value(x)?, a, b, y: self.program.make(out), p: Bind::F32(scale) };
         self.run(name, &job, [Dim::Is(spec.blocks()), TOKENS, ONE], args);
         Ok(())
     }
@@ -199,8 +209,18 @@ impl Lower<'_> {
         for n in 1..times {
             let bytes = 4 * u64::from(self.program.tokens()) * (width * (n + 1)) as u64;
             let last = n + 1 == times;
-            let y = if last { self.program.make(out) } else { self.program.scratch(format!("{name}.{n}"), bytes) };
-            self.join(&format!("{name}.{n}"), [so_far, one], [width * n / runs, width / runs], runs, y)?;
+            let y = if last {
+                self.program.make(out)
+            } else {
+                self.program.scratch(format!("{name}.{n}"), bytes)
+            };
+            self.join(
+                &format!("{name}.{n}"),
+                [so_far, one],
+                [width * n / runs, width / runs],
+                runs,
+                y,
+            )?;
             so_far = y;
         }
         Ok(())

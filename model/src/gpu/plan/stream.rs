@@ -1,20 +1,21 @@
 //! Which layers' weights stay on the device, and which are copied to it for each pass.
 //!
-//! Layers are streamed whole, and only as many as must be. A *ring* of two slots holds what travels: while a
-//! layer is read from one, the next lands in the other. A third slot would cost a layer's memory and win
-//! nothing: either copies take longer than steps, and then a copy is always under way, or steps do, and then
-//! the next layer is always there.
+//! Layers are streamed whole, and only as many as must be. A *ring* of two slots holds what
+//! travels: while a layer is read from one, the next lands in the other. A third slot would cost a
+//! layer's memory and win nothing: either copies take longer than steps, and then a copy is always
+//! under way, or steps do, and then the next layer is always there.
 //!
-//! What travels are the file's own bytes, so that its pages can be locked where they lie: nothing is copied in
-//! the host's memory and nothing is laid out anew when the model is opened. Matrices whose layout differs on
-//! the device are laid out there after each copy (`repack`), in a place that all streamed layers share: some
-//! 5 % of the copy's time on a card of 4 TB/s at 55 GB/s, and beside the next copy. Such a layer's slot is
-//! free again at once; one with matrices that are read where they land keeps it until it is computed.
+//! What travels are the file's own bytes, so that its pages can be locked where they lie: nothing
+//! is copied in the host's memory and nothing is laid out anew when the model is opened. Matrices
+//! whose layout differs on the device are laid out there after each copy (`repack`), in a place
+//! that all streamed layers share: some 5 % of the copy's time on a card of 4 TB/s at 55 GB/s, and
+//! beside the next copy. Such a layer's slot is free again at once; one with matrices that are read
+//! where they land keeps it until it is computed.
 //!
-//! What the CPU has for single tokens, experts or the feed-forward part of layers, travels in the same way for a prompt of
-//! many: one pass over it serves all its tokens. That has a program of its own. Beside feed-forward parts other layers
-//! may be streamed for every pass: they take the slots in turn among themselves, so that for a token, too, the next one
-//! lands while one is read.
+//! What the CPU has for single tokens, experts or the feed-forward part of layers, travels in the
+//! same way for a prompt of many: one pass over it serves all its tokens. That has a program of its
+//! own. Beside feed-forward parts other layers may be streamed for every pass: they take the slots
+//! in turn among themselves, so that for a token, too, the next one lands while one is read.
 
 use super::arena::ALIGN;
 use super::{Bind, JobId, Launch, MemoryNeed, Plan, Program};
@@ -56,7 +57,8 @@ pub struct StreamedLayer {
 }
 
 impl StreamedLayer {
-    /// Whether something of it is read in the slot: then that is not free before the layer was computed.
+    /// Whether something of it is read in the slot: then that is not free before the layer was
+    /// computed.
     pub fn is_read_in_slot(&self) -> bool {
         self.matrices.iter().any(|m| m.job.is_none())
     }
@@ -81,8 +83,8 @@ pub struct Streaming {
     pub laid: u64,
     /// The layer of each matrix, as an index in `layers`.
     pub layer_of: HashMap<WeightId, usize>,
-    /// The one program that copies, for many tokens of a prompt, where others have the CPU compute in between; none
-    /// where all copy.
+    /// The one program that copies, for many tokens of a prompt, where others have the CPU compute
+    /// in between; none where all copy.
     pub prompt: Option<Program>,
 }
 
@@ -155,8 +157,8 @@ fn room(bytes: u64) -> u64 {
 }
 
 impl Plan {
-    /// Streams as few layers as it takes for all of the plan to fit into `budget` bytes, or all where that is
-    /// asked for.
+    /// Streams as few layers as it takes for all of the plan to fit into `budget` bytes, or all
+    /// where that is asked for.
     ///
     /// # Errors
     /// The bytes that it takes with all layers streamed, if not even they fit.
@@ -177,7 +179,8 @@ impl Plan {
                 self.streaming = Some(Streaming { prompt, ..streaming });
                 if !self.persistent.is_empty() {
                     self.persistent.clear();
-                    self.no_persistent = Some("layers are streamed, and it does not wait for copies".to_owned());
+                    self.no_persistent =
+                        Some("layers are streamed, and it does not wait for copies".to_owned());
                 }
                 return Ok(());
             }
@@ -201,18 +204,23 @@ impl Plan {
         apart: &HashSet<WeightId>,
         k: usize,
     ) -> (MemoryNeed, Streaming) {
-        let room =
-            |s: &Streaming| s.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum::<u64>();
+        let room = |s: &Streaming| {
+            s.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum::<u64>()
+        };
         // As if all stayed.
-        let all = self.streaming.as_ref().map_or(self.memory.weights, |s| self.memory.weights - s.ring() + room(s));
+        let all = self
+            .streaming
+            .as_ref()
+            .map_or(self.memory.weights, |s| self.memory.weights - s.ring() + room(s));
         let streaming = streaming(layers, apart, k);
         let weights = all - room(&streaming) + streaming.ring();
         (MemoryNeed { weights, ..self.memory }, streaming)
     }
 
-    /// Which of the feed-forward parts that the CPU could compute it should, where all does not stay: how many, and the
-    /// seconds that a token then takes, as `seconds` reckons from the bytes that the CPU reads and those that are
-    /// copied. `parts` gives a graph with so many of them apart.
+    /// Which of the feed-forward parts that the CPU could compute it should, where all does not
+    /// stay: how many, and the seconds that a token then takes, as `seconds` reckons from the bytes
+    /// that the CPU reads and those that are copied. `parts` gives a graph with so many of them
+    /// apart.
     pub(in crate::gpu) fn share(
         &self,
         graph: &Graph,
@@ -272,7 +280,12 @@ impl Plan {
             let w = graph.weight(weight);
             if let Some(number) = layer(&w.tensor) {
                 let laid = if job.is_some() { laid } else { 0 };
-                layers.entry(number).or_default().push(One { weight, job, raw: w.bytes() as u64, laid });
+                layers.entry(number).or_default().push(One {
+                    weight,
+                    job,
+                    raw: w.bytes() as u64,
+                    laid,
+                });
             }
         }
         layers.into_iter().collect()
@@ -295,12 +308,19 @@ fn free(layers: &[(usize, Vec<One>)], apart: &HashSet<WeightId>) -> usize {
     layers.iter().filter(|(_, matrices)| !is_apart(matrices, apart)).count()
 }
 
-/// What is apart streamed, and `k` of the other layers: spread evenly, so that copies go on while resident layers are
-/// computed, and the CPU's parts. The first of each stretch stays: the last to be copied has few layers behind it, whose
-/// steps no copy runs beside.
+/// What is apart streamed, and `k` of the other layers: spread evenly, so that copies go on while
+/// resident layers are computed, and the CPU's parts. The first of each stretch stays: the last to
+/// be copied has few layers behind it, whose steps no copy runs beside.
 fn streaming(all: &[(usize, Vec<One>)], apart: &HashSet<WeightId>, k: usize) -> Streaming {
     let n = free(all, apart);
-    let mut s = Streaming { layers: vec![], of: all.len(), slot: 0, laid: 0, layer_of: HashMap::new(), prompt: None };
+    let mut s = Streaming {
+        layers: vec![],
+        of: all.len(),
+        slot: 0,
+        laid: 0,
+        layer_of: HashMap::new(),
+        prompt: None,
+    };
     // The slots that were taken last: by a layer of every pass, by any.
     let (mut seen, mut last_step, mut last) = (0, SLOTS - 1, SLOTS - 1);
     for (number, matrices) in all {

@@ -33,8 +33,8 @@ pub struct Request<'a> {
     pub options: &'a OpenOptions,
     /// Values that must be there after each run.
     pub keep: &'a [ValueId],
-    /// Which tunings were measured best ([`Shipped`](kjit_kernels::tuning::Shipped): none but the shipped
-    /// ones).
+    /// Which tunings were measured best ([`Shipped`](kjit_kernels::tuning::Shipped): none but the
+    /// shipped ones).
     pub tuned: &'a dyn Choices,
 }
 
@@ -60,8 +60,8 @@ impl Request<'_> {
     }
 }
 
-/// Plans a model for as many sequences as the options say, 64 at most, each in a slot with a context of its
-/// own.
+/// Plans a model for as many sequences as the options say, 64 at most, each in a slot with a
+/// context of its own.
 ///
 /// # Errors
 /// What the kernels do not cover, by name; more sequences than 64.
@@ -104,7 +104,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     // More rows are another kernel's.
     let chunk = if options.reproducible { chunk.min(SEQUENCES) } else { chunk };
     let mut copying = planner.copying(chunk)?;
-    // Where experts are copied from some number of tokens on, the CPU has pieces of its own size at most.
+    // Where experts are copied from some number of tokens on, the CPU has pieces of its own size at
+    // most.
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
@@ -126,7 +127,8 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     }
     let slots = sequences;
     let caches = planner.caches()?;
-    let parts: Vec<Parts> = graph.states.iter().map(|state| parts(&state.kind, slots, pages)).collect();
+    let parts: Vec<Parts> =
+        graph.states.iter().map(|state| parts(&state.kind, slots, pages)).collect();
     let all = |(each, parts): (&[u64; 2], &Parts)| {
         let of = |bytes: u64| bytes.saturating_mul(parts.count() as u64).saturating_add(ALIGN);
         of(each[0]).saturating_add(of(each[1]))
@@ -179,8 +181,9 @@ pub(crate) fn why_no_pages(graph: &Graph) -> Option<String> {
     other.map(|other| format!("{} is another device's", other.name))
 }
 
-/// Copies of a sequence's states that do not grow which are kept beside those of so many slots, where sequences share
-/// pages: as many again, so that each has one of its prompt, and some for a single slot's conversations.
+/// Copies of a sequence's states that do not grow which are kept beside those of so many slots,
+/// where sequences share pages: as many again, so that each has one of its prompt, and some for a
+/// single slot's conversations.
 pub const fn copies_beside(slots: usize) -> usize {
     if slots < 8 { 8 } else { slots }
 }
@@ -188,7 +191,9 @@ pub const fn copies_beside(slots: usize) -> usize {
 /// What there is of a state.
 fn parts(kind: &StateKind, slots: usize, pages: Option<usize>) -> Parts {
     match (kind, pages) {
-        (StateKind::Recurrent { .. }, Some(_)) => Parts::Slots { slots, copies: copies_beside(slots) },
+        (StateKind::Recurrent { .. }, Some(_)) => {
+            Parts::Slots { slots, copies: copies_beside(slots) }
+        }
         (_, Some(pages)) => Parts::Pages(pages),
         (_, None) => Parts::Slots { slots, copies: 0 },
     }
@@ -286,7 +291,8 @@ impl<'a> Planner<'a> {
             vectors: &mut self.vectors,
             program: Builder::new(graph, all, tokens, &kept),
             reproducible: self.request.options.reproducible,
-            apart: what == For::Drafts || self.request.options.reproducible && matches!(what, For::Prompt(_)),
+            apart: what == For::Drafts
+                || self.request.options.reproducible && matches!(what, For::Prompt(_)),
             batch: matches!(what, For::Batch(_) | For::Columns(_) | For::Drafts),
             drafted: what == For::Drafts,
             products: vec![],
@@ -312,7 +318,8 @@ impl<'a> Planner<'a> {
         Ok(lower.program.finish(products, head, first))
     }
 
-    /// What is one launch: a token of so many sequences, or of each of a few more; or why nothing is.
+    /// What is one launch: a token of so many sequences, or of each of a few more; or why nothing
+    /// is.
     fn one_launches(
         &mut self,
         decode: &Program,
@@ -358,7 +365,9 @@ impl<'a> Planner<'a> {
         // What makes the logits of a prompt's last row, and chooses, is launched.
         program.launches.drain(..program.head_from.min(program.launches.len()));
         program.head_from = 0;
-        for launch in program.launches.iter_mut().chain(&mut adjust).chain(&mut greedy).chain(&mut draw) {
+        for launch in
+            program.launches.iter_mut().chain(&mut adjust).chain(&mut greedy).chain(&mut draw)
+        {
             let Some(job) = jobs.all().get(launch.job.0 as usize) else { continue };
             launch.job = self.jobs.intern(job.clone());
         }
@@ -366,8 +375,8 @@ impl<'a> Planner<'a> {
         Ok(Ok(OneLaunch { own, ..one }))
     }
 
-    /// The program for prompts whose experts are copied to the device, where they are the CPU's for single tokens;
-    /// none where that was not asked for, or kernels do not cover them.
+    /// The program for prompts whose experts are copied to the device, where they are the CPU's for
+    /// single tokens; none where that was not asked for, or kernels do not cover them.
     fn copying(&mut self, chunk: usize) -> Result<Option<Program>, PlanError> {
         let &Request { graph, options, .. } = self.request;
         let whole = experts_here(graph).filter(|_| options.host_prompts != HostPrompts::Compute);
@@ -406,13 +415,17 @@ impl<'a> Planner<'a> {
         Ok((prompts, none))
     }
 
-    /// The program for drafted tokens. States that are made while they are read (latents), or that cannot forget
-    /// what was wrong, have none, nor has a part of a model.
+    /// The program for drafted tokens. States that are made while they are read (latents), or that
+    /// cannot forget what was wrong, have none, nor has a part of a model.
     fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
         let whole = !graph.hands_on && !graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
-        if graph.is_recurrent() || !whole || self.source.steps.iter().any(apart) || self.context <= DRAFTED {
+        if graph.is_recurrent()
+            || !whole
+            || self.source.steps.iter().any(apart)
+            || self.context <= DRAFTED
+        {
             return Ok(None);
         }
         let before = self.jobs.clone();
@@ -424,7 +437,8 @@ impl<'a> Planner<'a> {
             }
             Err(other) => return Err(other),
         };
-        // Only the likeliest tokens are chosen there: what is drawn, or changed before, is chosen by the host.
+        // Only the likeliest tokens are chosen there: what is drawn, or changed before, is chosen
+        // by the host.
         let [_, greedy, _] = choices(graph, &mut program)?;
         Ok(Some(Batch { program, adjust: None, greedy, draw: None }))
     }
@@ -460,9 +474,11 @@ impl<'a> Planner<'a> {
                 StateKind::Recurrent { elems } => return Ok([recurrent_bytes(elems), 0]),
                 StateKind::Kv(_) | StateKind::Latent { .. } => {}
             }
-            let positions = if self.request.options.paged.is_some() { PAGE } else { self.request.context() };
+            let positions =
+                if self.request.options.paged.is_some() { PAGE } else { self.request.context() };
             let bytes = kept_as(graph, StateId(id), self.storage).bytes(positions);
-            let keys = bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
+            let keys =
+                bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
             // Latents are both.
             Ok([keys, if graph.kv(StateId(id)).is_some() { keys } else { ALIGN }])
         };
@@ -470,8 +486,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The first of the steps that make logits, a projection, and what it reads. Behind it only what goes element
-/// by element follows: factors, a cap.
+/// The first of the steps that make logits, a projection, and what it reads. Behind it only what
+/// goes element by element follows: factors, a cap.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
     // There are none where the result goes to other layers.
     if graph.makes_rows() {
@@ -500,20 +516,22 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
     }
 }
 
-/// Takes the adjustments and the two ways to choose a token off the end of a program that has logits.
+/// Takes the adjustments and the two ways to choose a token off the end of a program that has
+/// logits.
 fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], PlanError> {
     if graph.makes_rows() {
         return Ok([None, None, None]);
     }
-    let (draw, greedy, adjust) = (program.launches.pop(), program.launches.pop(), program.launches.pop());
+    let (draw, greedy, adjust) =
+        (program.launches.pop(), program.launches.pop(), program.launches.pop());
     match (&adjust, &greedy, &draw) {
         (Some(_), Some(_), Some(_)) => Ok([adjust, greedy, draw]),
         _ => Err(unsupported("logits", "there are no steps")),
     }
 }
 
-/// Tokens that the programs for prompts take at most, for chunks of up to `chunk`: short questions go through
-/// tiles of their own size.
+/// Tokens that the programs for prompts take at most, for chunks of up to `chunk`: short questions
+/// go through tiles of their own size.
 fn chunks(chunk: usize) -> Vec<u32> {
     const SHORT: u32 = 64;
     match u32::try_from(chunk).unwrap_or(u32::MAX) {
@@ -524,7 +542,12 @@ fn chunks(chunk: usize) -> Vec<u32> {
 }
 
 /// The job that lays a matrix's rows out; none where the device keeps them as the file has them.
-fn repack(jobs: &mut Jobs, name: &str, layout: Layout, target: &Target) -> Result<Option<JobId>, PlanError> {
+fn repack(
+    jobs: &mut Jobs,
+    name: &str,
+    layout: Layout,
+    target: &Target,
+) -> Result<Option<JobId>, PlanError> {
     if layout.block().is_none() && layout.format.row_bytes(layout.cols) == Some(layout.row_bytes) {
         return Ok(None);
     }

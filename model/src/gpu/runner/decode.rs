@@ -5,9 +5,9 @@ use crate::gpu::plan::Choice;
 use crate::session::{After, SessionError, Task};
 use kjit_engine::Trace;
 
-/// Tokens that the device may be ahead of the host. What is ahead at an end is thrown away, and must be
-/// waited for: with 16, an answer of 128 tokens took 14 % longer. Four tokens are 1.6 ms of the smallest
-/// model, in which the host looks a hundred times.
+/// Tokens that the device may be ahead of the host. What is ahead at an end is thrown away, and
+/// must be waited for: with 16, an answer of 128 tokens took 14 % longer. Four tokens are 1.6 ms of
+/// the smallest model, in which the host looks a hundred times.
 const AHEAD: usize = 4;
 
 /// How far a sequence is.
@@ -35,8 +35,8 @@ impl Running {
 }
 
 impl GpuRunner {
-    /// Feeds each task's tokens, then chooses, hands out and feeds token by token. Gives each sequence's
-    /// length, whatever happened.
+    /// Feeds each task's tokens, then chooses, hands out and feeds token by token. Gives each
+    /// sequence's length, whatever happened.
     pub(crate) fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -46,7 +46,11 @@ impl GpuRunner {
             let arch = self.graph.arch.clone();
             return (tasks.iter().map(|t| t.first).collect(), Err(SessionError::Encoder { arch }));
         }
-        if self.others.is_empty() { self.decode_alone(tasks, sink) } else { self.decode_together(tasks, sink) }
+        if self.others.is_empty() {
+            self.decode_alone(tasks, sink)
+        } else {
+            self.decode_together(tasks, sink)
+        }
     }
 
     pub(super) fn decode_alone(
@@ -62,16 +66,22 @@ impl GpuRunner {
         let mut running: Vec<Running> = tasks.iter().map(starting).collect();
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
         let begun = self.begin(tasks, &mut running, choice);
-        let done = begun.and_then(|()| self.agreed()).and_then(|()| self.run(tasks, &mut running, choice, sink));
+        let done = begun
+            .and_then(|()| self.agreed())
+            .and_then(|()| self.run(tasks, &mut running, choice, sink));
         let done = done.map_err(|error| self.instead(error));
         if self.far.is_some() {
-            // What is ahead may be waited for in vain, where another rank stopped sooner; the tokens are none the worse for
-            // it. Whoever asks the driver for something next would wait without end.
+            // What is ahead may be waited for in vain, where another rank stopped sooner; the
+            // tokens are none the worse for it. Whoever asks the driver for something next would
+            // wait without end.
             let _ = self.resident.settle();
         }
         for r in &running {
-            // Where the device stops is not known before it has. What its states hold then is what was fed.
-            self.note(r.slot, |s| (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed)));
+            // Where the device stops is not known before it has. What its states hold then is what
+            // was fed.
+            self.note(r.slot, |s| {
+                (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed))
+            });
         }
         if done.is_err() {
             let slots: Vec<usize> = running.iter().map(|r| r.slot).collect();
@@ -80,9 +90,14 @@ impl GpuRunner {
         (running.iter().map(|r| r.len).collect(), done)
     }
 
-    /// Puts everything in place, up to each sequence's last token; a single prompt is fed whole, and its
-    /// first token chosen.
-    fn begin(&mut self, tasks: &[Task<'_>], running: &mut [Running], choice: Choice) -> Result<(), SessionError> {
+    /// Puts everything in place, up to each sequence's last token; a single prompt is fed whole,
+    /// and its first token chosen.
+    fn begin(
+        &mut self,
+        tasks: &[Task<'_>],
+        running: &mut [Running],
+        choice: Choice,
+    ) -> Result<(), SessionError> {
         for t in tasks {
             self.put(t.slot, t.first, t.tokens)?;
             self.reach(t.slot, t.first)?;
@@ -115,16 +130,22 @@ impl GpuRunner {
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
-        // States that cannot forget a token take none that may be nobody's. What the CPU computes is waited for. A pass of
-        // streamed layers is as long as its copies: those of a 70b's that nobody wanted took 1.2 s behind an answer.
-        let alone = self.graph.is_recurrent() || self.resident.aside.is_some() || self.resident.ring.is_some();
+        // States that cannot forget a token take none that may be nobody's. What the CPU computes
+        // is waited for. A pass of streamed layers is as long as its copies: those of a 70b's that
+        // nobody wanted took 1.2 s behind an answer.
+        let alone = self.graph.is_recurrent()
+            || self.resident.aside.is_some()
+            || self.resident.ring.is_some();
         let ahead = if alone { 1 } else { AHEAD };
         let mut came = self.resident.stream.device().trace().map_or(0.0, Trace::now_us);
         // The recording for those that take part; none where they are others than before.
         let mut recording = None;
         loop {
-            while running.iter().any(|r| r.live) && running.iter().filter(|r| r.live).all(|r| r.ahead() < ahead) {
-                // A sequence whose context is full waits for its last token, and takes no more steps.
+            while running.iter().any(|r| r.live)
+                && running.iter().filter(|r| r.live).all(|r| r.ahead() < ahead)
+            {
+                // A sequence whose context is full waits for its last token, and takes no more
+                // steps.
                 for r in running.iter_mut().filter(|r| r.live && r.next == context) {
                     (r.live, recording) = (false, None);
                 }
@@ -144,7 +165,8 @@ impl GpuRunner {
                 let step = match recording {
                     Some(step) => step,
                     None => {
-                        let slots: Vec<usize> = running.iter().filter(|r| r.live).map(|r| r.slot).collect();
+                        let slots: Vec<usize> =
+                            running.iter().filter(|r| r.live).map(|r| r.slot).collect();
                         self.list(&slots)?;
                         self.record((n, Some(choice.into())))?
                     }
@@ -156,8 +178,11 @@ impl GpuRunner {
                 }
             }
             let (mut any, mut pause) = (false, false);
-            for (index, (r, t)) in
-                running.iter_mut().zip(tasks.iter_mut()).enumerate().filter(|(_, (r, _))| r.ahead() > 0)
+            for (index, (r, t)) in running
+                .iter_mut()
+                .zip(tasks.iter_mut())
+                .enumerate()
+                .filter(|(_, (r, _))| r.ahead() > 0)
             {
                 let token = self.resident.wait_for(r.slot * ring + r.read)?;
                 any = true;
@@ -170,7 +195,8 @@ impl GpuRunner {
                 t.sampler.accept(token);
                 match sink(index, token) {
                     After::Go => {}
-                    // A state that cannot go back has the token that comes for each of the others: they are told it, too.
+                    // A state that cannot go back has the token that comes for each of the others:
+                    // they are told it, too.
                     After::Pause if self.graph.is_recurrent() => pause = true,
                     After::Pause => return Ok(()),
                     After::End => {
@@ -188,5 +214,13 @@ impl GpuRunner {
 
 fn starting(t: &Task<'_>) -> Running {
     let end = t.first + t.tokens.len();
-    Running { slot: t.slot, next: end - 1, read: end, len: t.first, written: 0, fed: end - 1, live: true }
+    Running {
+        slot: t.slot,
+        next: end - 1,
+        read: end,
+        len: t.first,
+        written: 0,
+        fed: end - 1,
+        live: true,
+    }
 }

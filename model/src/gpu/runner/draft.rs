@@ -1,7 +1,9 @@
-//! A few tokens of one sequence at once, all but the first drafted: their own program, recorded as a token is.
+//! A few tokens of one sequence at once, all but the first drafted: their own program, recorded as
+//! a token is.
 //!
-//! Each row has a place of its own, and keys and values are kept before any row reads them, so a row sees the
-//! drafts before it and none behind. What would have been chosen behind each is there when the step is over.
+//! Each row has a place of its own, and keys and values are kept before any row reads them, so a
+//! row sees the drafts before it and none behind. What would have been chosen behind each is there
+//! when the step is over.
 
 use super::{Again, GpuRunner, choice_of};
 use crate::gpu::plan::{Choice, DRAFTED, Now, PICK};
@@ -25,20 +27,26 @@ impl GpuRunner {
     pub(super) fn takes_drafts(&self, t: &Task<'_>) -> bool {
         let few = 2..=DRAFTED as usize;
         let drafted = matches!(t.want, Want::Drafted(n) if n + 1 == t.tokens.len());
-        drafted && few.contains(&t.tokens.len()) && self.before.is_none() && self.resident.plan.drafts.is_some()
+        drafted
+            && few.contains(&t.tokens.len())
+            && self.before.is_none()
+            && self.resident.plan.drafts.is_some()
     }
 
-    /// Runs a task's tokens, whose ids are in place; what was chosen behind them, up to the first that was not
-    /// drafted.
+    /// Runs a task's tokens, whose ids are in place; what was chosen behind them, up to the first
+    /// that was not drafted.
     pub(super) fn draft(&mut self, t: &mut Task<'_>) -> Result<Vec<u32>, SessionError> {
-        let plain = choice_of(t.sampler.options()) == Choice::Greedy && t.sampler.takes_logits_as_they_are();
+        let plain = choice_of(t.sampler.options()) == Choice::Greedy
+            && t.sampler.takes_logits_as_they_are();
         let what = Drafted { slot: t.slot, rows: t.tokens.len(), chosen: plain };
         self.take_place(t.slot, t.first, t.first + t.tokens.len())?;
         let recording = self.record_drafted(what)?;
         let r = &self.resident;
         let words = r.control.drafts.as_ref().ok_or_else(none)?;
         words.picks.write(|to| to.fill(NONE))?;
-        words.put.write(|to| to.iter_mut().zip(t.first as u32..).take(what.rows).for_each(|(to, at)| *to = at))?;
+        words.put.write(|to| {
+            to.iter_mut().zip(t.first as u32..).take(what.rows).for_each(|(to, at)| *to = at)
+        })?;
         r.stream.copy_in(&words.put, &words.rows)?;
         match self.drafts.get(recording) {
             Some((_, Again::Replay(recording))) => r.stream.replay(recording)?,

@@ -8,8 +8,8 @@ impl GpuRunner {
     /// A text's vector.
     ///
     /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a device that
-    /// failed.
+    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a
+    /// device that failed.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         let pooling = embeds(&self.graph, tokens, self.context)?;
         let (width, mut all) = (self.graph.value(self.graph.logits).width, vec![]);

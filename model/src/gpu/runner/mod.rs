@@ -1,14 +1,15 @@
 //! The sequences of a session on a GPU.
 //!
-//! Each sequence has a *slot*: a stretch of the state, a ring of ids in page-locked memory, a position and a
-//! choice of options. Ids of all tokens are in the ring, by position: the host writes the prompt's there, the
-//! device's sampler the answer's, and the embedding reads both in place. So a token costs no copy in either
-//! direction: the host watches the words as they appear while the device goes on. The position is a word on
-//! the device; the sampler moves it on.
+//! Each sequence has a *slot*: a stretch of the state, a ring of ids in page-locked memory, a
+//! position and a choice of options. Ids of all tokens are in the ring, by position: the host
+//! writes the prompt's there, the device's sampler the answer's, and the embedding reads both in
+//! place. So a token costs no copy in either direction: the host watches the words as they appear
+//! while the device goes on. The position is a word on the device; the sampler moves it on.
 //!
-//! Single tokens go through *rows*: a token of each of some sequences, every matrix read once for all of
-//! them. The list of their slots is an argument in memory, so that sequences of any lengths go together, join
-//! and leave. A model that was opened for one sequence has one row, and launches that know the slot.
+//! Single tokens go through *rows*: a token of each of some sequences, every matrix read once for
+//! all of them. The list of their slots is an argument in memory, so that sequences of any lengths
+//! go together, join and leave. A model that was opened for one sequence has one row, and launches
+//! that know the slot.
 
 mod decode;
 mod draft;
@@ -45,8 +46,8 @@ use std::sync::Arc;
 /// What is drawn where a slot's own options say how.
 const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
 
-/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step: nothing is
-/// allocated, compiled, copied or waited for in between.
+/// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step:
+/// nothing is allocated, compiled, copied or waited for in between.
 pub struct GpuRunner {
     /// The other devices that compute the model with this one: the first to go.
     others: together::Others,
@@ -85,7 +86,8 @@ pub struct GpuRunner {
     before: Option<staged::Before>,
     /// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
     copied: Option<Copied>,
-    /// Which pages are whose, and the number of each to copy it from; none where each slot has a place of its own.
+    /// Which pages are whose, and the number of each to copy it from; none where each slot has a
+    /// place of its own.
     pages: Option<(Pages, PinnedBuffer<u32>)>,
     /// What random numbers may come from that other processes are to draw as well.
     common_seed: Option<u64>,
@@ -153,7 +155,9 @@ impl<'a> Rows<'a> {
     /// The launch that chooses so.
     fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
         let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
-        launch.ok_or_else(|| kjit_engine::Error::Buffer("a token is chosen where there are no logits".to_owned()))
+        launch.ok_or_else(|| {
+            kjit_engine::Error::Buffer("a token is chosen where there are no logits".to_owned())
+        })
     }
 }
 
@@ -170,7 +174,9 @@ fn choice_of(o: &SampleOptions) -> Choice {
 fn bits_of(choice: Choice) -> [u32; 4] {
     match choice {
         Choice::Greedy => [1, 1f32.to_bits(), 1f32.to_bits(), 0f32.to_bits()],
-        Choice::Draw { top_k, inverse, top_p, min_p } => [top_k, inverse.to_bits(), top_p.to_bits(), min_p.to_bits()],
+        Choice::Draw { top_k, inverse, top_p, min_p } => {
+            [top_k, inverse.to_bits(), top_p.to_bits(), min_p.to_bits()]
+        }
     }
 }
 
@@ -185,7 +191,10 @@ impl GpuRunner {
         let device = resident.stream.device();
         let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
         // What lies in the rings was never written.
-        let slots = vec![Slot { used: context + 1, adjusted: true, ..Slot::default() }; resident.plan.slots];
+        let slots = vec![
+            Slot { used: context + 1, adjusted: true, ..Slot::default() };
+            resident.plan.slots
+        ];
         // Who traces streamed layers wants to see each copy: a replay shows none.
         let shown = resident.ring.is_none() || resident.stream.device().trace().is_none();
         // What the CPU computes in between is no launch.
@@ -228,8 +237,9 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// Captures a token at once, so that what the runtime cannot record shows before anything is computed:
-    /// then first without launches whose blocks meet, which some do not record, and at last not at all.
+    /// Captures a token at once, so that what the runtime cannot record shows before anything is
+    /// computed: then first without launches whose blocks meet, which some do not record, and at
+    /// last not at all.
     fn try_capture(&mut self) -> Result<(), SessionError> {
         let refused = match self.records() {
             Ok(()) => return Ok(()),
@@ -244,7 +254,8 @@ impl GpuRunner {
             let persistent = std::mem::take(&mut self.resident.persistent);
             if self.records().is_ok() {
                 self.remarks.push(format!(
-                    "blocks that meet are refused on {label} ({refused}): kernels of one block take their place"
+                    "blocks that meet are refused on {label} ({refused}): kernels of one block \
+                     take their place"
                 ));
                 return Ok(());
             }
@@ -253,13 +264,14 @@ impl GpuRunner {
         self.recordings.clear();
         self.captures = false;
         self.remarks.push(format!(
-            "launches cannot be recorded on {label} ({refused}): each is made anew for each token, which is slower"
+            "launches cannot be recorded on {label} ({refused}): each is made anew for each \
+             token, which is slower"
         ));
         Ok(())
     }
 
-    /// Kernels that compute wrongly on this device and were not taken, and those that could not be proven: a
-    /// line each.
+    /// Kernels that compute wrongly on this device and were not taken, and those that could not be
+    /// proven: a line each.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
@@ -273,8 +285,8 @@ impl GpuRunner {
         self.early.as_ref()
     }
 
-    /// When a prompt's experts are copied to the device, where the CPU has them for single tokens; none where they never
-    /// are.
+    /// When a prompt's experts are copied to the device, where the CPU has them for single tokens;
+    /// none where they never are.
     pub fn copied(&self) -> Option<Copied> {
         self.copied
     }
@@ -293,8 +305,8 @@ impl GpuRunner {
         self.statistics
     }
 
-    /// Fills the slots of streamed layers with what is no number before each copy, so that what is read too
-    /// early shows: for tests. Before the first step.
+    /// Fills the slots of streamed layers with what is no number before each copy, so that what is
+    /// read too early shows: for tests. Before the first step.
     pub fn poison_ring(&self) {
         if let Some(ring) = &self.resident.ring {
             ring.poison(true);
@@ -316,8 +328,8 @@ impl GpuRunner {
         &self.resident.plan
     }
 
-    /// Steps that one launch does for a token of one sequence (or of the fewest that have one), and of how many it has a token
-    /// each at most; none where each step is a launch.
+    /// Steps that one launch does for a token of one sequence (or of the fewest that have one), and
+    /// of how many it has a token each at most; none where each step is a launch.
     pub fn persistent(&self) -> Option<(usize, usize)> {
         let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
@@ -325,8 +337,8 @@ impl GpuRunner {
         Some((first.0, steps.next_back().unwrap_or(first).1))
     }
 
-    /// Where the blocks of the last token's one launch were; none where a token is many, or was opened without
-    /// [`Probe::Stamps`](crate::session::Probe).
+    /// Where the blocks of the last token's one launch were; none where a token is many, or was
+    /// opened without [`Probe::Stamps`](crate::session::Probe).
     ///
     /// # Errors
     /// A device that failed.
@@ -347,8 +359,8 @@ impl GpuRunner {
         self.context
     }
 
-    /// Rows of a kept value for what ran last: the tokens of a prompt that went through together, or a token
-    /// of each sequence. `None` where a fused step keeps it to itself.
+    /// Rows of a kept value for what ran last: the tokens of a prompt that went through together,
+    /// or a token of each sequence. `None` where a fused step keeps it to itself.
     ///
     /// # Errors
     /// No such value; a device that failed.
@@ -367,12 +379,14 @@ impl GpuRunner {
             return Ok(Some(r.stream.read(&view.cast::<f32>()?.slice(..rows * cols)?)?));
         }
         let halves = r.stream.read(&view.cast::<u16>()?)?;
-        let at = |i: usize| halves.get(tiled_index(i / cols, i % cols, cols)).copied().unwrap_or(f16::NAN.to_bits());
+        let at = |i: usize| {
+            halves.get(tiled_index(i / cols, i % cols, cols)).copied().unwrap_or(f16::NAN.to_bits())
+        };
         Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
     }
 
-    /// Fills all memory that launches pass on to each other with NaN, so that what is read before it was
-    /// written shows: for tests.
+    /// Fills all memory that launches pass on to each other with NaN, so that what is read before
+    /// it was written shows: for tests.
     ///
     /// # Errors
     /// A device that failed.
@@ -386,8 +400,8 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether the kernels for prompts are there. If they have just come, they take over here: between two
-    /// tokens. `at`: tokens that are in the sequence at hand.
+    /// Whether the kernels for prompts are there. If they have just come, they take over here:
+    /// between two tokens. `at`: tokens that are in the sequence at hand.
     fn prompts_ready(&mut self, at: usize) -> Result<bool, SessionError> {
         if !self.prompts_ready
             && let Some(early) = &self.early
@@ -424,8 +438,10 @@ impl GpuRunner {
         let mut ready = plan.persistent.iter().zip(&self.resident.persistent).map(|(one, _)| one);
         let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
         let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
-        let batch = found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
-        let (adjust, greedy, draw) = (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
+        let batch =
+            found.ok_or_else(|| SessionError::Device(format!("no program for {n} sequences")))?;
+        let (adjust, greedy, draw) =
+            (batch.adjust.as_ref(), batch.greedy.as_ref(), batch.draw.as_ref());
         Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: Whose::All })
     }
 
@@ -448,7 +464,8 @@ impl GpuRunner {
             true => Again::Replay(r.capture(|| self.issue(what, &now))?),
             false => Again::Launch(now),
         };
-        // Where options are arguments, each choice is another recording: the last one of each kind is kept.
+        // Where options are arguments, each choice is another recording: the last one of each kind
+        // is kept.
         let same = |(w, _): &(Recorded, Again)| {
             let drawn = |c: &Chosen| c.choice != Choice::Greedy;
             let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
@@ -461,7 +478,8 @@ impl GpuRunner {
 
     fn replay(&self, recording: usize) -> Result<(), SessionError> {
         let found = self.recordings.get(recording);
-        let (what, recording) = found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
+        let (what, recording) =
+            found.ok_or_else(|| SessionError::Device("no such recording".to_owned()))?;
         match recording {
             Again::Replay(recording) => self.resident.stream.replay(recording)?,
             Again::Launch(now) => self.issue(*what, now)?,
@@ -477,7 +495,10 @@ impl GpuRunner {
         let now = self.now(rows.program, 1, DRAW)?;
         let last = [rows.adjust, rows.draw];
         let mut last = last.iter().flatten();
-        drop(r.stream.capture(|| last.try_for_each(|l| r.launch(rows.program, l, &now, rows.whose)))?);
+        drop(
+            r.stream
+                .capture(|| last.try_for_each(|l| r.launch(rows.program, l, &now, rows.whose)))?,
+        );
         Ok(())
     }
 
@@ -498,10 +519,11 @@ impl GpuRunner {
         r.launch(rows.program, rows.choosing(chosen.choice)?, now, rows.whose)
     }
 
-    /// The choice that is recorded behind rows: where each slot has its own options, a draw by those stands
-    /// for all.
+    /// The choice that is recorded behind rows: where each slot has its own options, a draw by
+    /// those stands for all.
     fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
-        let drawn = choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
+        let drawn =
+            choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
         if drawn != Choice::Greedy && !self.resident.plan.batches.is_empty() { DRAW } else { drawn }
     }
 
@@ -515,13 +537,14 @@ impl GpuRunner {
         }
     }
 
-    /// Puts ids in place behind a sequence's first tokens, and sees to it that what the device will choose
-    /// after them can be told from what was there.
+    /// Puts ids in place behind a sequence's first tokens, and sees to it that what the device will
+    /// choose after them can be told from what was there.
     fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
         let (ring, end) = (slot * (self.context + 1), first + tokens.len());
         let used = self.slot(slot).used.max(end);
         let ids = &self.resident.control.tokens;
-        // A token that the device itself has chosen is there, and writing would wait for the device.
+        // A token that the device itself has chosen is there, and writing would wait for the
+        // device.
         let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
         if !there {
             ids.slice(ring + first..ring + used)?.write(|to| {
@@ -534,16 +557,27 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot has room for: one copy for each layer's,
-    /// whatever their layout; 8b's 4096 tokens are half a gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
-    pub(crate) fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+    /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot
+    /// has room for: one copy for each layer's, whatever their layout; 8b's 4096 tokens are half a
+    /// gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
+    pub(crate) fn copy(
+        &mut self,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
             // What is missing there is run again when rows of it are asked for.
             before.stage.copy(from, to, len)?;
         }
         self.copy_others(from, to, len)?;
         if self.pages.is_some() {
-            let same = self.pages_of(from).iter().copied().take(len.div_ceil(PageCount::POSITIONS)).collect::<Vec<_>>();
+            let same = self
+                .pages_of(from)
+                .iter()
+                .copied()
+                .take(len.div_ceil(PageCount::POSITIONS))
+                .collect::<Vec<_>>();
             self.begin_with(to, &same)?;
             if self.graph.is_recurrent() {
                 self.copy_states(from, to)?;
@@ -580,8 +614,8 @@ impl GpuRunner {
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }
 
-    /// Sees to it that a slot's states hold its first `len` tokens, whose ids are in the ring, and no more. Some
-    /// states cannot forget a token: those begin again.
+    /// Sees to it that a slot's states hold its first `len` tokens, whose ids are in the ring, and
+    /// no more. Some states cannot forget a token: those begin again.
     fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
         if self.reaches(slot, len) {
             return Ok(());
@@ -610,7 +644,8 @@ impl GpuRunner {
             return Ok(());
         }
         self.listed.clear();
-        self.rows.write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
+        self.rows
+            .write(|to| to.iter_mut().zip(slots).for_each(|(row, slot)| *row = *slot as u32))?;
         let to = self.resident.control.slots.slice(..slots.len())?;
         self.resident.stream.copy_in(&self.rows.slice(..slots.len())?, &to)?;
         self.listed.extend_from_slice(slots);
@@ -640,9 +675,16 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Puts in place what is done to a slot's logits before its token is chosen: of this sampler, or nothing.
-    fn put_adjustments(&mut self, slot: usize, sampler: Option<&Sampler>) -> Result<(), SessionError> {
-        let none = || SessionError::Device("more adjustments than a device's list has room for".to_owned());
+    /// Puts in place what is done to a slot's logits before its token is chosen: of this sampler,
+    /// or nothing.
+    fn put_adjustments(
+        &mut self,
+        slot: usize,
+        sampler: Option<&Sampler>,
+    ) -> Result<(), SessionError> {
+        let none = || {
+            SessionError::Device("more adjustments than a device's list has room for".to_owned())
+        };
         let (n_vocab, stride) = (self.graph.n_vocab(), changes::stride(self.graph.n_vocab()));
         let first = slot * stride;
         let Some(sampler) = sampler else {
@@ -659,7 +701,8 @@ impl GpuRunner {
         let words = changes::words(&entries, mask.is_some(), repeat);
         r.stream.write(&r.control.adjustments.slice(first..first + words.len())?, &words)?;
         if let Some(mask) = mask {
-            let mut halves: Vec<u32> = mask.iter().flat_map(|w| [*w as u32, (*w >> 32) as u32]).collect();
+            let mut halves: Vec<u32> =
+                mask.iter().flat_map(|w| [*w as u32, (*w >> 32) as u32]).collect();
             halves.resize(changes::mask(n_vocab), 0);
             let first = first + HEAD + 4 * MOST;
             r.stream.write(&r.control.adjustments.slice(first..first + halves.len())?, &halves)?;
@@ -672,6 +715,8 @@ impl GpuRunner {
     fn doubt(&mut self, slots: &[usize]) {
         self.listed.clear();
         let used = self.context + 1;
-        slots.iter().for_each(|&slot| self.note(slot, |s| *s = Slot { used, adjusted: true, ..Slot::default() }));
+        slots.iter().for_each(|&slot| {
+            self.note(slot, |s| *s = Slot { used, adjusted: true, ..Slot::default() })
+        });
     }
 }

@@ -1,10 +1,11 @@
 //! Pages of keys and values: which are whose.
 //!
-//! A page has the keys and values of [`PAGE`] positions of all layers. Each slot has a table of pages by
-//! position; sequences that begin alike have the same ones, and others may hold pages beside them (a prefix
-//! that is kept). Whoever writes into a page that others have, too, gets a copy first: of what comes before
-//! that position. Nothing here touches a device: what is to be done there is handed out as [`Change`]s, in the
-//! order of its stream, so that a page which is free here may be another's at once.
+//! A page has the keys and values of [`PAGE`] positions of all layers. Each slot has a table of
+//! pages by position; sequences that begin alike have the same ones, and others may hold pages
+//! beside them (a prefix that is kept). Whoever writes into a page that others have, too, gets a
+//! copy first: of what comes before that position. Nothing here touches a device: what is to be
+//! done there is handed out as [`Change`]s, in the order of its stream, so that a page which is
+//! free here may be another's at once.
 
 use kjit_kernels::kv::PAGE;
 
@@ -64,17 +65,20 @@ impl Pages {
         self.tables.get(slot).map_or(&[], Vec::as_slice)
     }
 
-    /// Pages that it takes to write the positions from `first` to before `end`: none where there is none between.
+    /// Pages that it takes to write the positions from `first` to before `end`: none where there is
+    /// none between.
     pub fn need(&self, slot: usize, first: usize, end: usize) -> usize {
         if first >= end {
             return 0;
         }
         let table = self.of(slot);
-        (first / PAGE..end.div_ceil(PAGE)).filter(|at| table.get(*at).is_none_or(|page| self.is_shared(*page))).count()
+        (first / PAGE..end.div_ceil(PAGE))
+            .filter(|at| table.get(*at).is_none_or(|page| self.is_shared(*page)))
+            .count()
     }
 
-    /// Sees to it that a slot has pages of its own for the positions from `first` to before `end`: what the device
-    /// has to do. None, and nothing is changed, where there are not as many pages.
+    /// Sees to it that a slot has pages of its own for the positions from `first` to before `end`:
+    /// what the device has to do. None, and nothing is changed, where there are not as many pages.
     pub fn reserve(&mut self, slot: usize, first: usize, end: usize) -> Option<Vec<Change>> {
         if self.need(slot, first, end) > self.free.len() {
             return None;
@@ -136,7 +140,9 @@ impl Pages {
     /// Somebody has these no more.
     pub fn release(&mut self, pages: &[u32]) {
         for &page in pages {
-            let Some(count) = self.counts.get_mut(page as usize).filter(|count| **count > 0) else { continue };
+            let Some(count) = self.counts.get_mut(page as usize).filter(|count| **count > 0) else {
+                continue;
+            };
             *count -= 1;
             if *count == 0 {
                 self.free.push(page);
@@ -165,14 +171,26 @@ mod tests {
         assert_eq!(pages.reserve(0, 0, PAGE + 1).unwrap().len(), 2);
         let first = pages.of(0).to_vec();
         assert_eq!(pages.begin(1, &first).len(), 2);
-        assert_eq!((pages.count().used, pages.count().shared, pages.need(1, PAGE + 1, PAGE + 2)), (2, 2, 1));
+        assert_eq!(
+            (pages.count().used, pages.count().shared, pages.need(1, PAGE + 1, PAGE + 2)),
+            (2, 2, 1)
+        );
         // Who writes nothing takes nothing, in the middle of a page that is shared, too.
-        assert_eq!((pages.need(1, PAGE + 1, PAGE + 1), pages.reserve(1, PAGE + 1, PAGE + 1)), (0, Some(vec![])));
+        assert_eq!(
+            (pages.need(1, PAGE + 1, PAGE + 1), pages.reserve(1, PAGE + 1, PAGE + 1)),
+            (0, Some(vec![]))
+        );
         let changes = pages.reserve(1, PAGE + 1, PAGE + 2).unwrap();
         let to = pages.of(1)[1];
-        assert_eq!(changes, [Change::Copy { from: first[1], to }, Change::Entry { slot: 1, at: 1, page: to }]);
+        assert_eq!(
+            changes,
+            [Change::Copy { from: first[1], to }, Change::Entry { slot: 1, at: 1, page: to }]
+        );
         // What is written from its beginning on need not be copied.
-        assert!(matches!(pages.reserve(1, 0, 1).unwrap()[..], [Change::Entry { slot: 1, at: 0, .. }]));
+        assert!(matches!(
+            pages.reserve(1, 0, 1).unwrap()[..],
+            [Change::Entry { slot: 1, at: 0, .. }]
+        ));
         assert_eq!((pages.count().free(), pages.reserve(0, 0, 3 * PAGE)), (0, None));
         pages.truncate(1, 0);
         assert_eq!((pages.count().free(), pages.of(0)), (2, &first[..]));
@@ -181,12 +199,15 @@ mod tests {
         assert_eq!(pages.count().used, 0);
     }
 
-    /// Any order of writing, beginning as others and forgetting: each slot reads what it wrote, and what those wrote that it began with.
+    /// Any order of writing, beginning as others and forgetting: each slot reads what it wrote, and
+    /// what those wrote that it began with.
     #[test]
     fn whatever_is_shared_and_written_each_reads_its_own() {
         let mut state = 7u64;
         let mut random = |n: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as usize % n
         };
         const SLOTS: usize = 5;

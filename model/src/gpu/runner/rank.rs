@@ -1,6 +1,6 @@
-//! One device of several processes that compute each layer together: this process's runner. All of them do the same
-//! calls, as the devices of one process do (`together.rs`), but nobody tells one what another does: it follows from
-//! the tokens that all are given, and that all choose.
+//! One device of several processes that compute each layer together: this process's runner. All of
+//! them do the same calls, as the devices of one process do (`together.rs`), but nobody tells one
+//! what another does: it follows from the tokens that all are given, and that all choose.
 
 use super::GpuRunner;
 use super::together::prove;
@@ -17,19 +17,21 @@ use std::time::{Duration, Instant};
 
 /// How long the library may take to join ranks that are all there.
 const JOIN: Duration = Duration::from_secs(60);
-/// How long the device may take to come to rest behind what was given up. The library's kernels look for that all the
-/// time; asking it for the end may take it seconds, and a device that is left is left for good.
+/// How long the device may take to come to rest behind what was given up. The library's kernels
+/// look for that all the time; asking it for the end may take it seconds, and a device that is left
+/// is left for good.
 const REST: Duration = Duration::from_secs(8);
 
-/// The end of a rank's runner. The steps that were launched ahead of the last token are all ranks', but one that was
-/// interrupted a token sooner has launched one less: then the device waits for a sum that never comes, and so would
-/// whoever gives memory back.
+/// The end of a rank's runner. The steps that were launched ahead of the last token are all ranks',
+/// but one that was interrupted a token sooner has launched one less: then the device waits for a
+/// sum that never comes, and so would whoever gives memory back.
 pub(super) struct Leaving(MeetingPlace, Stream);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         let Leaving(meeting, stream) = self;
-        // Its thread gives the sum up: 2 s behind the end of another rank, or 10 s where that one hangs.
+        // Its thread gives the sum up: 2 s behind the end of another rank, or 10 s where that one
+        // hangs.
         let _waiting = meeting.waiting();
         let mut over = None;
         // A device that fails has nothing under way.
@@ -63,9 +65,10 @@ impl GpuRunner {
         let library = device.collective_library()?;
         let version = library.version();
         let hello = hello(gguf, device, options, version, ranks.size);
-        let (id, links) =
-            meet(ranks, &hello, || library.id().map(Vec::from).map_err(|e| RanksError::Meeting(e.to_string())))
-                .map_err(error)?;
+        let (id, links) = meet(ranks, &hello, || {
+            library.id().map(Vec::from).map_err(|e| RanksError::Meeting(e.to_string()))
+        })
+        .map_err(error)?;
         let id = <[u8; COLLECTIVE_ID]>::try_from(id);
         let id = id.map_err(|_| SessionError::Device("rank 0 gave no whole id".to_owned()))?;
         let (place, said) = ((ranks.rank, ranks.size), links.1.clone());
@@ -78,7 +81,8 @@ impl GpuRunner {
         if let Some(far) = meeting.far() {
             first_word(device, far, place).map_err(instead)?;
         }
-        let opened = GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None));
+        let opened =
+            GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None));
         let mut runner = opened.map_err(instead)?;
         runner.far = Some(Leaving(meeting.clone(), runner.resident.stream.clone()));
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);
@@ -104,13 +108,14 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// What the ranks may draw random numbers from, which all of them have alike; none where there are none.
+    /// What the ranks may draw random numbers from, which all of them have alike; none where there
+    /// are none.
     pub fn common_seed(&self) -> Option<u64> {
         self.common_seed
     }
 
-    /// On the first rank: waits until the others have said what they were given, which is then known to be the same.
-    /// What was computed of something else is handed out by nobody.
+    /// On the first rank: waits until the others have said what they were given, which is then
+    /// known to be the same. What was computed of something else is handed out by nobody.
     pub(super) fn agreed(&self) -> Result<(), SessionError> {
         match self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
             Some(far) => far.agreed(self.resident.stream.device()),
@@ -135,8 +140,8 @@ impl GpuRunner {
         }
     }
 
-    /// Says what this rank is given, for all must be given the same; the others are waited for as long as what comes
-    /// back lives. Nothing where there are none.
+    /// Says what this rank is given, for all must be given the same; the others are waited for as
+    /// long as what comes back lives. Nothing where there are none.
     pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
         let far = self.resident.meeting.as_ref().and_then(MeetingPlace::far)?;
         let mut all = DefaultHasher::new();
@@ -151,7 +156,11 @@ impl GpuRunner {
 }
 
 /// A word of each goes around before anybody loads a model: what does not work shows at once.
-fn first_word(device: &Device, far: &Far, (rank, ranks): (usize, usize)) -> Result<(), SessionError> {
+fn first_word(
+    device: &Device,
+    far: &Far,
+    (rank, ranks): (usize, usize),
+) -> Result<(), SessionError> {
     let (stream, word, all) = (device.stream()?, device.buffer(1)?, device.buffer(ranks)?);
     stream.write(&word, &[rank as f32 + 0.5])?;
     let _waiting = far.waiting();
@@ -168,7 +177,8 @@ fn first_word(device: &Device, far: &Far, (rank, ranks): (usize, usize)) -> Resu
     }
 }
 
-/// What all ranks must have alike: whoever has another launches something else, and waits for sums that nobody makes.
+/// What all ranks must have alike: whoever has another launches something else, and waits for sums
+/// that nobody makes.
 fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size: usize) -> Hello {
     let mut model = DefaultHasher::new();
     for no in 0..gguf.paths().count() {
@@ -192,7 +202,8 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size
 
 /// Bytes from a file's start that are compared in whole: a model's metadata, with the vocabulary.
 const START: usize = 8 << 20;
-/// Places behind them that are compared, and bytes of each: of 400 tensors each of the large ones has some.
+/// Places behind them that are compared, and bytes of each: of 400 tensors each of the large ones
+/// has some.
 const PLACES: usize = 1024;
 const PLACE: usize = 64;
 
@@ -206,9 +217,12 @@ fn sampled(bytes: &[u8]) -> u64 {
     all.finish()
 }
 
-/// Tells builds of one version apart: a number of this program's file. "unknown" where it is not there any more.
+/// Tells builds of one version apart: a number of this program's file. "unknown" where it is not
+/// there any more.
 fn build() -> String {
-    std::fs::read("/proc/self/exe").map(|bytes| sampled(&bytes)).map_or("unknown".to_owned(), |n| format!("{n:016x}"))
+    std::fs::read("/proc/self/exe")
+        .map(|bytes| sampled(&bytes))
+        .map_or("unknown".to_owned(), |n| format!("{n:016x}"))
 }
 
 #[cfg(test)]
@@ -217,13 +231,16 @@ mod tests {
 
     #[test]
     fn a_file_of_the_same_length_with_other_bytes_is_another() {
-        let mut bytes: Vec<u8> = (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let mut bytes: Vec<u8> =
+            (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let first = sampled(&bytes);
         assert_eq!(sampled(&bytes), first);
         // A tuned tensor of a thousandth of the file, and a byte of the metadata.
         bytes[15_000_000..15_020_000].iter_mut().for_each(|b| *b ^= 1);
         let tuned = sampled(&bytes);
         bytes[1000] ^= 1;
-        assert!(tuned != first && sampled(&bytes) != tuned && sampled(&bytes[1..]) != sampled(&bytes));
+        assert!(
+            tuned != first && sampled(&bytes) != tuned && sampled(&bytes[1..]) != sampled(&bytes)
+        );
     }
 }

@@ -1,10 +1,11 @@
 //! Who else computes on the devices of a model that several compute together.
 //!
-//! A token's one launch takes all of a device, and in its midst waits for its like on the others. Two models of a process
-//! on the same devices could have one's launch on the first device and the other's on the second: each would wait for what
-//! cannot begin. (Launches that add up rows are small, and lie beside each other.) So a model has one launch for a token as
-//! long as no other of the process computes together on any of its devices; from then on its tokens are launches, from the
-//! next one on where it is in the midst of an answer.
+//! A token's one launch takes all of a device, and in its midst waits for its like on the others.
+//! Two models of a process on the same devices could have one's launch on the first device and the
+//! other's on the second: each would wait for what cannot begin. (Launches that add up rows are
+//! small, and lie beside each other.) So a model has one launch for a token as long as no other of
+//! the process computes together on any of its devices; from then on its tokens are launches, from
+//! the next one on where it is in the midst of an answer.
 
 use super::GpuRunner;
 use crate::session::SessionError;
@@ -13,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a model that is opened waits for another to leave its one launch: it does between two tokens, but whoever takes
-/// these may be slow, or be the one who opens.
+/// How long a model that is opened waits for another to leave its one launch: it does between two
+/// tokens, but whoever takes these may be slow, or be the one who opens.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A model on several devices.
@@ -51,7 +52,8 @@ impl Drop for Busy {
 static ALL: Mutex<Vec<Weak<Sole>>> = Mutex::new(vec![]);
 
 impl Sole {
-    /// A model that is going to compute on these devices. What others have under way there is waited for.
+    /// A model that is going to compute on these devices. What others have under way there is
+    /// waited for.
     ///
     /// # Errors
     /// Another one that does not leave its one launch.
@@ -63,7 +65,8 @@ impl Sole {
         let beside: Vec<Arc<Sole>> = {
             let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
             all.retain(|one| one.strong_count() > 0);
-            let beside = all.iter().filter_map(Weak::upgrade).filter(|one| one.meets(&sole)).collect();
+            let beside =
+                all.iter().filter_map(Weak::upgrade).filter(|one| one.meets(&sole)).collect();
             all.push(Arc::downgrade(&sole));
             beside
         };
@@ -77,16 +80,22 @@ impl Sole {
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.calls > 0 && state.whole > 0 {
                 return Err(SessionError::Device(format!(
-                    "another model of this process computes on {}, and waits for whoever takes its tokens: open this one \
+                    "another model of this process computes on {}, and waits for whoever takes \
+                     its tokens: open this one \
                      between two answers, or leave --persistent off",
                     one.devices.join(", ")
                 )));
             }
-            // What it ran ahead of its last answer ends by itself, while no call begins: one may record, and a stream that is
-            // waited for meanwhile records nothing. In a call each device has waited for its own before it left.
+            // What it ran ahead of its last answer ends by itself, while no call begins: one may
+            // record, and a stream that is waited for meanwhile records nothing. In a call each
+            // device has waited for its own before it left.
             if state.calls == 0 {
                 // A device that was lost says so to its own model.
-                one.streams.get().into_iter().flatten().for_each(|stream| drop(stream.synchronize()));
+                one.streams
+                    .get()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|stream| drop(stream.synchronize()));
             }
             drop(state);
         }
@@ -126,8 +135,9 @@ impl Sole {
 }
 
 impl GpuRunner {
-    /// Between two tokens: whether they become launches here, since another model is on one of the devices. (The others that
-    /// compute this one may do so a token later: sums are the same meetings either way.)
+    /// Between two tokens: whether they become launches here, since another model is on one of the
+    /// devices. (The others that compute this one may do so a token later: sums are the same
+    /// meetings either way.)
     pub(super) fn leave_one_launch(&mut self) -> Result<bool, SessionError> {
         let Some(sole) = self.sole.clone() else { return Ok(false) };
         if self.resident.persistent.is_empty() || !sole.shared() {

@@ -1,7 +1,8 @@
 //! A runner as one of several stages: rows from the stage before, rows for the one behind.
 //!
-//! Between two devices of a vendor rows go by the vendor's copies between devices, which no host waits for, if
-//! a pattern that was sent that way at the start arrived; else through page-locked memory of both.
+//! Between two devices of a vendor rows go by the vendor's copies between devices, which no host
+//! waits for, if a pattern that was sent that way at the start arrived; else through page-locked
+//! memory of both.
 
 use super::{GpuRunner, Last};
 use crate::gpu::plan::{BufferId, Program};
@@ -34,7 +35,8 @@ enum Way {
 }
 
 impl Before {
-    /// The way from a stage to a stream; with a sentence where a link between two devices is not used.
+    /// The way from a stage to a stream; with a sentence where a link between two devices is not
+    /// used.
     fn new(stage: Box<Stage>, to: &Stream) -> Result<(Before, Option<String>), SessionError> {
         let width = stage.graph().value(stage.graph().logits).width;
         let room = STAGING.next_multiple_of(width.max(1));
@@ -63,7 +65,12 @@ impl Before {
     }
 
     /// Has the rows of these tokens made and copied to their place.
-    fn rows(&mut self, pieces: &[Piece<'_>], stream: &Stream, to: &DeviceBuffer<f32>) -> Result<(), SessionError> {
+    fn rows(
+        &mut self,
+        pieces: &[Piece<'_>],
+        stream: &Stream,
+        to: &DeviceBuffer<f32>,
+    ) -> Result<(), SessionError> {
         let Before { stage, way, width, here, there } = self;
         let room = here.len();
         stage.rows(pieces, &mut |first, made| {
@@ -78,9 +85,12 @@ impl Before {
                     }
                     Ok(())
                 }
-                (Made::Device(from, rows), Way::Peer(crossing), _) => {
-                    Ok(stream.copy_between(from, &rows, &to.slice(at..at + rows.len())?, crossing)?)
-                }
+                (Made::Device(from, rows), Way::Peer(crossing), _) => Ok(stream.copy_between(
+                    from,
+                    &rows,
+                    &to.slice(at..at + rows.len())?,
+                    crossing,
+                )?),
                 (Made::Device(from, rows), Way::Host, Some(there)) => {
                     let mut done = 0;
                     while done < rows.len() {
@@ -93,14 +103,16 @@ impl Before {
                     }
                     Ok(())
                 }
-                (Made::Device(..), Way::Host, None) => Err(SessionError::Device("rows came from no device".to_owned())),
+                (Made::Device(..), Way::Host, None) => {
+                    Err(SessionError::Device("rows came from no device".to_owned()))
+                }
             }
         })
     }
 }
 
-/// Whether the vendor's copies between two devices arrive: a pattern is sent, twice, and read where it should
-/// be. None for devices of two vendors.
+/// Whether the vendor's copies between two devices arrive: a pattern is sent, twice, and read where
+/// it should be. None for devices of two vendors.
 fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
     if from.device().target().vendor() != to.device().target().vendor() {
         return Ok(None);
@@ -110,7 +122,8 @@ fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
     from.device().reach(to.device())?;
     let crossing = to.crossing(from)?;
     for seed in [1u32, 2] {
-        let pattern: Vec<u32> = (0..PATTERN as u32).map(|i| i.wrapping_mul(2_654_435_761).rotate_left(seed)).collect();
+        let pattern: Vec<u32> =
+            (0..PATTERN as u32).map(|i| i.wrapping_mul(2_654_435_761).rotate_left(seed)).collect();
         let (sent, came) = (from.upload(&pattern)?, to.upload(&vec![0u32; PATTERN])?);
         to.copy_between(from, &sent, &came, &crossing)?;
         let came = to.read(&came)?;
@@ -172,7 +185,11 @@ impl GpuRunner {
         done
     }
 
-    fn try_rows(&mut self, pieces: &[Piece<'_>], sink: &mut crate::placement::Sink<'_>) -> Result<(), SessionError> {
+    fn try_rows(
+        &mut self,
+        pieces: &[Piece<'_>],
+        sink: &mut crate::placement::Sink<'_>,
+    ) -> Result<(), SessionError> {
         for p in pieces {
             self.put(p.slot, p.first, p.tokens)?;
         }
@@ -198,19 +215,24 @@ impl GpuRunner {
     }
 
     /// Hands on the rows of what ran last, the first of which has this number; how many they are.
-    fn hand_on(&self, first: usize, sink: &mut crate::placement::Sink<'_>) -> Result<usize, SessionError> {
+    fn hand_on(
+        &self,
+        first: usize,
+        sink: &mut crate::placement::Sink<'_>,
+    ) -> Result<usize, SessionError> {
         let (program, rows) = match self.last {
             Last::Prompt(index, rows) => (self.prompt(index)?, rows),
             Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
         };
         let width = self.graph.value(self.graph.logits).width;
-        let made = self.resident.buffer(program, program.head)?.cast::<f32>()?.slice(..rows * width)?;
+        let made =
+            self.resident.buffer(program, program.head)?.cast::<f32>()?.slice(..rows * width)?;
         sink(first, Made::Device(&self.resident.stream, made))?;
         Ok(rows)
     }
 
-    /// Has the rows that a program is to be given put in place: of these tokens (slot, first position, how
-    /// many), whose ids are in the ring.
+    /// Has the rows that a program is to be given put in place: of these tokens (slot, first
+    /// position, how many), whose ids are in the ring.
     pub(super) fn take_rows(
         &mut self,
         program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,
@@ -231,14 +253,22 @@ impl GpuRunner {
         let (r, program) = (&self.resident, program(self)?);
         let given = |id: BufferId| r.buffer(program, id)?.cast::<f32>();
         let given = program.given.map(given).transpose()?;
-        let given = given.ok_or_else(|| SessionError::Device("a program takes no rows".to_owned()))?;
+        let given =
+            given.ok_or_else(|| SessionError::Device("a program takes no rows".to_owned()))?;
         let mut ids: Vec<Vec<u32>> = vec![];
         for &(slot, first, n) in tokens {
             let ring = slot * (self.context + 1);
-            ids.push((first..first + n).map(|at| r.control.tokens.peek(ring + at)).collect::<Result<_, _>>()?);
+            ids.push(
+                (first..first + n)
+                    .map(|at| r.control.tokens.peek(ring + at))
+                    .collect::<Result<_, _>>()?,
+            );
         }
-        let pieces: Vec<Piece<'_>> =
-            tokens.iter().zip(&ids).map(|(&(slot, first, _), tokens)| Piece { slot, first, tokens }).collect();
+        let pieces: Vec<Piece<'_>> = tokens
+            .iter()
+            .zip(&ids)
+            .map(|(&(slot, first, _), tokens)| Piece { slot, first, tokens })
+            .collect();
         before.rows(&pieces, &r.stream, &given)
     }
 }

@@ -8,18 +8,26 @@ use kjit_engine::DeviceBuffer;
 use kjit_kernels::changes::MOST;
 use std::ops::Range;
 
-/// Tokens of a prompt that go one by one before the host looks again whether the kernels for many at once are
-/// there. The wait between is some tens of µs; without it all tokens would be on their way before the kernels
-/// come.
+/// Tokens of a prompt that go one by one before the host looks again whether the kernels for many
+/// at once are there. The wait between is some tens of µs; without it all tokens would be on their
+/// way before the kernels come.
 const LOOK_EVERY: usize = 4;
 
 impl GpuRunner {
     /// Does all of it, or says why not: then no sequence is changed.
-    pub(crate) fn step(&mut self, tasks: &mut [Task<'_>], late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+    pub(crate) fn step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
         if self.graph.pooling.is_some() {
             return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
         }
-        if self.others.is_empty() { self.step_alone(tasks, late) } else { self.step_together(tasks, late) }
+        if self.others.is_empty() {
+            self.step_alone(tasks, late)
+        } else {
+            self.step_together(tasks, late)
+        }
     }
 
     pub(super) fn step_alone(
@@ -39,11 +47,17 @@ impl GpuRunner {
         done
     }
 
-    fn try_step(&mut self, tasks: &mut [Task<'_>], mut late: Option<Late<'_>>) -> Result<Vec<Given>, SessionError> {
+    fn try_step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        mut late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
         // Whose last token goes with those of others.
-        let joins = |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
-        let rows: Vec<usize> = (0..).zip(tasks.iter()).filter(|(_, t)| joins(t)).map(|(i, _)| i).collect();
+        let joins =
+            |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
+        let rows: Vec<usize> =
+            (0..).zip(tasks.iter()).filter(|(_, t)| joins(t)).map(|(i, _)| i).collect();
         for t in tasks.iter() {
             self.put(t.slot, t.first, t.tokens)?;
             self.reach(t.slot, t.first)?;
@@ -52,13 +66,20 @@ impl GpuRunner {
         let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
         // The one that goes alone is the last: its logits are made from what ran last.
         for own in [false, true] {
-            let with = tasks.iter().enumerate().zip(&drafted).filter(|(_, drafted)| !**drafted).map(|(with, _)| with);
+            let with = tasks
+                .iter()
+                .enumerate()
+                .zip(&drafted)
+                .filter(|(_, drafted)| !**drafted)
+                .map(|(with, _)| with);
             for (i, t) in with.filter(|(i, _)| (alone && rows.contains(i)) == own) {
-                let out = logits.get_mut(i).filter(|_| matches!(t.want, Want::All | Want::Drafted(_)));
+                let out =
+                    logits.get_mut(i).filter(|_| matches!(t.want, Want::All | Want::Drafted(_)));
                 self.prefill(t, t.tokens.len() - usize::from(!own && rows.contains(&i)), out)?;
             }
         }
-        let at: Vec<(usize, usize)> = rows.iter().filter_map(|&i| tasks.get(i)).map(|t| (t.slot, last_of(t))).collect();
+        let at: Vec<(usize, usize)> =
+            rows.iter().filter_map(|&i| tasks.get(i)).map(|t| (t.slot, last_of(t))).collect();
         match *at {
             [] => late.take().into_iter().for_each(|late| late(tasks)),
             [(slot, last)] if alone => {
@@ -95,9 +116,13 @@ impl GpuRunner {
         self.answers(tasks, logits, chosen, &rows)
     }
 
-    /// Whether the one last token that is wanted goes with its prompt: that saves reading all weights once
-    /// more.
-    pub(super) fn goes_alone(&mut self, tasks: &[Task<'_>], rows: &[usize]) -> Result<bool, SessionError> {
+    /// Whether the one last token that is wanted goes with its prompt: that saves reading all
+    /// weights once more.
+    pub(super) fn goes_alone(
+        &mut self,
+        tasks: &[Task<'_>],
+        rows: &[usize],
+    ) -> Result<bool, SessionError> {
         match *rows {
             [one] => match tasks.get(one) {
                 Some(t) if t.tokens.len() > 1 => {
@@ -109,9 +134,13 @@ impl GpuRunner {
         }
     }
 
-    /// The choice that the device makes behind rows, what it needs being in place; none where the host makes
-    /// every one that is wanted.
-    fn choice_for(&mut self, tasks: &[Task<'_>], rows: &[usize]) -> Result<Option<Chosen>, SessionError> {
+    /// The choice that the device makes behind rows, what it needs being in place; none where the
+    /// host makes every one that is wanted.
+    fn choice_for(
+        &mut self,
+        tasks: &[Task<'_>],
+        rows: &[usize],
+    ) -> Result<Option<Chosen>, SessionError> {
         let of = |t: &Task<'_>| choice_of(t.sampler.options());
         let here: Vec<&Task<'_>> = rows.iter().filter_map(|&i| tasks.get(i)).collect();
         let mut choices = here.iter().filter(|t| by_device(t)).map(|t| of(t)).peekable();
@@ -136,7 +165,11 @@ impl GpuRunner {
     }
 
     /// Runs a token of each of these (slot, position), which are in place, with a choice behind.
-    pub(super) fn run_rows(&mut self, at: &[(usize, usize)], choice: Option<Chosen>) -> Result<(), SessionError> {
+    pub(super) fn run_rows(
+        &mut self,
+        at: &[(usize, usize)],
+        choice: Option<Chosen>,
+    ) -> Result<(), SessionError> {
         let slots: Vec<usize> = at.iter().map(|(slot, _)| *slot).collect();
         self.list(&slots)?;
         for &(slot, position) in at {
@@ -149,7 +182,8 @@ impl GpuRunner {
         let what: Recorded = (at.len(), choice);
         let recording = self.record(what)?;
         if self.before.is_some() {
-            let tokens: Vec<(usize, usize, usize)> = at.iter().map(|&(slot, position)| (slot, position, 1)).collect();
+            let tokens: Vec<(usize, usize, usize)> =
+                at.iter().map(|&(slot, position)| (slot, position, 1)).collect();
             self.take_rows(|runner| Ok(runner.rows_of(at.len())?.program), &tokens)?;
         }
         self.replay(recording)?;
@@ -173,8 +207,8 @@ impl GpuRunner {
         Ok(self.issue_choice(&rows, chosen, &now)?)
     }
 
-    /// Feeds a task's first tokens, whose ids are in place; every row of their logits where somebody takes
-    /// them.
+    /// Feeds a task's first tokens, whose ids are in place; every row of their logits where
+    /// somebody takes them.
     pub(super) fn prefill(
         &mut self,
         task: &Task<'_>,
@@ -219,12 +253,18 @@ impl GpuRunner {
         if many && self.copied.is_some_and(|copied| left >= copied.from) {
             return Ok(Some(prompts.len()));
         }
-        let fits = prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
+        let fits =
+            prompts.iter().position(|p| p.tokens as usize >= left).or(prompts.len().checked_sub(1));
         Ok(fits.filter(|_| many))
     }
 
     /// Feeds some of these tokens, whose ids are in place, or one; their number.
-    pub(super) fn feed_some(&mut self, slot: usize, at: usize, left: usize) -> Result<usize, SessionError> {
+    pub(super) fn feed_some(
+        &mut self,
+        slot: usize,
+        at: usize,
+        left: usize,
+    ) -> Result<usize, SessionError> {
         match self.program_for(at, left)? {
             Some(index) => self.feed_many(slot, at, index, left),
             None => self.run_rows(&[(slot, at)], None).map(|()| 1),
@@ -232,13 +272,23 @@ impl GpuRunner {
     }
 
     /// Feeds as many tokens as a program takes, up to `left`; their number. No logits are made.
-    fn feed_many(&mut self, slot: usize, at: usize, index: usize, left: usize) -> Result<usize, SessionError> {
+    fn feed_many(
+        &mut self,
+        slot: usize,
+        at: usize,
+        index: usize,
+        left: usize,
+    ) -> Result<usize, SessionError> {
         self.move_to(slot, at)?;
         let tokens = left.min(self.prompt(index)?.tokens as usize);
         self.take_place(slot, at, at + tokens)?;
         self.take_rows(|runner| runner.prompt(index), &[(slot, at, tokens)])?;
         let (r, program) = (&self.resident, self.prompt(index)?);
-        let span = r.stream.device().trace().map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
+        let span = r
+            .stream
+            .device()
+            .trace()
+            .map(|t| t.span("compute", format!("prompt of {tokens} tokens")));
         let now = self.now(program, tokens, Choice::Greedy)?;
         if let Some(each) = r.control.each.as_ref().filter(|_| program.wants_each()) {
             r.stream.copy_in(&r.control.numbers.slice(at..at + tokens)?, &each.slice(..tokens)?)?;
@@ -254,9 +304,13 @@ impl GpuRunner {
         Ok(tokens)
     }
 
-    /// After a prompt that ended with the token at this position: its logits are made, where one row's are,
-    /// and the position moves there.
-    pub(super) fn row_after_prompt(&mut self, slot: usize, last: usize) -> Result<(), SessionError> {
+    /// After a prompt that ended with the token at this position: its logits are made, where one
+    /// row's are, and the position moves there.
+    pub(super) fn row_after_prompt(
+        &mut self,
+        slot: usize,
+        last: usize,
+    ) -> Result<(), SessionError> {
         match self.last {
             Last::Prompt(index, fed) => self.head(index, fed - 1..fed)?,
             // The last piece was one token, and has its logits.
@@ -267,7 +321,12 @@ impl GpuRunner {
     }
 
     /// Makes the logits of these rows of the prompt just fed, of as many as go together.
-    fn heads(&mut self, index: usize, rows: Range<usize>, out: &mut Vec<f32>) -> Result<(), SessionError> {
+    fn heads(
+        &mut self,
+        index: usize,
+        rows: Range<usize>,
+        out: &mut Vec<f32>,
+    ) -> Result<(), SessionError> {
         let most = self.resident.plan.batches.last().map_or(1, |b| b.program.tokens as usize);
         for first in rows.clone().step_by(most) {
             let here = first..rows.end.min(first + most);
@@ -306,7 +365,11 @@ impl GpuRunner {
     }
 
     /// Some of these rows of logits.
-    pub(super) fn read_from(&mut self, view: &DeviceBuffer<f32>, rows: &[usize]) -> Result<Vec<f32>, SessionError> {
+    pub(super) fn read_from(
+        &mut self,
+        view: &DeviceBuffer<f32>,
+        rows: &[usize],
+    ) -> Result<Vec<f32>, SessionError> {
         let n_vocab = self.graph.n_vocab();
         if self.logits.len() < rows.len() * n_vocab {
             self.logits = self.resident.stream.device().pinned(rows.len() * n_vocab)?;
@@ -325,7 +388,8 @@ impl GpuRunner {
         Ok(rows)
     }
 
-    /// What was wanted of each: `rows` are the tasks whose last token ran in the last rows, in their order.
+    /// What was wanted of each: `rows` are the tasks whose last token ran in the last rows, in
+    /// their order.
     fn answers(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -336,7 +400,8 @@ impl GpuRunner {
         let n_vocab = self.graph.n_vocab();
         let wanted = |t: &Task<'_>| t.want != Want::Nothing && !by_device(t);
         let task_of = |row: usize| rows.get(row).and_then(|&i| tasks.get(i));
-        let come: Vec<usize> = (0..rows.len()).filter(|&row| task_of(row).is_some_and(wanted)).collect();
+        let come: Vec<usize> =
+            (0..rows.len()).filter(|&row| task_of(row).is_some_and(wanted)).collect();
         if !come.is_empty() {
             let all = self.read_rows(&come)?;
             for (row, come) in all.chunks_exact(n_vocab).zip(&come) {
@@ -345,7 +410,8 @@ impl GpuRunner {
                 }
             }
         }
-        // Those that may find out that there is nothing to choose from come first: no sampler was moved on.
+        // Those that may find out that there is nothing to choose from come first: no sampler was
+        // moved on.
         for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
             let token = self.resident.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
             if !t.sampler.may_choose(token) {
@@ -364,7 +430,8 @@ impl GpuRunner {
                     Some(chosen) => chosen,
                     None => {
                         let before = (rows.len() / n_vocab).saturating_sub(n + 1) * n_vocab;
-                        let drafts = t.tokens.get(t.tokens.len().saturating_sub(n)..).unwrap_or_default();
+                        let drafts =
+                            t.tokens.get(t.tokens.len().saturating_sub(n)..).unwrap_or_default();
                         follow(t, rows.get(before..).unwrap_or_default(), n_vocab, drafts)?
                     }
                 }),
@@ -387,8 +454,8 @@ fn last_of(t: &Task<'_>) -> usize {
     (t.first + t.tokens.len()).saturating_sub(1)
 }
 
-/// Whether the device makes the choice that is wanted. Very many biases, or a very long window of penalties, are the
-/// host's: a slot's list on the device has room for `MOST` tokens.
+/// Whether the device makes the choice that is wanted. Very many biases, or a very long window of
+/// penalties, are the host's: a slot's list on the device has room for `MOST` tokens.
 fn by_device(t: &Task<'_>) -> bool {
     t.want == Want::Choose && t.sampler.is_adjustable(MOST)
 }

@@ -47,8 +47,8 @@ impl GpuRunner {
         self.change(&changes)
     }
 
-    /// A slot begins with these tokens, which are in these pages; where there are states that do not grow, they are
-    /// those of this copy.
+    /// A slot begins with these tokens, which are in these pages; where there are states that do
+    /// not grow, they are those of this copy.
     pub(crate) fn begin_as(
         &mut self,
         slot: usize,
@@ -66,17 +66,25 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Keeps a copy of a slot's states that do not grow, as they are behind its first `len` tokens: false where they
-    /// are not.
-    pub(crate) fn keep_states(&mut self, slot: usize, len: usize, copy: usize) -> Result<bool, SessionError> {
-        let fine = self.pages.is_some() && self.slot(slot).held == Some(len) && copy < self.resident.plan.copies();
+    /// Keeps a copy of a slot's states that do not grow, as they are behind its first `len` tokens:
+    /// false where they are not.
+    pub(crate) fn keep_states(
+        &mut self,
+        slot: usize,
+        len: usize,
+        copy: usize,
+    ) -> Result<bool, SessionError> {
+        let fine = self.pages.is_some()
+            && self.slot(slot).held == Some(len)
+            && copy < self.resident.plan.copies();
         if fine {
             self.copy_states(slot, self.resident.plan.slots + copy)?;
         }
         Ok(fine)
     }
 
-    /// Makes these the states that do not grow of another slot, or copy, in the order of the stream.
+    /// Makes these the states that do not grow of another slot, or copy, in the order of the
+    /// stream.
     pub(super) fn copy_states(&self, from: usize, to: usize) -> Result<(), SessionError> {
         let r = &self.resident;
         for ((state, _), parts) in r.caches.iter().zip(&r.plan.parts) {
@@ -98,9 +106,14 @@ impl GpuRunner {
         }
     }
 
-    /// Sees to it that a slot's positions from `first` to before `end` can be written: false where there are no pages
-    /// for them.
-    pub(super) fn make_place(&mut self, slot: usize, first: usize, end: usize) -> Result<bool, SessionError> {
+    /// Sees to it that a slot's positions from `first` to before `end` can be written: false where
+    /// there are no pages for them.
+    pub(super) fn make_place(
+        &mut self,
+        slot: usize,
+        first: usize,
+        end: usize,
+    ) -> Result<bool, SessionError> {
         let Some((pages, _)) = &mut self.pages else { return Ok(true) };
         match pages.reserve(slot, first, end) {
             None => Ok(false),
@@ -109,7 +122,12 @@ impl GpuRunner {
     }
 
     /// The same, where the lack of them is an error.
-    pub(super) fn take_place(&mut self, slot: usize, first: usize, end: usize) -> Result<(), SessionError> {
+    pub(super) fn take_place(
+        &mut self,
+        slot: usize,
+        first: usize,
+        end: usize,
+    ) -> Result<(), SessionError> {
         match self.make_place(slot, first, end)? {
             true => Ok(()),
             false => Err(self.lack(self.pages_needed(slot, first, end))),
@@ -128,17 +146,25 @@ impl GpuRunner {
             match *change {
                 Change::Entry { slot, at, page } => {
                     let (page, at) = (page as usize, slot * stride + at);
-                    r.stream.copy_in(&numbers.slice(page..page + 1)?, &r.control.pages.slice(at..at + 1)?)?;
+                    r.stream.copy_in(
+                        &numbers.slice(page..page + 1)?,
+                        &r.control.pages.slice(at..at + 1)?,
+                    )?;
                 }
                 Change::Copy { from, to } => {
-                    let in_pages = r.caches.iter().zip(&r.plan.parts).filter_map(|(sides, parts)| match parts {
-                        Parts::Pages(pages) => Some((sides, (*pages).max(1))),
-                        Parts::Slots { .. } => None,
-                    });
-                    let sides = in_pages.flat_map(|((keys, values), pages)| [(keys, pages), (values, pages)]);
+                    let in_pages = r.caches.iter().zip(&r.plan.parts).filter_map(
+                        |(sides, parts)| match parts {
+                            Parts::Pages(pages) => Some((sides, (*pages).max(1))),
+                            Parts::Slots { .. } => None,
+                        },
+                    );
+                    let sides = in_pages
+                        .flat_map(|((keys, values), pages)| [(keys, pages), (values, pages)]);
                     for (cache, pages) in sides.filter(|(c, _)| !c.is_empty()) {
                         let each = cache.len() / pages;
-                        let of = |page: u32| cache.slice(page as usize * each..(page as usize + 1) * each);
+                        let of = |page: u32| {
+                            cache.slice(page as usize * each..(page as usize + 1) * each)
+                        };
                         r.stream.copy(&of(from)?, &of(to)?)?;
                     }
                 }
@@ -152,7 +178,10 @@ impl GpuRunner {
         let Some(pages) = self.pages() else { return Ok(()) };
         // What went back where states cannot is written again from its beginning on.
         let from = |t: &Task<'_>| if self.reaches(t.slot, t.first) { t.first } else { 0 };
-        let needed = tasks.iter().map(|t| self.pages_needed(t.slot, from(t), t.first + t.tokens.len())).sum();
+        let needed = tasks
+            .iter()
+            .map(|t| self.pages_needed(t.slot, from(t), t.first + t.tokens.len()))
+            .sum();
         if needed <= pages.free() { Ok(()) } else { Err(self.lack(needed)) }
     }
 }

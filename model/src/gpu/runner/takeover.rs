@@ -1,14 +1,15 @@
-//! A token becomes one launch while tokens are made: its kernel was compiled behind the first of them
-//! (`gpu/early.rs`).
+//! A token becomes one launch while tokens are made: its kernel was compiled behind the first of
+//! them (`gpu/early.rs`).
 
 use super::GpuRunner;
 use crate::gpu::resident::Persistent;
 use crate::session::SessionError;
 
 impl GpuRunner {
-    /// If the kernel of a whole token has just come, it takes over here, between two tokens. Whether it did: then
-    /// what was recorded of a token is recorded anew. `at`: tokens that are in the sequence at hand. Until it is
-    /// there this is a look; once, it allocates and waits for what is on its way.
+    /// If the kernel of a whole token has just come, it takes over here, between two tokens.
+    /// Whether it did: then what was recorded of a token is recorded anew. `at`: tokens that are in
+    /// the sequence at hand. Until it is there this is a look; once, it allocates and waits for
+    /// what is on its way.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
         if self.leave_one_launch()? {
             return Ok(true);

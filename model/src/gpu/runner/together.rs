@@ -1,8 +1,9 @@
 //! Several devices that compute each layer together: a runner for each one's share of the graph.
 //!
-//! All runners do the same calls, each on a thread of its own: the same launches in the same order, since what
-//! is launched follows from tokens alone, and these are the same everywhere: each device has the whole logits,
-//! bit for bit. Their kernels meet inside (`kjit_kernels::reduce`). What the first one answers counts.
+//! All runners do the same calls, each on a thread of its own: the same launches in the same order,
+//! since what is launched follows from tokens alone, and these are the same everywhere: each device
+//! has the whole logits, bit for bit. Their kernels meet inside (`kjit_kernels::reduce`). What the
+//! first one answers counts.
 
 use super::GpuRunner;
 use super::sole::Sole;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long devices may take for what they have been given when the model is closed: longer than they wait for
-/// each other.
+/// How long devices may take for what they have been given when the model is closed: longer than
+/// they wait for each other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The other devices of a model that several compute together; none where one computes alone.
@@ -90,7 +91,8 @@ impl<'a> Own<'a> {
 }
 
 /// What a device does beside the first one.
-type Follower<'a> = Box<dyn FnMut(&mut GpuRunner, &mut [Task<'_>]) -> Result<(), SessionError> + Send + 'a>;
+type Follower<'a> =
+    Box<dyn FnMut(&mut GpuRunner, &mut [Task<'_>]) -> Result<(), SessionError> + Send + 'a>;
 
 impl GpuRunner {
     /// The shares of a model on these devices, the first of which answers.
@@ -106,10 +108,16 @@ impl GpuRunner {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
                     // Sums would differ in their last bits, and what follows from them.
-                    return Err(Apart::Link(format!("{} and {} are not of one kind", a.label(), b.label())));
+                    return Err(Apart::Link(format!(
+                        "{} and {} are not of one kind",
+                        a.label(),
+                        b.label()
+                    )));
                 }
                 if !a.reach(b)? {
-                    unreached.get_or_insert_with(|| format!("{} cannot reach the memory of {}", a.label(), b.label()));
+                    unreached.get_or_insert_with(|| {
+                        format!("{} cannot reach the memory of {}", a.label(), b.label())
+                    });
                 }
             }
         }
@@ -124,7 +132,9 @@ impl GpuRunner {
         let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
             let parts = devices.iter().zip(shards).zip(places);
             let opening = parts.map(|((device, graph), place)| {
-                scope.spawn(move || GpuRunner::open_at(engine, device, gguf, graph, options, (Some(place), None)))
+                scope.spawn(move || {
+                    GpuRunner::open_at(engine, device, gguf, graph, options, (Some(place), None))
+                })
             });
             let opening: Vec<_> = opening.collect();
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
@@ -139,7 +149,9 @@ impl GpuRunner {
         }
         let proven = |runners: &[GpuRunner]| {
             prove(runners, 0, runners.len()).map_err(|error| match error {
-                lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
+                lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
+                    Apart::Other(lost)
+                }
                 other => Apart::Link(other.to_string()),
             })
         };
@@ -163,7 +175,12 @@ impl GpuRunner {
         runners.iter_mut().for_each(|r| r.sole = Some(Arc::clone(&sole)));
         let mut leader = runners.remove(0);
         leader.others = Others { runners, streams };
-        leader.remark(unreached.map(|why| format!("sums go through the host's memory: {why}")).into_iter().collect());
+        leader.remark(
+            unreached
+                .map(|why| format!("sums go through the host's memory: {why}"))
+                .into_iter()
+                .collect(),
+        );
         Ok(leader)
     }
 
@@ -172,8 +189,8 @@ impl GpuRunner {
         1 + self.others.runners.len()
     }
 
-    /// How sums go from one of the devices that compute together to another: `from device to device`, `through
-    /// the host's memory`.
+    /// How sums go from one of the devices that compute together to another: `from device to
+    /// device`, `through the host's memory`.
     pub fn sums_go(&self) -> Option<&'static str> {
         self.resident.meeting.as_ref().map(|place| match place.way() {
             Way::Devices => "from device to device",
@@ -191,7 +208,8 @@ impl GpuRunner {
     ) -> Result<T, SessionError> {
         let _busy = self.sole.as_ref().map(Sole::begin);
         let mut others = std::mem::take(&mut self.others.runners);
-        let mut own: Vec<Vec<Own<'_>>> = others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
+        let mut own: Vec<Vec<Own<'_>>> =
+            others.iter().map(|_| tasks.iter().map(Own::of).collect()).collect();
         let (mine, rest) = std::thread::scope(|scope| {
             let parts = others.iter_mut().zip(&mut own).zip(&mut theirs);
             let running = parts.map(|((runner, own), does)| {
@@ -205,7 +223,10 @@ impl GpuRunner {
             let running: Vec<_> = running.collect();
             let mine = ours(self);
             self.end_unless_well(&mine);
-            let rest: Vec<_> = running.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect();
+            let rest: Vec<_> = running
+                .into_iter()
+                .map(|one| one.join().unwrap_or_else(|_| Err(ended())))
+                .collect();
             (mine, rest)
         });
         self.others.runners = others;
@@ -213,14 +234,18 @@ impl GpuRunner {
         match mine {
             Ok(done) if failed.is_empty() => Ok(done),
             // All found the same, and are where they were.
-            Err(SessionError::NothingAllowed) if failed.iter().all(|e| matches!(e, SessionError::NothingAllowed)) => {
+            Err(SessionError::NothingAllowed)
+                if failed.iter().all(|e| matches!(e, SessionError::NothingAllowed)) =>
+            {
                 Err(SessionError::NothingAllowed)
             }
             mine => {
-                // They are not at the same meeting any more. Who was lost says more than who waited for it.
+                // They are not at the same meeting any more. Who was lost says more than who waited
+                // for it.
                 let mut all: Vec<SessionError> = mine.err().into_iter().chain(failed).collect();
-                let second =
-                    |e: &SessionError| e.to_string().contains("with it: ") || e.to_string().contains("has failed");
+                let second = |e: &SessionError| {
+                    e.to_string().contains("with it: ") || e.to_string().contains("has failed")
+                };
                 all.sort_by_key(second);
                 let why = all.into_iter().next().unwrap_or_else(ended);
                 Err(SessionError::Lost(why.to_string()))
@@ -251,7 +276,9 @@ impl GpuRunner {
         let mut copies = copies;
         let given: Vec<Task<'_>> = copies.iter_mut().map(Own::task).collect();
         let theirs = self.others.runners.iter().map(|_| {
-            let does = |runner: &mut GpuRunner, tasks: &mut [Task<'_>]| runner.step_alone(tasks, None).map(drop);
+            let does = |runner: &mut GpuRunner, tasks: &mut [Task<'_>]| {
+                runner.step_alone(tasks, None).map(drop)
+            };
             Box::new(does) as Box<_>
         });
         let theirs = theirs.collect();
@@ -292,7 +319,12 @@ impl GpuRunner {
     }
 
     /// The same copy on all devices.
-    pub(super) fn copy_others(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
+    pub(super) fn copy_others(
+        &mut self,
+        from: usize,
+        to: usize,
+        len: usize,
+    ) -> Result<(), SessionError> {
         self.others.runners.iter_mut().try_for_each(|other| other.copy(from, to, len).map(drop))
     }
 }
@@ -301,8 +333,12 @@ impl GpuRunner {
 fn in_host(devices: &[Device], room: Room, why: Option<&str>) -> Result<Vec<MeetingPlace>, Apart> {
     MeetingPlace::of(devices, room, Way::Host).map_err(|error| match error {
         // A refusal is one, too, as long as the devices answer.
-        lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => Apart::Other(lost),
-        error => Apart::Link(format!("{}, and in the host's memory {error}", why.unwrap_or_default())),
+        lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
+            Apart::Other(lost)
+        }
+        error => {
+            Apart::Link(format!("{}, and in the host's memory {error}", why.unwrap_or_default()))
+        }
     })
 }
 
@@ -325,7 +361,8 @@ fn follow(
     let (_, done) = runner.decode_alone(tasks, &mut |index, token| match told.recv() {
         Ok((at, same, after)) if (at, same) == (index, token) => after,
         Ok((_, other, _)) => {
-            apart = Some(format!("{label} chose token {token} where the first device chose {other}"));
+            apart =
+                Some(format!("{label} chose token {token} where the first device chose {other}"));
             After::Pause
         }
         // The first one has failed.
@@ -334,34 +371,44 @@ fn follow(
     apart.map_or(done, |why| Err(SessionError::Lost(why)))
 }
 
-/// Patterns of as many rows as go through at once: one for each half of the inboxes, so that each value of them was
-/// written and read. (8b in pieces of 2048: 34 MB each.)
+/// Patterns of as many rows as go through at once: one for each half of the inboxes, so that each
+/// value of them was written and read. (8b in pieces of 2048: 34 MB each.)
 const WHOLE: u32 = 2;
 /// Rows of the other patterns at most.
 const ROWS: u32 = 64;
 
-/// Whether what devices send each other arrives: patterns are put together by the very kernels, memory and
-/// link that are used later, a token's and a prompt's, in both halves of the inboxes. Of `ranks` these are the ones
-/// from `first` on; the others are other processes'.
+/// Whether what devices send each other arrives: patterns are put together by the very kernels,
+/// memory and link that are used later, a token's and a prompt's, in both halves of the inboxes. Of
+/// `ranks` these are the ones from `first` on; the others are other processes'.
 pub(super) fn prove(runners: &[GpuRunner], first: usize, ranks: usize) -> Result<(), SessionError> {
     let kinds = runners.iter().map(|r| r.resident.plan.sums().len()).min().unwrap_or(0);
     if kinds == 0 {
         return Err(SessionError::Device("devices put nothing together".to_owned()));
     }
-    (0..kinds).try_for_each(|kind| (1..=3).try_for_each(|seed| arrives(runners, (first, ranks), kind, seed)))
+    (0..kinds).try_for_each(|kind| {
+        (1..=3).try_for_each(|seed| arrives(runners, (first, ranks), kind, seed))
+    })
 }
 
 /// The same of one kind of sums, with one pattern.
-fn arrives(runners: &[GpuRunner], (lowest, ranks): (usize, usize), kind: usize, seed: u32) -> Result<(), SessionError> {
+fn arrives(
+    runners: &[GpuRunner],
+    (lowest, ranks): (usize, usize),
+    kind: usize,
+    seed: u32,
+) -> Result<(), SessionError> {
     let mut placed = vec![];
     for (rank, runner) in runners.iter().enumerate() {
         let r = &runner.resident;
-        let missing = || SessionError::Device("a device puts together what another does not".to_owned());
+        let missing =
+            || SessionError::Device("a device puts together what another does not".to_owned());
         let sum = r.plan.sums().into_iter().nth(kind).ok_or_else(missing)?;
         let rows = if seed <= WHOLE { sum.program.tokens } else { sum.program.tokens.min(ROWS) };
         let values = rows as usize * sum.cols;
         let buffer = |at: usize| match sum.launch.args.get(at) {
-            Some(Bind::Buffer(id)) => Ok(r.buffer(sum.program, *id)?.cast::<f32>()?.slice(..values)?),
+            Some(Bind::Buffer(id)) => {
+                Ok(r.buffer(sum.program, *id)?.cast::<f32>()?.slice(..values)?)
+            }
             _ => Err(missing()),
         };
         r.stream.write(&buffer(0)?, &pattern(lowest + rank + 1, seed, values))?;
@@ -389,7 +436,9 @@ fn arrives(runners: &[GpuRunner], (lowest, ranks): (usize, usize), kind: usize, 
         runner.resident.check()?;
         if let Some(at) = came.iter().zip(&want).position(|(came, want)| came != want) {
             let label = runner.opened().label().to_owned();
-            return Err(SessionError::Device(format!("value {at} of a pattern did not arrive on {label}")));
+            return Err(SessionError::Device(format!(
+                "value {at} of a pattern did not arrive on {label}"
+            )));
         }
     }
     Ok(())
@@ -397,7 +446,9 @@ fn arrives(runners: &[GpuRunner], (lowest, ranks): (usize, usize), kind: usize, 
 
 /// Whole numbers, whose sums are exact.
 fn pattern(from: usize, seed: u32, len: usize) -> Vec<f32> {
-    let word = |i: u32| i.wrapping_add(from as u32 * 7919).wrapping_mul(2_654_435_761).rotate_left(seed) & 0xffff;
+    let word = |i: u32| {
+        i.wrapping_add(from as u32 * 7919).wrapping_mul(2_654_435_761).rotate_left(seed) & 0xffff
+    };
     (0..len as u32).map(|i| word(i) as f32).collect()
 }
 

@@ -16,8 +16,8 @@ const SEED: u64 = 20_261_121;
 /// Replays of a variant.
 const REPLAYS: usize = 11;
 
-/// Answers questions until there are no more; on a device that is lost it says so and ends. The course is the
-/// asking process's, made from the same plan.
+/// Answers questions until there are no more; on a device that is lost it says so and ends. The
+/// course is the asking process's, made from the same plan.
 ///
 /// # Errors
 /// Pipes that break, a device that cannot give a stream.
@@ -75,7 +75,9 @@ impl From<kjit_engine::Error> for Fault {
     fn from(e: kjit_engine::Error) -> Fault {
         match e {
             // The driver's word after a fault is the same for every call that follows.
-            kjit_engine::Error::DeviceLost { .. } | kjit_engine::Error::Driver { .. } => Fault::Lost(e.to_string()),
+            kjit_engine::Error::DeviceLost { .. } | kjit_engine::Error::Driver { .. } => {
+                Fault::Lost(e.to_string())
+            }
             other => Fault::Wrong(other.to_string()),
         }
     }
@@ -87,9 +89,15 @@ impl Child<'_> {
     fn answer(&mut self, ask: &Ask) -> Answer {
         let done = match ask {
             Ask::Prepare { subject, spec } => self.prepare(*subject, spec).map(|()| Answer::Ready),
-            Ask::Measure { subject, spec, tuning } => self.measure(*subject, spec, tuning).map(Answer::from),
-            Ask::Use { subject, spec, tuning } => self.put(*subject, spec, tuning).map(|_| Answer::Ready),
-            Ask::Duel { subject, spec, tunings, rounds } => self.duel(*subject, spec, tunings, *rounds),
+            Ask::Measure { subject, spec, tuning } => {
+                self.measure(*subject, spec, tuning).map(Answer::from)
+            }
+            Ask::Use { subject, spec, tuning } => {
+                self.put(*subject, spec, tuning).map(|_| Answer::Ready)
+            }
+            Ask::Duel { subject, spec, tunings, rounds } => {
+                self.duel(*subject, spec, tunings, *rounds)
+            }
         };
         match done {
             Ok(answer) => answer,
@@ -100,7 +108,9 @@ impl Child<'_> {
 
     fn subject(&self, index: usize, spec: &str) -> Outcome<&Subject> {
         let found = self.course.subjects.get(index).filter(|s| s.spec.to_string() == spec);
-        found.ok_or_else(|| Fault::Wrong(format!("subject {index} is not '{spec}' here: another model or version?")))
+        found.ok_or_else(|| {
+            Fault::Wrong(format!("subject {index} is not '{spec}' here: another model or version?"))
+        })
     }
 
     fn prepare(&mut self, index: usize, spec: &str) -> Outcome<()> {
@@ -122,10 +132,14 @@ impl Child<'_> {
         };
         let (target, units) = (&self.target, self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
-        let mut case = subject.spec.case(target, units, subject.size, &mut Random::new(SEED)).map_err(wrong)?;
+        let mut case = subject
+            .spec
+            .case(target, units, subject.size, &mut Random::new(SEED))
+            .map_err(wrong)?;
         let space = subject.spec.space(target);
         for tuning in &space {
-            case.vary(&subject.spec.with(Some(*tuning)), target, units, subject.size).map_err(wrong)?;
+            case.vary(&subject.spec.with(Some(*tuning)), target, units, subject.size)
+                .map_err(wrong)?;
         }
         if !space.is_empty() {
             case.vary(&subject.spec, target, units, subject.size).map_err(wrong)?;
@@ -148,7 +162,8 @@ impl Child<'_> {
     fn variant(&self, index: usize, spec: &str, tuning: &str) -> Outcome<(Spec, Tuning)> {
         let subject = self.subject(index, spec)?;
         let named = subject.spec.named(&self.target, tuning);
-        let tuning = named.ok_or_else(|| Fault::Wrong(format!("'{tuning}' is no variant of '{spec}'")))?;
+        let tuning =
+            named.ok_or_else(|| Fault::Wrong(format!("'{tuning}' is no variant of '{spec}'")))?;
         Ok((subject.spec.with(Some(tuning)), tuning))
     }
 
@@ -193,7 +208,13 @@ impl Child<'_> {
         timed
     }
 
-    fn duel(&mut self, index: usize, spec: &str, tunings: &[String; 2], rounds: usize) -> Outcome<Answer> {
+    fn duel(
+        &mut self,
+        index: usize,
+        spec: &str,
+        tunings: &[String; 2],
+        rounds: usize,
+    ) -> Outcome<Answer> {
         let mut medians = [vec![], vec![]];
         let mut first = None;
         for _ in 0..rounds {
@@ -210,7 +231,8 @@ impl Child<'_> {
         Ok(Answer::Duelled { first, second })
     }
 
-    /// Times what is in force of a subject: a whole token, if it is part of one, else a chain of its own.
+    /// Times what is in force of a subject: a whole token, if it is part of one, else a chain of
+    /// its own.
     fn timed(&mut self, index: usize, replays: usize) -> Outcome<Timing> {
         if !self.course.token.contains(&index) {
             let Some(station) = self.stations.get_mut(&index) else {

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The choices that an engine's cache holds: of its own directory, and of its packs and other read-only
-/// layers. A record that names no variant of its kernel is set aside with a warning of the cache, and the
-/// shipped default stands.
+/// The choices that an engine's cache holds: of its own directory, and of its packs and other
+/// read-only layers. A record that names no variant of its kernel is set aside with a warning of
+/// the cache, and the shipped default stands.
 pub struct Kept<'e> {
     engine: &'e Engine,
     /// A plan asks for the same spec once a layer.
@@ -24,17 +24,27 @@ impl<'e> Kept<'e> {
         Kept { engine, asked: Mutex::default() }
     }
 
-    /// Keeps a choice, which every later plan with this cache honours; `measured` says for people where it
-    /// comes from.
+    /// Keeps a choice, which every later plan with this cache honours; `measured` says for people
+    /// where it comes from.
     ///
     /// # Errors
     /// A spec that has no kernel on this target, as a sentence.
-    pub fn keep(&self, spec: &Spec, target: &Target, tuning: Tuning, measured: &str) -> Result<(), String> {
-        let (what, kernel) = (spec.to_string(), spec.with(None).kernel(target).map_err(|e| e.to_string())?);
+    pub fn keep(
+        &self,
+        spec: &Spec,
+        target: &Target,
+        tuning: Tuning,
+        measured: &str,
+    ) -> Result<(), String> {
+        let (what, kernel) =
+            (spec.to_string(), spec.with(None).kernel(target).map_err(|e| e.to_string())?);
         let subject = TuningSubject { target, source: &kernel.source, what: &what };
         let record = json!({ "tuning": tuning.to_string(), "measured": measured }).to_string();
         self.engine.keep_tuning_choice(&subject, record.as_bytes()).map_err(|e| e.to_string())?;
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&(target.to_string(), what));
+        self.asked
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&(target.to_string(), what));
         Ok(())
     }
 
@@ -47,7 +57,9 @@ impl<'e> Kept<'e> {
         let text = chosen(&record);
         let tuning = text.as_deref().and_then(|text| spec.named(target, text));
         if tuning.is_none() {
-            let why = text.map_or("it is no choice".to_owned(), |t| format!("'{t}' is no variant of this kernel"));
+            let why = text.map_or("it is no choice".to_owned(), |t| {
+                format!("'{t}' is no variant of this kernel")
+            });
             // The source was read a moment ago; what cannot be set aside is just not believed.
             let _ = self.engine.reject_tuning_choice(&subject, &why);
         }

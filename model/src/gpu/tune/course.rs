@@ -1,5 +1,5 @@
-//! What is tuned, and in which company: parent and child make the same course from the same plan, and speak
-//! of its parts by their texts.
+//! What is tuned, and in which company: parent and child make the same course from the same plan,
+//! and speak of its parts by their texts.
 
 use crate::gpu::measure::{Subject, of_plan};
 use crate::gpu::plan::Plan;
@@ -10,9 +10,9 @@ use kjit_engine::Target;
 pub struct Course {
     /// All kernels of the model, or those that were asked for.
     pub subjects: Vec<Subject>,
-    /// The launches of a token, as indices of subjects: a kernel for one token is timed among them, since
-    /// what wins in a chain of its own kind is not what wins in a layer. Empty: every kernel is timed in a
-    /// chain of its own kind.
+    /// The launches of a token, as indices of subjects: a kernel for one token is timed among them,
+    /// since what wins in a chain of its own kind is not what wins in a layer. Empty: every kernel
+    /// is timed in a chain of its own kind.
     pub token: Vec<usize>,
 }
 
@@ -38,7 +38,8 @@ impl Course {
                 continue;
             }
             let text = subject.spec.to_string();
-            let same = |&&j: &&usize| self.subjects.get(j).is_some_and(|s| s.spec.to_string() == text);
+            let same =
+                |&&j: &&usize| self.subjects.get(j).is_some_and(|s| s.spec.to_string() == text);
             match all.iter().find(same).copied() {
                 None => all.push(i),
                 Some(j) => {

@@ -27,7 +27,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { patience: Duration::from_secs(20), start: Duration::from_secs(180), rounds: 7, variants: usize::MAX }
+        Options {
+            patience: Duration::from_secs(20),
+            start: Duration::from_secs(180),
+            rounds: 7,
+            variants: usize::MAX,
+        }
     }
 }
 
@@ -51,9 +56,9 @@ pub struct Tuned {
     pub candidates: Vec<Candidate>,
     /// What is in force from now on.
     pub chosen: String,
-    /// The chain's time with the default, and with what was chosen, and how much more than chance the
-    /// difference must be: seconds, from the rounds in turn. None where nothing came near enough to the
-    /// default for rounds.
+    /// The chain's time with the default, and with what was chosen, and how much more than chance
+    /// the difference must be: seconds, from the rounds in turn. None where nothing came near
+    /// enough to the default for rounds.
     pub duel: Option<(f64, f64, f64)>,
     /// What the times are of.
     pub context: String,
@@ -72,9 +77,9 @@ pub struct Progress<'a> {
     pub all: usize,
 }
 
-/// Tunes those subjects of a course that have a choice and `wanted`, and keeps what came of it. `spawn`
-/// starts a child that calls [`serve`](super::serve) with the same course on its standard input and output;
-/// `told` hears of each subject and each variant.
+/// Tunes those subjects of a course that have a choice and `wanted`, and keeps what came of it.
+/// `spawn` starts a child that calls [`serve`](super::serve) with the same course on its standard
+/// input and output; `told` hears of each subject and each variant.
 ///
 /// # Errors
 /// A child that cannot be started, or is lost whatever it measures, as a sentence.
@@ -88,7 +93,8 @@ pub fn tune(
     told: &dyn Fn(&Progress<'_>),
 ) -> Result<Vec<Tuned>, String> {
     let target = settled(engine, device.target());
-    let mut parent = Parent { engine, device, target, course, options, spawn, child: None, used: vec![] };
+    let mut parent =
+        Parent { engine, device, target, course, options, spawn, child: None, used: vec![] };
     let mut all = vec![];
     for index in course.tunable(&parent.target) {
         let Some(subject) = course.subjects.get(index).filter(|s| wanted(s)) else { continue };
@@ -117,7 +123,12 @@ struct Parent<'a> {
 const TRIES: usize = 3;
 
 impl Parent<'_> {
-    fn subject(&mut self, index: usize, subject: &Subject, told: &dyn Fn(&Progress<'_>)) -> Result<Tuned, String> {
+    fn subject(
+        &mut self,
+        index: usize,
+        subject: &Subject,
+        told: &dyn Fn(&Progress<'_>),
+    ) -> Result<Tuned, String> {
         let (target, spec) = (self.target.clone(), subject.spec.with(None));
         let what = spec.to_string();
         let space = spread(spec.space(&target), self.options.variants);
@@ -135,15 +146,22 @@ impl Parent<'_> {
             };
             candidates.push(Candidate { tuning, outcome });
         }
-        let mut ranked: Vec<(f64, &str)> =
-            candidates.iter().filter_map(|c| Some((c.outcome.as_ref().ok()?.median, c.tuning.as_str()))).collect();
+        let mut ranked: Vec<(f64, &str)> = candidates
+            .iter()
+            .filter_map(|c| Some((c.outcome.as_ref().ok()?.median, c.tuning.as_str())))
+            .collect();
         ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (mut chosen, mut duel) = (default.clone(), None);
         if let Some((_, best)) = ranked.first().filter(|(_, best)| *best != default) {
             let tunings = [default.clone(), (*best).to_owned()];
-            let ask = Ask::Duel { subject: index, spec: what.clone(), tunings, rounds: self.options.rounds };
-            // A default that is wrong, or gone with its device, beats nothing; neither is a variant believed
-            // that fell in a duel.
+            let ask = Ask::Duel {
+                subject: index,
+                spec: what.clone(),
+                tunings,
+                rounds: self.options.rounds,
+            };
+            // A default that is wrong, or gone with its device, beats nothing; neither is a variant
+            // believed that fell in a duel.
             if let Ok(Answer::Duelled { first, second }) = self.ask(&ask)? {
                 let (usual, other, chance) = decide(first, second);
                 duel = Some((usual, other, chance));
@@ -154,9 +172,15 @@ impl Parent<'_> {
         }
         let alone = !self.course.token.contains(&index);
         let context = match alone {
-            true => format!("a launch, in a chain of its own kind ({} tokens)", subject.size.tokens),
+            true => {
+                format!("a launch, in a chain of its own kind ({} tokens)", subject.size.tokens)
+            }
             false => {
-                format!("a token: {} launches, {} tokens in the cache", self.course.token.len(), subject.size.past)
+                format!(
+                    "a token: {} launches, {} tokens in the cache",
+                    self.course.token.len(),
+                    subject.size.past
+                )
             }
         };
         let tuned = Tuned { subject: subject.clone(), default, candidates, chosen, duel, context };
@@ -170,8 +194,8 @@ impl Parent<'_> {
         Ok(tuned)
     }
 
-    /// Everything that a child will load, in parallel. What does not compile is told by the child, which
-    /// meets the same error.
+    /// Everything that a child will load, in parallel. What does not compile is told by the child,
+    /// which meets the same error.
     fn compile(&self, spec: &Spec, space: &[Tuning]) {
         let target = &self.target;
         let kernels = space.iter().filter_map(|t| spec.with(Some(*t)).kernel(target).ok());
@@ -195,7 +219,9 @@ impl Parent<'_> {
         let (what, kernel) = (spec.to_string(), spec.kernel(target).map_err(|e| e.to_string())?);
         let subject = TuningSubject { target, source: &kernel.source, what: &what };
         let bytes = record.to_string().into_bytes();
-        self.engine.keep_tuning_timings(&subject, device.driver, &bytes).map_err(|e| e.to_string())?;
+        self.engine
+            .keep_tuning_timings(&subject, device.driver, &bytes)
+            .map_err(|e| e.to_string())?;
         let kept = Kept::of(self.engine);
         let known = kept.choice(spec, target);
         let chosen = space.iter().find(|t| t.to_string() == tuned.chosen).copied();
@@ -208,8 +234,8 @@ impl Parent<'_> {
         }
     }
 
-    /// Asks the child, a new one if there is none. What becomes of a child is the variant's failure; that
-    /// none comes up is ours.
+    /// Asks the child, a new one if there is none. What becomes of a child is the variant's
+    /// failure; that none comes up is ours.
     fn ask(&mut self, ask: &Ask) -> Result<Result<Answer, String>, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
@@ -217,8 +243,8 @@ impl Parent<'_> {
                 Some(process) => (process, false),
                 None => (Process::start((self.spawn)())?, true),
             };
-            // The data of a new child takes its time; what runs then has no more of it than with any other
-            // child.
+            // The data of a new child takes its time; what runs then has no more of it than with
+            // any other child.
             let ready = match (fresh, ask) {
                 (false, _) => Ok(()),
                 (
@@ -231,7 +257,8 @@ impl Parent<'_> {
                     let prepare = Ask::Prepare { subject: *subject, spec: spec.clone() };
                     let told = std::iter::once((&prepare, self.options.start));
                     let used = self.used.iter().map(|used| (used, self.options.patience));
-                    told.chain(used).try_for_each(|(ask, patience)| process.exchange(ask, patience).map(drop))
+                    told.chain(used)
+                        .try_for_each(|(ask, patience)| process.exchange(ask, patience).map(drop))
                 }
             };
             if let Err(why) = ready {
@@ -239,8 +266,11 @@ impl Parent<'_> {
                 continue;
             }
             // A duel is many measurements.
-            let times =
-                if let Ask::Duel { rounds, .. } = ask { 2 * u32::try_from(*rounds).unwrap_or(u32::MAX) } else { 1 };
+            let times = if let Ask::Duel { rounds, .. } = ask {
+                2 * u32::try_from(*rounds).unwrap_or(u32::MAX)
+            } else {
+                1
+            };
             let patience = self.options.patience.saturating_mul(times.max(1));
             return Ok(match process.exchange(ask, patience) {
                 Ok(answer @ Answer::Lost { .. }) => {
@@ -281,15 +311,16 @@ fn spread(all: Vec<Tuning>, most: usize) -> Vec<Tuning> {
     if n <= most { all } else { (0..most).filter_map(|i| all.get(i * n / most).copied()).collect() }
 }
 
-/// Medians of both, and the difference that chance alone may make: how far the rounds of either lie apart,
-/// the farthest round of each left out.
+/// Medians of both, and the difference that chance alone may make: how far the rounds of either lie
+/// apart, the farthest round of each left out.
 fn decide(mut first: Vec<f64>, mut second: Vec<f64>) -> (f64, f64, f64) {
     first.sort_by(f64::total_cmp);
     second.sort_by(f64::total_cmp);
     let median = |v: &[f64]| v.get(v.len() / 2).copied().unwrap_or(f64::INFINITY);
     let apart = |v: &[f64]| {
         let last = v.len().saturating_sub(2).max(1);
-        v.get(last).or(v.last()).copied().unwrap_or(f64::INFINITY) - v.first().copied().unwrap_or(0.0)
+        v.get(last).or(v.last()).copied().unwrap_or(f64::INFINITY)
+            - v.first().copied().unwrap_or(0.0)
     };
     (median(&first), median(&second), apart(&first).max(apart(&second)))
 }
@@ -300,9 +331,11 @@ mod tests {
 
     #[test]
     fn a_difference_within_the_rounds_own_is_chance() {
-        let (usual, other, chance) = decide(vec![1.00, 1.02, 1.01, 1.00, 5.0], vec![0.99, 1.00, 1.01, 0.99, 0.98]);
+        let (usual, other, chance) =
+            decide(vec![1.00, 1.02, 1.01, 1.00, 5.0], vec![0.99, 1.00, 1.01, 0.99, 0.98]);
         assert!(usual > other && usual - other <= chance, "{usual} {other} {chance}");
-        let (usual, other, chance) = decide(vec![1.00, 1.02, 1.01, 1.00, 1.01], vec![0.90, 0.91, 0.91, 0.90, 0.92]);
+        let (usual, other, chance) =
+            decide(vec![1.00, 1.02, 1.01, 1.00, 1.01], vec![0.90, 0.91, 0.91, 0.90, 0.92]);
         assert!(usual - other > chance, "{usual} {other} {chance}");
     }
 

@@ -4,8 +4,9 @@ use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Graph, ValueId, WeightId};
 use crate::host::Run;
 
-/// `out = scale · weight · x + bias`, element by element. A weight or bias shorter than a row repeats: a
-/// factor for all, or one per element of a head; or each of its elements serves so many of the row, a head's.
+/// `out = scale · weight · x + bias`, element by element. A weight or bias shorter than a row
+/// repeats: a factor for all, or one per element of a head; or each of its elements serves so many
+/// of the row, a head's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affine {
     /// Input.
@@ -52,7 +53,9 @@ impl Operation for Affine {
         let (x, scale, each) = (host.input(self.x), self.scale, self.each);
         let [weight, bias] = [self.weight, self.bias].map(|w| w.map(|w| host.weights.vector(w)));
         host.by_rows(outs[0], &|at, out| {
-            let own = |v: Option<&'_ [f32]>, i: usize, none: f32| v.map_or(none, |v| v[(at + i) / each % v.len()]);
+            let own = |v: Option<&'_ [f32]>, i: usize, none: f32| {
+                v.map_or(none, |v| v[(at + i) / each % v.len()])
+            };
             for (i, o) in out.iter_mut().enumerate() {
                 *o = x[at + i] * scale * own(weight, i, 1.0) + own(bias, i, 0.0);
             }
@@ -80,6 +83,9 @@ impl Builder<'_> {
     pub fn head_factors(&mut self, name: String, x: ValueId, factors: WeightId) -> ValueId {
         let each = self.graph().value(x).width / self.graph().weight(factors).elems();
         let out = self.like(name, x);
-        self.push(Op::Affine(Affine { x, scale: 1.0, weight: Some(factors), bias: None, each, out }), out)
+        self.push(
+            Op::Affine(Affine { x, scale: 1.0, weight: Some(factors), bias: None, each, out }),
+            out,
+        )
     }
 }

@@ -19,9 +19,9 @@ pub enum Mask {
     Around(usize),
 }
 
-/// Attention (Vaswani et al. 2017, arXiv 1706.03762) of this token's queries over a state; neighbouring query
-/// heads share a key head (Ainslie et al. 2023, arXiv 2305.13245): `out = softmax(cap(scale · q·k) − slope ·
-/// distance) · v`.
+/// Attention (Vaswani et al. 2017, arXiv 1706.03762) of this token's queries over a state;
+/// neighbouring query heads share a key head (Ainslie et al. 2023, arXiv 2305.13245): `out =
+/// softmax(cap(scale · q·k) − slope · distance) · v`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
     /// Queries, `heads · key size` wide.
@@ -36,25 +36,28 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     /// What is seen.
     pub mask: Mask,
-    /// A score for each head that takes part in the softmax and has no value (gpt-oss, arXiv 2508.10925).
+    /// A score for each head that takes part in the softmax and has no value (gpt-oss, arXiv
+    /// 2508.10925).
     pub sinks: Option<WeightId>,
-    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent of the slopes' series; heads' slopes
-    /// follow from it.
+    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent of the slopes' series;
+    /// heads' slopes follow from it.
     pub alibi: Option<f32>,
-    /// Positions that are seen, of those that the mask lets through; all where there is no such list.
+    /// Positions that are seen, of those that the mask lets through; all where there is no such
+    /// list.
     pub only: Option<ValueId>,
     /// `heads · value size` wide.
     pub out: ValueId,
 }
 
 impl Attention {
-    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, n the power of two below their
-    /// number; the rest take the odd ones of the series twice as dense.
+    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, n the power of two below
+    /// their number; the rest take the odd ones of the series twice as dense.
     pub fn slopes(&self) -> Option<Vec<f32>> {
         let max = self.alibi?;
         let n = 1usize << self.heads.max(1).ilog2();
         let (m0, m1) = (2f32.powf(-max / n as f32), 2f32.powf(-max / 2.0 / n as f32));
-        let slope = |h: usize| if h < n { m0.powi(h as i32 + 1) } else { m1.powi(2 * (h - n) as i32 + 1) };
+        let slope =
+            |h: usize| if h < n { m0.powi(h as i32 + 1) } else { m1.powi(2 * (h - n) as i32 + 1) };
         Some((0..self.heads).map(slope).collect())
     }
 }
@@ -127,7 +130,13 @@ impl Operation for Attention {
                 only: only.map(|o| (&o[at * only_width..][..piece.rows * only_width], only_width)),
                 out: Shared::new(&mut outs[0][at * out_width..][..piece.rows * out_width]),
             };
-            attend(host.pool, host.isa, layer, piece.rows, (host.rounded.is_none(), host.reproducible));
+            attend(
+                host.pool,
+                host.isa,
+                layer,
+                piece.rows,
+                (host.rounded.is_none(), host.reproducible),
+            );
             at += piece.rows;
         }
     }

@@ -4,8 +4,8 @@ use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
 use crate::host::Run;
 
-/// Each of `groups` runs of a row: the run of `a`, then that of `b`. Where `b` is one run only, it is taken
-/// for every group.
+/// Each of `groups` runs of a row: the run of `a`, then that of `b`. Where `b` is one run only, it
+/// is taken for every group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Concat {
     /// Comes first.
@@ -53,7 +53,14 @@ impl Operation for Concat {
 
 impl Builder<'_> {
     /// Appends a [`Concat`] of `groups` runs, those of `b` `behind` elements long.
-    pub fn concat(&mut self, name: impl Into<String>, a: ValueId, b: ValueId, groups: usize, behind: usize) -> ValueId {
+    pub fn concat(
+        &mut self,
+        name: impl Into<String>,
+        a: ValueId,
+        b: ValueId,
+        groups: usize,
+        behind: usize,
+    ) -> ValueId {
         let a_width = {
             let v = self.graph().value(a);
             v.slots * v.width

@@ -4,8 +4,8 @@ use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Graph, StateId, ValueId, WeightId};
 use crate::host::Run;
 
-/// Causal convolution of each channel by itself: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K − 1) +
-/// k][c]`. The `K − 1` tokens before the ones at hand are the state, zeros at first.
+/// Causal convolution of each channel by itself: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K
+/// − 1) + k][c]`. The `K − 1` tokens before the ones at hand are the state, zeros at first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input.
@@ -42,7 +42,8 @@ impl Operation for Conv {
     }
 
     fn args(&self, graph: &Graph) -> Vec<String> {
-        let mut args = vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
+        let mut args =
+            vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
         args.extend(maybe("bias", graph, self.bias));
         args.push(format!("state {}", graph.state(self.state).name));
         args
@@ -50,7 +51,8 @@ impl Operation for Conv {
 
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (x, taps) = (host.input(self.x), host.graph.weight(self.weight).cols);
-        let (w, bias) = (host.weights.vector(self.weight), self.bias.map(|b| host.weights.vector(b)));
+        let (w, bias) =
+            (host.weights.vector(self.weight), self.bias.map(|b| host.weights.vector(b)));
         let width = x.len() / host.rows;
         let mut at = 0;
         for piece in &mut host.pieces {
@@ -68,7 +70,8 @@ impl Operation for Conv {
                     *o = sum + bias.map_or(0.0, |b| b[c]);
                 }
             }
-            let next: Vec<f32> = (0..past.len()).map(|i| seen(piece.rows + i / width, i % width)).collect();
+            let next: Vec<f32> =
+                (0..past.len()).map(|i| seen(piece.rows + i / width, i % width)).collect();
             past.copy_from_slice(&next);
             at += n;
         }
@@ -77,7 +80,13 @@ impl Operation for Conv {
 
 impl Builder<'_> {
     /// Appends a [`Conv`] with its state.
-    pub fn conv(&mut self, name: &str, x: ValueId, weight: WeightId, bias: Option<WeightId>) -> ValueId {
+    pub fn conv(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
         let (width, taps) = (self.graph().value(x).width, self.graph().weight(weight).cols);
         let state = self.recurrent(name.to_string(), (taps - 1) * width);
         let out = self.like(name.to_string(), x);

@@ -9,8 +9,8 @@ use crate::host::Run;
 pub struct Elsewhere {
     /// The rows they begin with.
     pub x: ValueId,
-    /// What else they are given: where a device has some of the experts, the chosen ones (below 0: not the CPU's)
-    /// and their shares.
+    /// What else they are given: where a device has some of the experts, the chosen ones (below 0:
+    /// not the CPU's) and their shares.
     pub with: Vec<ValueId>,
     /// In order. Nothing outside reads what they make but `out`.
     pub ops: Vec<Op>,
@@ -51,7 +51,8 @@ impl Operation for Elsewhere {
 
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (graph, rows) = (host.graph, host.rows);
-        let given: Vec<(ValueId, &[f32])> = self.reads().into_iter().map(|v| (v, host.input(v))).collect();
+        let given: Vec<(ValueId, &[f32])> =
+            self.reads().into_iter().map(|v| (v, host.input(v))).collect();
         let elems = |v: &ValueId| rows * graph.value(*v).slots * graph.value(*v).width;
         let mut made: Vec<(ValueId, Vec<f32>)> = vec![];
         for ops in self.ops.chunk_by(|before, op| goes_with(op, before, graph)) {
@@ -75,7 +76,8 @@ impl Operation for Elsewhere {
                 pieces: vec![],
                 inputs: &input,
             };
-            let mut results: Vec<&mut [f32]> = now.iter_mut().map(|(_, rows)| rows.as_mut_slice()).collect();
+            let mut results: Vec<&mut [f32]> =
+                now.iter_mut().map(|(_, rows)| rows.as_mut_slice()).collect();
             run_together(ops, &mut run, &mut results);
             made.append(&mut now);
         }

@@ -58,8 +58,8 @@ impl Operation for Embed {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let w = host.weights.matrix(host.graph, self.table, 0);
         let one = |row: usize, out: &mut [f32]| {
-            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and positions
-            // were checked by `feed`.
+            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and
+            // positions were checked by `feed`.
             let decoded = w.format.decode(w.part(row, 0, w.cols), out);
             debug_assert!(decoded.is_ok());
             if self.scale != 1.0 {
@@ -72,14 +72,23 @@ impl Operation for Embed {
         };
         let out = &mut outs[0][..which.len() * w.cols];
         host.by_rows(out, &|at, out| {
-            which[at / w.cols..].iter().zip(out.chunks_exact_mut(w.cols)).for_each(|(&row, out)| one(row, out));
+            which[at / w.cols..]
+                .iter()
+                .zip(out.chunks_exact_mut(w.cols))
+                .for_each(|(&row, out)| one(row, out));
         });
     }
 }
 
 impl Builder<'_> {
     /// Appends an [`Embed`].
-    pub fn embed(&mut self, name: impl Into<String>, table: WeightId, by: By, scale: f32) -> ValueId {
+    pub fn embed(
+        &mut self,
+        name: impl Into<String>,
+        table: WeightId,
+        by: By,
+        scale: f32,
+    ) -> ValueId {
         let width = self.graph().weight(table).cols;
         let out = self.value(name.into(), 1, width, Dtype::Real);
         self.push(Op::Embed(Embed { table, by, scale, out }), out)

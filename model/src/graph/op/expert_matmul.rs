@@ -5,7 +5,8 @@ use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
 use crate::host::Run;
 use crate::host::groups::{Group, multiply_groups};
 
-/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`; an `x` of one slot serves all.
+/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`; an `x` of one slot serves
+/// all.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertMatMul {
     /// Input, one slot or one per expert chosen.
@@ -59,7 +60,8 @@ impl Operation for ExpertMatMul {
 }
 
 impl ExpertMatMul {
-    /// Whether the host does both together: they have the same input and experts, and matrices of one shape.
+    /// Whether the host does both together: they have the same input and experts, and matrices of
+    /// one shape.
     pub(crate) fn goes_with(&self, other: &ExpertMatMul, graph: &Graph) -> bool {
         let (a, b) = (graph.weight(self.weight), graph.weight(other.weight));
         (self.x, self.experts) == (other.x, other.experts)
@@ -67,8 +69,9 @@ impl ExpertMatMul {
     }
 }
 
-/// Products that go together: every (token, slot) with its expert's matrices; those of one expert are multiplied
-/// together. Rows of experts below 0, which another device has, are left as they are.
+/// Products that go together: every (token, slot) with its expert's matrices; those of one expert
+/// are multiplied together. Rows of experts below 0, which another device has, are left as they
+/// are.
 pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let Some(first) = ops.first() else { return };
     let (x, experts) = (host.input(first.x), host.input(first.experts));
@@ -85,11 +88,20 @@ pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &
             let expert = run[0].0;
             let w = host.weights.matrix(host.graph, op.weight, expert);
             let bias = bias.map(|b| &b[expert * rows..][..rows]);
-            let each = run.iter().map(|&(_, slot)| (if shared { slot / slots } else { slot }, slot));
+            let each =
+                run.iter().map(|&(_, slot)| (if shared { slot / slots } else { slot }, slot));
             Group { w, bias, rows: each.collect(), out }
         }));
     }
-    multiply_groups(host.pool, host.isa, x, &groups, outs, host.rounded.is_some(), host.reproducible);
+    multiply_groups(
+        host.pool,
+        host.isa,
+        x,
+        &groups,
+        outs,
+        host.rounded.is_some(),
+        host.reproducible,
+    );
 }
 
 impl Builder<'_> {

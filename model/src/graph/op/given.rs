@@ -1,5 +1,5 @@
-//! Rows that come from outside: of a model whose layers are on several devices, the rows that the layers
-//! before have made.
+//! Rows that come from outside: of a model whose layers are on several devices, the rows that the
+//! layers before have made.
 
 use super::Operation;
 use crate::graph::{Graph, ValueId};

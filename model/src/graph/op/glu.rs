@@ -5,8 +5,8 @@ use crate::graph::{Activation, Builder, Graph, ValueId};
 use crate::host::Run;
 use crate::host::elementwise::GluRows;
 
-/// `out = act(gate) · up`. A gate narrower than `up` is spread over it: each of its elements for a run of the
-/// other's.
+/// `out = act(gate) · up`. A gate narrower than `up` is spread over it: each of its elements for a
+/// run of the other's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Glu {
     /// Goes through the activation.
@@ -44,7 +44,10 @@ impl Operation for Glu {
             return host.by_rows(outs[0], &|at, out| {
                 let (gate, up) = (&gate[at..at + out.len()], &up[at..at + out.len()]);
                 // SAFETY: the job asks for nothing.
-                #[allow(unsafe_code, reason = "entering the vector instructions that were found at the start")]
+                #[allow(
+                    unsafe_code,
+                    reason = "entering the vector instructions that were found at the start"
+                )]
                 unsafe {
                     isa.run(GluRows { gate, up, act, out })
                 }
@@ -60,7 +63,13 @@ impl Operation for Glu {
 
 impl Builder<'_> {
     /// Appends a [`Glu`].
-    pub fn glu(&mut self, name: impl Into<String>, gate: ValueId, up: ValueId, act: Activation) -> ValueId {
+    pub fn glu(
+        &mut self,
+        name: impl Into<String>,
+        gate: ValueId,
+        up: ValueId,
+        act: Activation,
+    ) -> ValueId {
         let out = self.like(name.into(), up);
         self.push(Op::Glu(Glu { gate, up, act, out }), out)
     }

@@ -6,8 +6,8 @@ use crate::host::Run;
 use crate::host::multiply::{Product, multiply};
 use crate::host::share::Shared;
 
-/// `out[h] = weight[h] · x[h]`: one of the stacked matrices for each run of elements of `x`, or each for all
-/// of a narrow `x`.
+/// `out[h] = weight[h] · x[h]`: one of the stacked matrices for each run of elements of `x`, or
+/// each for all of a narrow `x`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadMatMul {
     /// As wide as a matrix' row times their number, or as one row, which then serves all.
@@ -70,7 +70,12 @@ impl Operation for HeadMatMul {
 
 impl Builder<'_> {
     /// Appends a [`HeadMatMul`].
-    pub fn head_matmul(&mut self, name: impl Into<String>, x: ValueId, weight: WeightId) -> ValueId {
+    pub fn head_matmul(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        weight: WeightId,
+    ) -> ValueId {
         let w = self.graph().weight(weight);
         let width = w.experts * w.rows;
         let out = self.value(name.into(), 1, width, Dtype::Real);

@@ -33,7 +33,8 @@ impl Operation for KvWrite {
     }
 
     fn args(&self, graph: &Graph) -> Vec<String> {
-        let mut args: Vec<String> = self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
+        let mut args: Vec<String> =
+            self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.push(format!("cache {}", graph.state(self.state).name));
         args
     }

@@ -5,17 +5,17 @@ use crate::graph::{Builder, Graph, StateId, ValueId, WeightId};
 use crate::host::Run;
 use crate::host::share::Shared;
 
-/// Linear attention with decay, and with a correction where `a` and `b` are there. For each head, of keys `K`
-/// and values `V` long:
+/// Linear attention with decay, and with a correction where `a` and `b` are there. For each head,
+/// of keys `K` and values `V` long:
 ///
 /// ```text
 /// S'[i][v] = w[i] · S[i][v] + b[i] · Σ_j a[j] · S[j][v] + k[i] · v[v]
 /// out[v]   = Σ_i q[i] · S'[i][v]
 /// ```
 ///
-/// With a bonus `u`, as in RWKV-6 (arXiv 2404.05892), `out[v] = Σ_i q[i] · (S[i][v] + u[i] · k[i] · v[v])`
-/// instead. RWKV-7 (arXiv 2503.14456) has all of `a` and `b`; the delta rule (Yang et al. 2024, arXiv
-/// 2412.06464) is `a = −w k`, `b = β k` and `β k` for `k`.
+/// With a bonus `u`, as in RWKV-6 (arXiv 2404.05892), `out[v] = Σ_i q[i] · (S[i][v] + u[i] · k[i] ·
+/// v[v])` instead. RWKV-7 (arXiv 2503.14456) has all of `a` and `b`; the delta rule (Yang et al.
+/// 2024, arXiv 2412.06464) is `a = −w k`, `b = β k` and `β k` for `k`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearAttention {
     /// Reads the state, `heads · K` wide.
@@ -61,7 +61,8 @@ impl Operation for LinearAttention {
     }
 
     fn args(&self, graph: &Graph) -> Vec<String> {
-        let mut args: Vec<String> = self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
+        let mut args: Vec<String> =
+            self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.extend(maybe("bonus", graph, self.bonus));
         args.push(format!("heads {}", self.heads));
         args.push(format!("state {}", graph.state(self.state).name));
@@ -104,7 +105,8 @@ impl Operation for LinearAttention {
                         let w = w[i * decays + if decays == 1 { 0 } else { j }];
                         let b = correction.map_or(0.0, |(_, b)| key(b, j));
                         let u = bonus.map(|u| u[head * keys + j]);
-                        for (((s, out), v), c) in s.iter_mut().zip(&mut *out).zip(v).zip(&corrected) {
+                        for (((s, out), v), c) in s.iter_mut().zip(&mut *out).zip(v).zip(&corrected)
+                        {
                             let before = *s;
                             *s = w * *s + b * c + k * v;
                             *out += q * u.map_or(*s, |u| before + u * k * v);
@@ -141,6 +143,19 @@ impl Builder<'_> {
         let elems = self.graph().value(k).width / heads * self.graph().value(v).width;
         let state = self.recurrent(name.to_string(), elems);
         let out = self.like(name.to_string(), v);
-        self.push(Op::LinearAttention(LinearAttention { q, k, v, w, correction, bonus, heads, state, out }), out)
+        self.push(
+            Op::LinearAttention(LinearAttention {
+                q,
+                k,
+                v,
+                w,
+                correction,
+                bonus,
+                heads,
+                state,
+                out,
+            }),
+            out,
+        )
     }
 }

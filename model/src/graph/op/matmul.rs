@@ -42,7 +42,8 @@ impl Operation for MatMul {
     }
 
     fn args(&self, graph: &Graph) -> Vec<String> {
-        let mut args = vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
+        let mut args =
+            vec![graph.value(self.x).name.clone(), graph.weight(self.weight).name.clone()];
         args.extend(maybe("bias", graph, self.bias));
         args
     }
@@ -61,10 +62,13 @@ pub(crate) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
     }
 }
 
-/// Runs operations that the host does together: successive ones that go with the first, or one of any kind.
+/// Runs operations that the host does together: successive ones that go with the first, or one of
+/// any kind.
 pub(crate) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-    let all: Vec<&MatMul> = ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();
-    let experts = ops.iter().filter_map(|op| if let Op::ExpertMatMul(m) = op { Some(m) } else { None });
+    let all: Vec<&MatMul> =
+        ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();
+    let experts =
+        ops.iter().filter_map(|op| if let Op::ExpertMatMul(m) = op { Some(m) } else { None });
     match (ops, all.len()) {
         ([op], _) => op.run(host, outs),
         (_, 0) => expert_products(&experts.collect::<Vec<_>>(), host, outs),
@@ -85,12 +89,26 @@ fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         })
         .collect();
     let (x, rows) = (host.input(first.x), host.rows);
-    multiply(host.pool, host.isa, x, rows, &products, host.rounded.as_deref_mut(), host.reproducible);
+    multiply(
+        host.pool,
+        host.isa,
+        x,
+        rows,
+        &products,
+        host.rounded.as_deref_mut(),
+        host.reproducible,
+    );
 }
 
 impl Builder<'_> {
     /// Appends a [`MatMul`].
-    pub fn matmul(&mut self, name: impl Into<String>, x: ValueId, weight: WeightId, bias: Option<WeightId>) -> ValueId {
+    pub fn matmul(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        weight: WeightId,
+        bias: Option<WeightId>,
+    ) -> ValueId {
         let rows = self.graph().weight(weight).rows;
         let out = self.value(name.into(), 1, rows, Dtype::Real);
         self.push(Op::MatMul(MatMul { x, weight, bias, out }), out)

@@ -1,11 +1,11 @@
-//! The operations. Each is one file: a struct of what it reads, its parameters and what it writes; how it
-//! prints; what it means, as the host computes it; and the builder's method that appends it. A new one is a
-//! file here and its name in the list below.
+//! The operations. Each is one file: a struct of what it reads, its parameters and what it writes;
+//! how it prints; what it means, as the host computes it; and the builder's method that appends it.
+//! A new one is a file here and its name in the list below.
 //!
-//! The host's meaning of an operation is plain loops over rows in f32, unless every model spends its time
-//! there: then it calls a kernel of [`host`](crate::host). Which operations one GPU launch does together is
-//! said in `gpu/fuse`; what no rule there knows is a step of its own, and what no kernel knows is refused by
-//! name (`gpu/fit.rs`).
+//! The host's meaning of an operation is plain loops over rows in f32, unless every model spends
+//! its time there: then it calls a kernel of [`host`](crate::host). Which operations one GPU launch
+//! does together is said in `gpu/fuse`; what no rule there knows is a step of its own, and what no
+//! kernel knows is refused by name (`gpu/fit.rs`).
 
 #![expect(
     clippy::indexing_slicing,
@@ -120,7 +120,8 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.reads(),)* }
             }
 
-            /// The values it makes: none where it only changes a state, two for a routing, else one.
+            /// The values it makes: none where it only changes a state, two for a routing, else
+            /// one.
             pub fn writes(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.writes(),)* }
             }

@@ -8,17 +8,18 @@ use crate::host::elementwise::NormRows;
 /// What a group is divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
-    /// The root of the mean of squares (Zhang & Sennrich 2019, arXiv 1910.07467): `x / sqrt(mean(x²) + eps)`.
+    /// The root of the mean of squares (Zhang & Sennrich 2019, arXiv 1910.07467): `x /
+    /// sqrt(mean(x²) + eps)`.
     Rms,
-    /// The deviation, after taking the mean off (Ba et al. 2016, arXiv 1607.06450): `(x − mean) / sqrt(var +
-    /// eps)`.
+    /// The deviation, after taking the mean off (Ba et al. 2016, arXiv 1607.06450): `(x − mean) /
+    /// sqrt(var + eps)`.
     Layer,
     /// The length: `x / max(sqrt(Σ x²), eps)`.
     Length,
 }
 
-/// `out = norm(x) · weight + bias`, of each run of `group` elements by itself. A weight (or bias) as long as
-/// a group serves every group, one as long as the row has factors for each.
+/// `out = norm(x) · weight + bias`, of each run of `group` elements by itself. A weight (or bias)
+/// as long as a group serves every group, one as long as the row has factors for each.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
     /// Input.
@@ -81,7 +82,10 @@ impl Operation for Norm {
         host.by_rows(outs[0], &|at, out| {
             let x = &x[at..at + out.len()];
             // SAFETY: the job asks for nothing.
-            #[allow(unsafe_code, reason = "entering the vector instructions that were found at the start")]
+            #[allow(
+                unsafe_code,
+                reason = "entering the vector instructions that were found at the start"
+            )]
             unsafe {
                 isa.run(NormRows { x, weight, bias, group, eps, kind, out })
             }
@@ -91,7 +95,13 @@ impl Operation for Norm {
 
 impl Builder<'_> {
     /// Appends a [`Norm`] of groups as long as its weight.
-    pub fn rms_norm(&mut self, name: impl Into<String>, x: ValueId, weight: WeightId, eps: f32) -> ValueId {
+    pub fn rms_norm(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        weight: WeightId,
+        eps: f32,
+    ) -> ValueId {
         let group = self.graph().weight(weight).elems();
         self.norm(name, x, NormKind::Rms, group, (Some(weight), None), eps)
     }

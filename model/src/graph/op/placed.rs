@@ -4,11 +4,12 @@ use super::{Op, Operation};
 use crate::graph::{Graph, ValueId};
 use crate::host::Run;
 
-/// Which of the chosen experts lie on the device, and where: `places[slot]` is the matrix there, `own[slot]` the
-/// expert's share, or 0 for one that the CPU computes.
+/// Which of the chosen experts lie on the device, and where: `places[slot]` is the matrix there,
+/// `own[slot]` the expert's share, or 0 for one that the CPU computes.
 ///
-/// Where an expert lies changes between steps, so that who runs the graph says it. Behind this stand the
-/// operations that compute what is there, an [`Elsewhere`](super::Elsewhere) with the others, and the sum of both.
+/// Where an expert lies changes between steps, so that who runs the graph says it. Behind this
+/// stand the operations that compute what is there, an [`Elsewhere`](super::Elsewhere) with the
+/// others, and the sum of both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
     /// The rows that the CPU's part begins with.

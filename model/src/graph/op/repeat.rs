@@ -4,8 +4,8 @@ use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
 use crate::host::Run;
 
-/// Each of `heads` runs of a row `times` times: the same ones side by side, or, tiled, the whole row again
-/// and again.
+/// Each of `heads` runs of a row `times` times: the same ones side by side, or, tiled, the whole
+/// row again and again.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repeat {
     /// Input.
@@ -51,7 +51,14 @@ impl Operation for Repeat {
 
 impl Builder<'_> {
     /// Appends a [`Repeat`]; nothing where each is wanted once.
-    pub fn repeat(&mut self, name: String, x: ValueId, heads: usize, times: usize, tiled: bool) -> ValueId {
+    pub fn repeat(
+        &mut self,
+        name: String,
+        x: ValueId,
+        heads: usize,
+        times: usize,
+        tiled: bool,
+    ) -> ValueId {
         if times == 1 {
             return x;
         }

@@ -32,7 +32,11 @@ impl Operation for Rope {
     }
 
     fn args(&self, graph: &Graph) -> Vec<String> {
-        vec![graph.value(self.x).name.clone(), format!("heads {}", self.heads), format!("rope {}", self.rope.0)]
+        vec![
+            graph.value(self.x).name.clone(),
+            format!("heads {}", self.heads),
+            format!("rope {}", self.rope.0),
+        ]
     }
 
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
@@ -50,7 +54,13 @@ impl Operation for Rope {
 
 impl Builder<'_> {
     /// Appends a [`Rope`].
-    pub fn rope(&mut self, name: impl Into<String>, x: ValueId, heads: usize, rope: RopeId) -> ValueId {
+    pub fn rope(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        heads: usize,
+        rope: RopeId,
+    ) -> ValueId {
         let out = self.like(name.into(), x);
         self.push(Op::Rope(Rope { x, heads, rope, out }), out)
     }

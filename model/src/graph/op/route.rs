@@ -15,8 +15,8 @@ pub enum Gating {
     Chosen,
 }
 
-/// Experts in groups (DeepSeek-V3, arXiv 2412.19437): a group is worth the sum of its two best experts, the
-/// best groups stay.
+/// Experts in groups (DeepSeek-V3, arXiv 2412.19437): a group is worth the sum of its two best
+/// experts, the best groups stay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
     /// Groups.
@@ -25,9 +25,9 @@ pub struct Groups {
     pub used: usize,
 }
 
-/// Chooses experts: the `top` largest of the gated scores (plus `bias`) in falling order, the lower index
-/// first among equals. Their shares are the gated scores without the bias, divided by their sum if
-/// `renormalise`, times `scale`.
+/// Chooses experts: the `top` largest of the gated scores (plus `bias`) in falling order, the lower
+/// index first among equals. Their shares are the gated scores without the bias, divided by their
+/// sum if `renormalise`, times `scale`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
     /// A score per expert.
@@ -46,8 +46,9 @@ pub struct Route {
     pub groups: Option<Groups>,
     /// A factor on the share of each expert.
     pub factors: Option<WeightId>,
-    /// So many successive scores stand for one expert, whom each of them may choose, again and again (GroveMoE,
-    /// arXiv 2508.07785). Its share is the gated score of its own number, as llama.cpp has it.
+    /// So many successive scores stand for one expert, whom each of them may choose, again and
+    /// again (GroveMoE, arXiv 2508.07785). Its share is the gated score of its own number, as
+    /// llama.cpp has it.
     pub each: usize,
     /// Indices of the chosen, [`Dtype::Index`], `top` wide.
     pub experts: ValueId,
@@ -91,7 +92,8 @@ impl Operation for Route {
         let n = host.graph.value(self.scores).width;
         let [bias, factors] = [self.bias, self.factors].map(|w| w.map(|w| host.weights.vector(w)));
         let [experts, shares] = outs else { return };
-        let (mut gated, mut choice, mut order) = (vec![0.0; n], vec![0.0; n], Vec::with_capacity(n));
+        let (mut gated, mut choice, mut order) =
+            (vec![0.0; n], vec![0.0; n], Vec::with_capacity(n));
         let rows = host.input(self.scores).chunks_exact(n);
         let results = experts.chunks_exact_mut(self.top).zip(shares.chunks_exact_mut(self.top));
         for (row, (experts, shares)) in rows.zip(results) {
@@ -108,11 +110,13 @@ impl Operation for Route {
             order.iter_mut().for_each(|i| *i /= self.each);
             let chosen = &order;
             if self.gating == Gating::Chosen {
-                let largest = f64::from(chosen.iter().map(|&i| row[i]).fold(f32::NEG_INFINITY, f32::max));
+                let largest =
+                    f64::from(chosen.iter().map(|&i| row[i]).fold(f32::NEG_INFINITY, f32::max));
                 let all: f64 = chosen.iter().map(|&i| (f64::from(row[i]) - largest).exp()).sum();
                 chosen.iter().for_each(|&i| gated[i] = (f64::from(row[i]) - largest).exp() / all);
             }
-            let all: f64 = if self.renormalise { chosen.iter().map(|&i| gated[i]).sum() } else { 1.0 };
+            let all: f64 =
+                if self.renormalise { chosen.iter().map(|&i| gated[i]).sum() } else { 1.0 };
             for (slot, &i) in chosen.iter().enumerate() {
                 experts[slot] = i as f32; // exact: there are fewer than 2^24 experts
                 let factor = factors.map_or(1.0, |f| f[i]);
@@ -132,7 +136,9 @@ impl Route {
         for ((&s, gated), choice) in row.iter().zip(gated).zip(choice) {
             (*gated, *choice) = match self.gating {
                 // By the score itself: what underflows in the softmax still has its order.
-                Gating::Softmax if self.bias.is_none() && self.groups.is_none() => (e(s) / all, f64::from(s)),
+                Gating::Softmax if self.bias.is_none() && self.groups.is_none() => {
+                    (e(s) / all, f64::from(s))
+                }
                 Gating::Softmax => (e(s) / all, e(s) / all),
                 Gating::Sigmoid => (sigmoid(s), sigmoid(s)),
                 Gating::Chosen => (f64::from(s), f64::from(s)),
@@ -165,8 +171,8 @@ impl Route {
 }
 
 impl Builder<'_> {
-    /// Appends a [`Route`]; the values are `name.experts` and `name.shares`. Softmax over all without bias,
-    /// groups and factors, a score an expert, which `with` may change.
+    /// Appends a [`Route`]; the values are `name.experts` and `name.shares`. Softmax over all
+    /// without bias, groups and factors, a score an expert, which `with` may change.
     pub fn route(
         &mut self,
         name: &str,
@@ -178,7 +184,19 @@ impl Builder<'_> {
         let experts = self.value(format!("{name}.experts"), 1, top, Dtype::Index);
         let shares = self.value(format!("{name}.shares"), 1, top, Dtype::Real);
         let (gating, bias, groups, factors, each) = (Gating::Softmax, None, None, None, 1);
-        let mut op = Route { scores, top, gating, renormalise, scale, bias, groups, factors, each, experts, shares };
+        let mut op = Route {
+            scores,
+            top,
+            gating,
+            renormalise,
+            scale,
+            bias,
+            groups,
+            factors,
+            each,
+            experts,
+            shares,
+        };
         with(&mut op);
         self.push_op(Op::Route(op));
         (experts, shares)
@@ -192,7 +210,19 @@ mod tests {
     fn route(gating: Gating, groups: Option<Groups>) -> Route {
         let (experts, shares) = (ValueId(1), ValueId(2));
         let (renormalise, scale, bias, factors, each) = (false, 1.0, None, None, 1);
-        Route { scores: ValueId(0), top: 2, gating, renormalise, scale, bias, groups, factors, each, experts, shares }
+        Route {
+            scores: ValueId(0),
+            top: 2,
+            gating,
+            renormalise,
+            scale,
+            bias,
+            groups,
+            factors,
+            each,
+            experts,
+            shares,
+        }
     }
 
     #[test]

@@ -5,16 +5,16 @@ use crate::graph::{Builder, Graph, StateId, ValueId, WeightId};
 use crate::host::Run;
 use crate::host::share::Shared;
 
-/// The recurrence of Mamba (Gu & Dao 2023, arXiv 2312.00752) and Mamba-2 (Dao & Gu 2024, arXiv 2405.21060).
-/// For each head with its `P` channels, `N` numbers of state each:
+/// The recurrence of Mamba (Gu & Dao 2023, arXiv 2312.00752) and Mamba-2 (Dao & Gu 2024, arXiv
+/// 2405.21060). For each head with its `P` channels, `N` numbers of state each:
 ///
 /// ```text
 /// h[p][n] ← e^(dt · a[n]) · h[p][n] + dt · x[p] · b[n]
 /// out[p]  = Σ_n h[p][n] · c[n] + d · x[p]
 /// ```
 ///
-/// Mamba has a channel per head and an `a` for each of its N; Mamba-2 has one `a` per head. Neighbouring
-/// heads share `b` and `c`.
+/// Mamba has a channel per head and an `a` for each of its N; Mamba-2 has one `a` per head.
+/// Neighbouring heads share `b` and `c`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scan {
     /// `heads · P` wide.
@@ -57,7 +57,8 @@ impl Operation for Scan {
     }
 
     fn args(&self, graph: &Graph) -> Vec<String> {
-        let mut args: Vec<String> = self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
+        let mut args: Vec<String> =
+            self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.extend([self.a, self.d].map(|w| graph.weight(w).name.clone()));
         args.push(format!("state {}", graph.state(self.state).name));
         args
@@ -122,7 +123,13 @@ pub struct ScanInputs {
 
 impl Builder<'_> {
     /// Appends a [`Scan`] whose channels have `n` numbers of state each.
-    pub fn scan(&mut self, name: &str, inputs: ScanInputs, (a, d): (WeightId, WeightId), n: usize) -> ValueId {
+    pub fn scan(
+        &mut self,
+        name: &str,
+        inputs: ScanInputs,
+        (a, d): (WeightId, WeightId),
+        n: usize,
+    ) -> ValueId {
         let ScanInputs { x, dt, b, c } = inputs;
         let width = self.graph().value(x).width;
         let state = self.recurrent(name.to_string(), width * n);

@@ -48,9 +48,20 @@ impl Operation for Slice {
 
 impl Builder<'_> {
     /// Appends a [`Slice`].
-    pub fn slice(&mut self, name: impl Into<String>, x: ValueId, groups: usize, at: usize, take: usize) -> ValueId {
+    pub fn slice(
+        &mut self,
+        name: impl Into<String>,
+        x: ValueId,
+        groups: usize,
+        at: usize,
+        take: usize,
+    ) -> ValueId {
         let from = self.graph().value(x);
-        debug_assert!(from.slots * from.width >= groups * (at + take), "{}: {groups} x {at} + {take}", from.name);
+        debug_assert!(
+            from.slots * from.width >= groups * (at + take),
+            "{}: {groups} x {at} + {take}",
+            from.name
+        );
         let out = self.value(name.into(), 1, groups * take, Dtype::Real);
         self.push(Op::Slice(Slice { x, groups, at, take, out }), out)
     }

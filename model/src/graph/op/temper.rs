@@ -35,7 +35,12 @@ impl Operation for Temper {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         let x = graph.value(self.x).name.clone();
-        vec![x, format!("scale {}", self.scale), format!("period {}", self.period), format!("offset {}", self.offset)]
+        vec![
+            x,
+            format!("scale {}", self.scale),
+            format!("period {}", self.period),
+            format!("offset {}", self.offset),
+        ]
     }
 
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
@@ -52,7 +57,14 @@ impl Operation for Temper {
 
 impl Builder<'_> {
     /// Appends a [`Temper`].
-    pub fn temper(&mut self, name: String, x: ValueId, scale: f32, period: usize, offset: usize) -> ValueId {
+    pub fn temper(
+        &mut self,
+        name: String,
+        x: ValueId,
+        scale: f32,
+        period: usize,
+        offset: usize,
+    ) -> ValueId {
         let out = self.like(name, x);
         self.push(Op::Temper(Temper { x, scale, period, offset, out }), out)
     }

@@ -5,8 +5,8 @@ use crate::graph::{Builder, Dtype, Graph, StateId, ValueId};
 use crate::host::Run;
 
 /// The `top` positions up to the token's own with the largest `Σ_h w[h] · max(q[h] · k, 0)`
-/// (DeepSeek-V3.2-Exp 2025, the "lightning indexer"), the earlier one first among equals; −1 where there are
-/// fewer.
+/// (DeepSeek-V3.2-Exp 2025, the "lightning indexer"), the earlier one first among equals; −1 where
+/// there are fewer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopKeys {
     /// A query per head.
@@ -40,7 +40,12 @@ impl Operation for TopKeys {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
-        vec![v(self.q), v(self.w), format!("cache {}", graph.state(self.state).name), format!("top {}", self.top)]
+        vec![
+            v(self.q),
+            v(self.w),
+            format!("cache {}", graph.state(self.state).name),
+            format!("top {}", self.top),
+        ]
     }
 
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
@@ -56,14 +61,16 @@ impl Operation for TopKeys {
                 let (q, w) = (&q[(at + t) * heads * size..], &w[(at + t) * heads..]);
                 let score = |key: &[f32]| -> f32 {
                     let head = |h: usize| {
-                        let dot: f32 = q[h * size..][..size].iter().zip(key).map(|(a, b)| a * b).sum();
+                        let dot: f32 =
+                            q[h * size..][..size].iter().zip(key).map(|(a, b)| a * b).sum();
                         w[h] * dot.max(0.0)
                     };
                     // −0 equals 0.
                     (0..heads).map(head).sum::<f32>() + 0.0
                 };
                 let seen = piece.first + t + 1;
-                let mut best: Vec<(f32, usize)> = all.chunks_exact(size).take(seen).map(score).zip(0..).collect();
+                let mut best: Vec<(f32, usize)> =
+                    all.chunks_exact(size).take(seen).map(score).zip(0..).collect();
                 // Stable, so the earlier position stays first among equals.
                 best.sort_by(|a, b| b.0.total_cmp(&a.0));
                 let out = &mut outs[0][(at + t) * self.top..][..self.top];
@@ -78,7 +85,14 @@ impl Operation for TopKeys {
 
 impl Builder<'_> {
     /// Appends a [`TopKeys`].
-    pub fn top_keys(&mut self, name: String, q: ValueId, w: ValueId, state: StateId, top: usize) -> ValueId {
+    pub fn top_keys(
+        &mut self,
+        name: String,
+        q: ValueId,
+        w: ValueId,
+        state: StateId,
+        top: usize,
+    ) -> ValueId {
         let out = self.value(name, 1, top, Dtype::Index);
         self.push(Op::TopKeys(TopKeys { q, w, state, top, out }), out)
     }

@@ -1,14 +1,16 @@
-//! AMX: products of tiles, which are registers of 16 rows of 64 bytes. (Its intrinsics are not stable: assembly.)
+//! AMX: products of tiles, which are registers of 16 rows of 64 bytes. (Its intrinsics are not
+//! stable: assembly.)
 //!
-//! With `bf16` a tile has 16 × 32 elements of one matrix, or 16 pairs of rows of 16 of the other; one instruction adds
-//! 16 × 16 sums of 32 products in f32.
+//! With `bf16` a tile has 16 × 32 elements of one matrix, or 16 pairs of rows of 16 of the other;
+//! one instruction adds 16 × 16 sums of 32 products in f32.
 
 use super::avx512::Avx512;
 use super::{ByteBlock, TileBlock, TileJob, Tiles};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// How [`Tiles::begin`] sets the eight tiles up: all of 16 rows of 64 bytes, in the only palette that there is.
+/// How [`Tiles::begin`] sets the eight tiles up: all of 16 rows of 64 bytes, in the only palette
+/// that there is.
 #[repr(C, align(64))]
 pub struct Shape {
     palette: u8,
@@ -60,22 +62,28 @@ pub unsafe fn enter<J: TileJob>(job: J) {
     unsafe { job.run::<Avx512>() }
 }
 
-// SAFETY: the instructions used are those that `enter` switches on, and those of AMX; memory is reached only through
-// the pointers.
+// SAFETY: the instructions used are those that `enter` switches on, and those of AMX; memory is
+// reached only through the pointers.
 unsafe impl Tiles for Avx512 {
-    /// The first halves are rounded by adding half a step and taking the upper words, so that they are floats too, from
-    /// which the second follow; the instruction that rounds would have to be undone. NaN stays in the second.
+    /// The first halves are rounded by adding half a step and taking the upper words, so that they
+    /// are floats too, from which the second follow; the instruction that rounds would have to be
+    /// undone. NaN stays in the second.
     #[inline(always)]
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
         // SAFETY: the instructions are there; 32 elements are readable, and writable twice.
         unsafe {
             let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
-            let (step, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32.cast_signed()));
-            let first = |x: __m512| _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), step), upper);
+            let (step, upper) =
+                (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000u32.cast_signed()));
+            let first =
+                |x: __m512| _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), step), upper);
             let (ha, hb) = (first(a), first(b));
             let odd = _mm512_loadu_si512(ODD.as_ptr().cast());
             _mm512_storeu_si512(high.cast(), _mm512_permutex2var_epi16(ha, odd, hb));
-            let (a, b) = (_mm512_sub_ps(a, _mm512_castsi512_ps(ha)), _mm512_sub_ps(b, _mm512_castsi512_ps(hb)));
+            let (a, b) = (
+                _mm512_sub_ps(a, _mm512_castsi512_ps(ha)),
+                _mm512_sub_ps(b, _mm512_castsi512_ps(hb)),
+            );
             let rest: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(b, a));
             _mm512_storeu_si512(low.cast(), rest);
         }
@@ -83,7 +91,13 @@ unsafe impl Tiles for Avx512 {
 
     /// Words of 16 bits are packed within quarters of a register, which are then put in order.
     #[inline(always)]
-    unsafe fn scaled_bytes(codes: __m512i, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8) {
+    unsafe fn scaled_bytes(
+        codes: __m512i,
+        bias: i16,
+        scales: &[i16; 4],
+        high: *mut u8,
+        low: *mut u8,
+    ) {
         // SAFETY: the instructions are there; 64 bytes are writable at each pointer.
         unsafe {
             let four = _mm512_set1_epi64(std::mem::transmute::<[i16; 4], i64>(*scales));
@@ -118,7 +132,8 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     unsafe fn begin() {
-        // SAFETY: the instruction is there, and the system has let this process use it; nothing else here uses tiles.
+        // SAFETY: the instruction is there, and the system has let this process use it; nothing
+        // else here uses tiles.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack, readonly, preserves_flags),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -202,15 +217,20 @@ static QUARTERS: [u64; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 /// Eight lines that the next unit will want, from one place on.
 macro_rules! soon {
     ($at:literal) => {
-        concat!(".irp line, 0, 64, 128, 192, 256, 320, 384, 448\n prefetcht0 [{p} + ", $at, " + \\line]\n .endr")
+        concat!(
+            ".irp line, 0, 64, 128, 192, 256, 320, 384, 448\n prefetcht0 [{p} + ",
+            $at,
+            " + \\line]\n .endr"
+        )
     };
 }
 
-/// The products of a unit of 64 columns of 16 rows and 32 tokens, at these bytes of the rows and of the tokens: `a h` of each
-/// 16 tokens in a tile of sums, `a l + b h` in another. Three products stand between two that add to the same tile (they would
-/// wait for each other: 52 cycles, where another can begin after 16), and each load is into a tile that the last product has
-/// not read. (Six tiles of sums, of 32 tokens and four products, left two for what is loaded: 0.8 cycles a weight, with 32
-/// tokens, of which by count 0.3.) What is asked for stands in four places.
+/// The products of a unit of 64 columns of 16 rows and 32 tokens, at these bytes of the rows and of
+/// the tokens: `a h` of each 16 tokens in a tile of sums, `a l + b h` in another. Three products
+/// stand between two that add to the same tile (they would wait for each other: 52 cycles, where
+/// another can begin after 16), and each load is into a tile that the last product has not read.
+/// (Six tiles of sums, of 32 tokens and four products, left two for what is loaded: 0.8 cycles a
+/// weight, with 32 tokens, of which by count 0.3.) What is asked for stands in four places.
 macro_rules! byte_unit {
     ($w:literal, $x:literal, $($soon:expr),+) => {
         byte_unit!(@ $w, $x, [$($soon),+])
@@ -266,7 +286,8 @@ macro_rules! byte_units {
 /// As [`Tiles::byte_block`].
 #[inline(never)]
 unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
-    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses are those of its promise.
+    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses
+    // are those of its promise.
     unsafe {
         byte_units!(
             b,
@@ -281,7 +302,8 @@ unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// The block that follows has other tokens, or other columns of them: half of what it wants is asked for.
+/// The block that follows has other tokens, or other columns of them: half of what it wants is
+/// asked for.
 ///
 /// # Safety
 /// As [`Tiles::byte_block`].
@@ -357,11 +379,16 @@ unsafe fn byte_sums(b: &ByteBlock, rows: usize) {
         for r in 0..16 {
             let of_row = _mm512_set1_ps(*b.w_scales.add(rows + r));
             for (i, of_tokens) in of_tokens.into_iter().enumerate() {
-                let sums = |kind: usize| _mm512_load_si512(b.room.add((2 * i + kind) * 256 + 16 * r).cast());
+                let sums = |kind: usize| {
+                    _mm512_load_si512(b.room.add((2 * i + kind) * 256 + 16 * r).cast())
+                };
                 let sum = _mm512_add_epi32(_mm512_slli_epi32::<8>(sums(0)), sums(1));
                 let c = b.c.add((rows + r) * 32 + 16 * i);
                 let scale = _mm512_mul_ps(of_row, of_tokens);
-                _mm512_storeu_ps(c, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(c)));
+                _mm512_storeu_ps(
+                    c,
+                    _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(c)),
+                );
             }
         }
     }
@@ -395,17 +422,18 @@ macro_rules! units {
     };
 }
 
-/// 32 rows with 32 tokens: four tiles of sums, and four that hold halves in turns. 24 products of a unit are 384 cycles;
-/// its 20 loads of 16 lines each are 160 where the first cache has them. Tokens come from the second, so what the next
-/// unit wants of them, 128 lines, is asked for meanwhile: without it, and with sums in their far places, 16 threads of a Xeon made
-/// 2,500 GFLOP/s of a prompt of 512, and 3,780 with it.
+/// 32 rows with 32 tokens: four tiles of sums, and four that hold halves in turns. 24 products of a
+/// unit are 384 cycles; its 20 loads of 16 lines each are 160 where the first cache has them.
+/// Tokens come from the second, so what the next unit wants of them, 128 lines, is asked for
+/// meanwhile: without it, and with sums in their far places, 16 threads of a Xeon made 2,500
+/// GFLOP/s of a prompt of 512, and 3,780 with it.
 ///
 /// # Safety
 /// As [`Tiles::tile_block`].
 #[inline(never)]
 unsafe fn whole(b: TileBlock) {
-    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses are those of its promise.
-    // What is only asked for need not be there.
+    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses
+    // are those of its promise. What is only asked for need not be there.
     unsafe {
         units!(
             b,
@@ -419,7 +447,8 @@ unsafe fn whole(b: TileBlock) {
                 "lea {p}, [{x} + 8192]",
                 "cmp {n}, 1",
                 "cmove {p}, {soon}",
-                // The first 32 columns: first halves, second ones of the rows, second ones of the tokens.
+                // The first 32 columns: first halves, second ones of the rows, second ones of the
+                // tokens.
                 "tileloadd tmm6, [{x} + {xs}]",
                 "tileloadd tmm4, [{w0} + {ws}]",
                 "tdpbf16ps tmm0, tmm4, tmm6",

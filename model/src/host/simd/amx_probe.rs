@@ -1,9 +1,10 @@
 //! Whether tile instructions run here.
 //!
-//! Three things are asked. The processor lists AMX (`cpuid`, leaf 7). Linux lets this process use it: the registers of
-//! tiles are 8 KiB of each thread's state, which a program must ask for; from then on it refuses alternate stacks for
-//! signals that have no room for them, which is why it is asked for last. And an instruction runs: some virtual machines
-//! list AMX and fault on it. A child process tries that, so that the fault, if there is one, is its own.
+//! Three things are asked. The processor lists AMX (`cpuid`, leaf 7). Linux lets this process use
+//! it: the registers of tiles are 8 KiB of each thread's state, which a program must ask for; from
+//! then on it refuses alternate stacks for signals that have no room for them, which is why it is
+//! asked for last. And an instruction runs: some virtual machines list AMX and fault on it. A child
+//! process tries that, so that the fault, if there is one, is its own.
 
 use super::amx::SHAPE;
 use std::arch::asm;
@@ -51,20 +52,23 @@ fn runs() -> bool {
 
 /// What a child process answers; no, if it ends before it does.
 ///
-/// The child is made by the bare system call, without the signal that tells a program of a child's end: a program that
-/// waits for its own children does not hear of this one. One that waits for all kinds of children on another thread may
-/// take this one's status, so the answer is a word of shared memory.
+/// The child is made by the bare system call, without the signal that tells a program of a child's
+/// end: a program that waits for its own children does not hear of this one. One that waits for all
+/// kinds of children on another thread may take this one's status, so the answer is a word of
+/// shared memory.
 fn child_says(ask: fn() -> bool) -> bool {
     const PAGE: usize = 4096;
     // SAFETY: a new page, of nobody else's.
     let page = unsafe {
-        let (read_and_write, own) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let (read_and_write, own) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         libc::mmap(std::ptr::null_mut(), PAGE, read_and_write, own, -1, 0)
     };
     if page == libc::MAP_FAILED {
         return false;
     }
-    // SAFETY: the page is there until the end of this function, zeros at first, and all who reach it use it so.
+    // SAFETY: the page is there until the end of this function, zeros at first, and all who reach
+    // it use it so.
     let answer = unsafe { &*page.cast::<AtomicU32>() };
     let ended = answered(ask, answer);
     let yes = ended && answer.load(Ordering::Acquire) == YES;
@@ -78,9 +82,9 @@ const YES: u32 = 1;
 
 /// Makes the child and waits for its end; whether there was one.
 fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
-    // Signals wait until the child is made: a program's handler of Ctrl-C shall not run a second time in it. It keeps
-    // them blocked; a fault of a blocked signal ends it.
-    // SAFETY: sets of signals on this stack, filled before they are read.
+    // Signals wait until the child is made: a program's handler of Ctrl-C shall not run a second
+    // time in it. It keeps them blocked; a fault of a blocked signal ends it. SAFETY: sets of
+    // signals on this stack, filled before they are read.
     let before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -88,14 +92,15 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
         before
     };
     let zero: c_long = 0;
-    // SAFETY: as `fork`, with no signal. The child has a copy of this thread alone, so until its end it makes only
-    // system calls and touches only its own stack and the answer.
+    // SAFETY: as `fork`, with no signal. The child has a copy of this thread alone, so until its
+    // end it makes only system calls and touches only its own stack and the answer.
     let child = unsafe { libc::syscall(libc::SYS_clone, zero, zero, zero, zero, zero) };
     if child == 0 {
         // SAFETY: system calls, with what they ask for.
         unsafe {
-            // A fault ends it, without a word, whatever handlers this program has; and leaves no core behind, neither a
-            // file (the limit) nor a report by a program that takes cores through a pipe (which a limit does not hold).
+            // A fault ends it, without a word, whatever handlers this program has; and leaves no
+            // core behind, neither a file (the limit) nor a report by a program that takes cores
+            // through a pipe (which a limit does not hold).
             libc::prctl(libc::PR_SET_DUMPABLE, zero, zero, zero, zero);
             let nothing: libc::rlimit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const nothing);
@@ -115,8 +120,11 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
     loop {
         // SAFETY: waits for the child; its status is not asked for.
         let done = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
-        // A signal to this thread interrupts it. Where there is no such child any more somebody else has waited for it.
-        if done == child || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+        // A signal to this thread interrupts it. Where there is no such child any more somebody
+        // else has waited for it.
+        if done == child
+            || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted
+        {
             return true;
         }
     }
@@ -133,8 +141,8 @@ fn unreachable_here() -> ! {
 fn product() -> bool {
     // Two bf16 in each.
     let (ones, twos, mut sums) = ([0x3f80_3f80u32; 256], [0x4000_4000u32; 256], [0f32; 256]);
-    // SAFETY: reads two tiles and writes one, of 16 rows of 64 bytes. Where the instructions are missing this process,
-    // which is a child made for this, ends.
+    // SAFETY: reads two tiles and writes one, of 16 rows of 64 bytes. Where the instructions are
+    // missing this process, which is a child made for this, ends.
     unsafe {
         asm!(
             "ldtilecfg [{shape}]",
@@ -177,8 +185,11 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 while done.load(Ordering::Relaxed) == 0 {
-                    // SAFETY: waits for children that are made without a signal, as those here are and no others.
-                    let child = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::__WCLONE | libc::WNOHANG) };
+                    // SAFETY: waits for children that are made without a signal, as those here are
+                    // and no others.
+                    let child = unsafe {
+                        libc::waitpid(-1, std::ptr::null_mut(), libc::__WCLONE | libc::WNOHANG)
+                    };
                     taken.fetch_add((child > 0).into(), Ordering::Relaxed);
                 }
             });
@@ -200,7 +211,8 @@ mod tests {
         let first = runs();
         assert_eq!(first, runs());
         // SAFETY: asks for any child's end without waiting.
-        let left = unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WCLONE) };
+        let left =
+            unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WCLONE) };
         assert!(left <= 0, "{left}");
         assert_eq!(present(), !refused() && listed() && first && allowed());
     }

@@ -96,11 +96,11 @@ macro_rules! every {
     };
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the
-// pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through
+// the pointers, for 32 elements.
 unsafe impl Vector for Avx2 {
-    // 2 rows of four registers are 8; four of the other matrix and two broadcasts make 14 of 16. (3 rows
-    // spill.)
+    // 2 rows of four registers are 8; four of the other matrix and two broadcasts make 14 of 16. (3
+    // rows spill.)
     const TILE_ROWS: usize = 2;
 
     #[inline(always)]
@@ -200,7 +200,9 @@ unsafe impl Vector for Avx2 {
     #[inline(always)]
     unsafe fn round(self) -> Self {
         // SAFETY: the instructions are there.
-        unsafe { every!(v in self, _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v)) }
+        unsafe {
+            every!(v in self, _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
+        }
     }
 
     #[inline(always)]
@@ -261,7 +263,10 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
+    unsafe fn codes<F: Described, const C: usize>(
+        first: *const u8,
+        second: *const u8,
+    ) -> Self::Codes {
         // SAFETY: the caller's promise.
         unsafe { avx2_codes::codes::<F, C>(first, second) }
     }
@@ -270,7 +275,14 @@ unsafe impl Vector for Avx2 {
     unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes {
         let at = |j: usize| codes[16 * j..].as_ptr().cast();
         // SAFETY: the instructions are there; 64 bytes are four times sixteen.
-        unsafe { [_mm_loadu_si128(at(0)), _mm_loadu_si128(at(1)), _mm_loadu_si128(at(2)), _mm_loadu_si128(at(3))] }
+        unsafe {
+            [
+                _mm_loadu_si128(at(0)),
+                _mm_loadu_si128(at(1)),
+                _mm_loadu_si128(at(2)),
+                _mm_loadu_si128(at(3)),
+            ]
+        }
     }
 
     #[inline(always)]
@@ -328,7 +340,13 @@ unsafe impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn add_chunk<const C: usize>(self, codes: Self::Codes, bias: u8, q: *const u8, scales: __m256) -> Self {
+    unsafe fn add_chunk<const C: usize>(
+        self,
+        codes: Self::Codes,
+        bias: u8,
+        q: *const u8,
+        scales: __m256,
+    ) -> Self {
         // SAFETY: a chunk is readable at q.
         unsafe {
             let first = _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(2 * C as i32));
@@ -345,17 +363,25 @@ unsafe impl Vector for Avx2 {
 }
 
 impl Avx2 {
-    /// Sixteen-bit products, added by pairs, times a scale for each sixteen. (The instruction for bytes saturates at
-    /// 16 bits: 8-bit codes overflow it.)
+    /// Sixteen-bit products, added by pairs, times a scale for each sixteen. (The instruction for
+    /// bytes saturates at 16 bits: 8-bit codes overflow it.)
     ///
     /// # Safety
     /// As [`Vector::add_dot`].
     #[inline(always)]
-    unsafe fn add_products(mut self, codes: [__m128i; 4], bias: u8, q: *const u8, scales: [__m256; 4]) -> Self {
-        // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two is below 2
-        // · 128 · 32512 < 2^24.
+    unsafe fn add_products(
+        mut self,
+        codes: [__m128i; 4],
+        bias: u8,
+        q: *const u8,
+        scales: [__m256; 4],
+    ) -> Self {
+        // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two
+        // is below 2 · 128 · 32512 < 2^24.
         unsafe {
-            for (i, acc) in [&mut self.0, &mut self.1, &mut self.2, &mut self.3].into_iter().enumerate() {
+            for (i, acc) in
+                [&mut self.0, &mut self.1, &mut self.2, &mut self.3].into_iter().enumerate()
+            {
                 let products = _mm256_madd_epi16(
                     _mm256_cvtepi8_epi16(_mm_sub_epi8(codes[i], _mm_set1_epi8(bias as i8))),
                     _mm256_loadu_si256(q.add(32 * i).cast()),
@@ -390,15 +416,20 @@ unsafe fn high_floats(bytes: __m128i) -> __m256 {
 /// Transposes 8 × 8 floats; the destination's rows are 32 apart.
 ///
 /// # Safety
-/// AVX2 is there; 8 rows of 8 at multiples of `stride` are readable, 8 rows of 8 at multiples of 32 writable.
+/// AVX2 is there; 8 rows of 8 at multiples of `stride` are readable, 8 rows of 8 at multiples of 32
+/// writable.
 #[inline(always)]
 unsafe fn transpose8(src: *const f32, stride: usize, dst: *mut f32) {
     // SAFETY: the caller's promise covers all that is read and written.
     unsafe {
         let mut t = [_mm256_setzero_ps(); 8];
         for i in [0, 4] {
-            let (a, b) = (_mm256_loadu_ps(src.add(i * stride)), _mm256_loadu_ps(src.add((i + 1) * stride)));
-            let (c, d) = (_mm256_loadu_ps(src.add((i + 2) * stride)), _mm256_loadu_ps(src.add((i + 3) * stride)));
+            let (a, b) =
+                (_mm256_loadu_ps(src.add(i * stride)), _mm256_loadu_ps(src.add((i + 1) * stride)));
+            let (c, d) = (
+                _mm256_loadu_ps(src.add((i + 2) * stride)),
+                _mm256_loadu_ps(src.add((i + 3) * stride)),
+            );
             let (ab0, ab1) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
             let (cd0, cd1) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
             t[i] = _mm256_shuffle_ps::<0x44>(ab0, cd0);
@@ -408,7 +439,10 @@ unsafe fn transpose8(src: *const f32, stride: usize, dst: *mut f32) {
         }
         for c in 0..4 {
             _mm256_storeu_ps(dst.add(c * LANES), _mm256_permute2f128_ps::<0x20>(t[c], t[4 + c]));
-            _mm256_storeu_ps(dst.add((4 + c) * LANES), _mm256_permute2f128_ps::<0x31>(t[c], t[4 + c]));
+            _mm256_storeu_ps(
+                dst.add((4 + c) * LANES),
+                _mm256_permute2f128_ps::<0x31>(t[c], t[4 + c]),
+            );
         }
     }
 }

@@ -10,8 +10,12 @@ use std::arch::x86_64::*;
 /// # Safety
 /// AVX2 is there; both pointers are valid for a block.
 #[inline(always)]
-pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> [__m128i; 4] {
-    // Constants of the compilation: found out at run time, they took four times as long as the products.
+pub unsafe fn codes<F: Described, const C: usize>(
+    first: *const u8,
+    second: *const u8,
+) -> [__m128i; 4] {
+    // Constants of the compilation: found out at run time, they took four times as long as the
+    // products.
     let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
     let f = const { F::BLOCK };
     let u = const { unsigned(F::BLOCK.value) };
@@ -22,7 +26,10 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
             *code = sixteen(first, second, &f.planes[0], known[0][j], C, j);
             if let [low, high] = f.planes {
                 let bits = sixteen(first, second, high, known[1][j], C, j);
-                *code = _mm_or_si128(*code, _mm_sll_epi16(bits, _mm_cvtsi32_si128(i32::from(low.bits))));
+                *code = _mm_or_si128(
+                    *code,
+                    _mm_sll_epi16(bits, _mm_cvtsi32_si128(i32::from(low.bits))),
+                );
             }
             if let Some(table) = u.table {
                 *code = _mm_shuffle_epi8(_mm_loadu_si128(table.as_ptr().cast()), *code);
@@ -39,7 +46,14 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
 /// # Safety
 /// As [`codes`].
 #[inline(always)]
-unsafe fn sixteen(first: *const u8, second: *const u8, plane: &Plane, piece: Piece, c: usize, j: usize) -> __m128i {
+unsafe fn sixteen(
+    first: *const u8,
+    second: *const u8,
+    plane: &Plane,
+    piece: Piece,
+    c: usize,
+    j: usize,
+) -> __m128i {
     let block = if piece.second { second } else { first };
     // SAFETY: the caller's promise.
     unsafe {
@@ -69,7 +83,8 @@ unsafe fn single_bits(block: *const u8, plane: &Plane, i: usize) -> __m128i {
     unsafe {
         let bits = block.add(usize::from(plane.at) + i / 8).cast::<u16>().read_unaligned();
         // Each byte gets the byte its bit is in, and is compared with that bit alone.
-        let bytes = _mm_shuffle_epi8(_mm_set1_epi16(bits as i16), _mm_set_epi64x(0x0101_0101_0101_0101, 0));
+        let bytes =
+            _mm_shuffle_epi8(_mm_set1_epi16(bits as i16), _mm_set_epi64x(0x0101_0101_0101_0101, 0));
         let bit = _mm_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
         _mm_and_si128(_mm_cmpeq_epi8(_mm_and_si128(bytes, bit), bit), _mm_set1_epi8(1))
     }

@@ -36,7 +36,9 @@ pub fn ahead() -> usize {
 ///
 /// # Safety
 /// [`present`] is true, and what the job asks of its fields holds.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+)]
 pub unsafe fn enter<J: Job>(job: J) -> J::Out {
     // SAFETY: the instructions are there, says the caller.
     unsafe { job.run::<Avx512>() }
@@ -46,18 +48,22 @@ pub unsafe fn enter<J: Job>(job: J) -> J::Out {
 ///
 /// # Safety
 /// As [`enter`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+)]
 pub unsafe fn enter_words<J: WordJob>(job: J) {
     // SAFETY: the instructions are there, says the caller.
     unsafe { job.run::<Avx512>() }
 }
 
-/// The matrix kernel of integers: 12 sums of a group and 12 of all are 24 registers of 32; two of the panel and a
-/// broadcast make 27.
+/// The matrix kernel of integers: 12 sums of a group and 12 of all are 24 registers of 32; two of
+/// the panel and a broadcast make 27.
 ///
 /// # Safety
 /// As [`enter`], and as [`Words::word_tile`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+)]
 #[inline(never)]
 unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
     // SAFETY: all pointers stay in what the caller vouches for.
@@ -71,7 +77,8 @@ unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
             let mut sums = [[_mm512_setzero_si512(); 2]; M];
             for k in g * (G / 2)..(g + 1) * (G / 2) {
                 let w = t.w.add(k * LANES);
-                let (low, high) = (_mm512_loadu_si512(w.cast()), _mm512_loadu_si512(w.add(16).cast()));
+                let (low, high) =
+                    (_mm512_loadu_si512(w.cast()), _mm512_loadu_si512(w.add(16).cast()));
                 for (i, [a, b]) in sums.iter_mut().enumerate() {
                     let x = _mm512_set1_epi32(t.x.add(i * t.x_stride + k).cast::<i32>().read());
                     *a = _mm512_dpwssd_epi32(*a, low, x);
@@ -79,11 +86,16 @@ unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
                 }
             }
             let at = g * LANES;
-            let scales = [_mm512_loadu_ps(t.scales.add(at)), _mm512_loadu_ps(t.scales.add(at + 16))];
+            let scales =
+                [_mm512_loadu_ps(t.scales.add(at)), _mm512_loadu_ps(t.scales.add(at + 16))];
             for (i, (sums, all)) in sums.iter().zip(&mut all).enumerate() {
                 let scale = _mm512_set1_ps(*t.x_scales.add(i * t.x_stride + g * G / 32));
                 for h in 0..2 {
-                    all[h] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[h]), _mm512_mul_ps(scales[h], scale), all[h]);
+                    all[h] = _mm512_fmadd_ps(
+                        _mm512_cvtepi32_ps(sums[h]),
+                        _mm512_mul_ps(scales[h], scale),
+                        all[h],
+                    );
                 }
             }
         }
@@ -99,7 +111,9 @@ unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
 ///
 /// # Safety
 /// As [`enter`], and as [`Tile::run`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+)]
 #[inline(never)]
 unsafe fn tile<const M: usize>(tile: Tile) {
     // SAFETY: the caller's promise.
@@ -118,11 +132,11 @@ macro_rules! both {
     };
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the
-// pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through
+// the pointers, for 32 elements.
 unsafe impl Vector for Avx512 {
-    // 8 rows of two registers are 16; two of the other matrix and eight broadcasts make 26 of 32. (With 12
-    // rows the compiler loads all broadcasts before the first product, and spills.)
+    // 8 rows of two registers are 16; two of the other matrix and eight broadcasts make 26 of 32.
+    // (With 12 rows the compiler loads all broadcasts before the first product, and spills.)
     const TILE_ROWS: usize = 8;
 
     #[inline(always)]
@@ -152,7 +166,10 @@ unsafe impl Vector for Avx512 {
         // SAFETY: 32 elements of two bytes are readable.
         unsafe {
             let h = _mm512_loadu_si512(p.cast());
-            Avx512(_mm512_cvtph_ps(_mm512_castsi512_si256(h)), _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(h)))
+            Avx512(
+                _mm512_cvtph_ps(_mm512_castsi512_si256(h)),
+                _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(h)),
+            )
         }
     }
 
@@ -161,7 +178,10 @@ unsafe impl Vector for Avx512 {
         // SAFETY: 32 elements of two bytes are writable.
         unsafe {
             _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
-            _mm256_storeu_si256(p.add(16).cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1));
+            _mm256_storeu_si256(
+                p.add(16).cast(),
+                _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.1),
+            );
         }
     }
 
@@ -228,7 +248,10 @@ unsafe impl Vector for Avx512 {
         // SAFETY: the instructions are there.
         unsafe {
             const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-            Avx512(_mm512_roundscale_ps::<TO_NEAREST>(self.0), _mm512_roundscale_ps::<TO_NEAREST>(self.1))
+            Avx512(
+                _mm512_roundscale_ps::<TO_NEAREST>(self.0),
+                _mm512_roundscale_ps::<TO_NEAREST>(self.1),
+            )
         }
     }
 
@@ -298,8 +321,14 @@ unsafe impl Vector for Avx512 {
             // Less their bias, codes are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
             [
-                Avx512(floats(_mm512_castsi512_si128(codes)), floats(_mm512_extracti32x4_epi32::<1>(codes))),
-                Avx512(floats(_mm512_extracti32x4_epi32::<2>(codes)), floats(_mm512_extracti32x4_epi32::<3>(codes))),
+                Avx512(
+                    floats(_mm512_castsi512_si128(codes)),
+                    floats(_mm512_extracti32x4_epi32::<1>(codes)),
+                ),
+                Avx512(
+                    floats(_mm512_extracti32x4_epi32::<2>(codes)),
+                    floats(_mm512_extracti32x4_epi32::<3>(codes)),
+                ),
             ]
         }
     }
@@ -310,9 +339,10 @@ unsafe impl Vector for Avx512 {
         unsafe { Avx512(_mm512_set1_ps(first), _mm512_set1_ps(second)) }
     }
 
-    /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of the
-    /// instructions that multiply bytes and add by fours, the first sum shifted. The chunk's third part has
-    /// the sums of four activations, negative: times the bias they are where the second begins to add.
+    /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of
+    /// the instructions that multiply bytes and add by fours, the first sum shifted. The chunk's
+    /// third part has the sums of four activations, negative: times the bias they are where the
+    /// second begins to add.
     #[inline(always)]
     unsafe fn add_dot(self, codes: __m512i, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
         // SAFETY: a chunk is readable at q.
@@ -354,11 +384,19 @@ unsafe impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn add_scaled(self, scales: __m256, by: *const f32) -> Self {
         // SAFETY: the instructions are there; eight floats are readable.
-        unsafe { Avx512(self.0, _mm512_add_ps(self.1, _mm512_zextps256_ps512(Self::scaled(scales, by)))) }
+        unsafe {
+            Avx512(self.0, _mm512_add_ps(self.1, _mm512_zextps256_ps512(Self::scaled(scales, by))))
+        }
     }
 
     #[inline(always)]
-    unsafe fn add_chunk<const C: usize>(self, codes: __m512i, bias: u8, q: *const u8, scales: __m256) -> Self {
+    unsafe fn add_chunk<const C: usize>(
+        self,
+        codes: __m512i,
+        bias: u8,
+        q: *const u8,
+        scales: __m256,
+    ) -> Self {
         // SAFETY: a chunk is readable at q.
         unsafe {
             let all = products(codes, bias, q);
@@ -371,9 +409,13 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
-        // SAFETY: 32 integers are readable; this half of each of the chunk's three parts is writable.
+        // SAFETY: 32 integers are readable; this half of each of the chunk's three parts is
+        // writable.
         unsafe {
-            let q = [_mm512_loadu_si512(q.as_ptr().cast()), _mm512_loadu_si512(q.as_ptr().add(16).cast())];
+            let q = [
+                _mm512_loadu_si512(q.as_ptr().cast()),
+                _mm512_loadu_si512(q.as_ptr().add(16).cast()),
+            ];
             put(q, part, chunk);
         }
     }
@@ -384,7 +426,13 @@ unsafe impl Vector for Avx512 {
         unsafe {
             let (scale, q) = integers(x);
             put(q, part, chunk);
-            (scale, [_mm512_reduce_add_epi32(q[0]) as f32 * scale, _mm512_reduce_add_epi32(q[1]) as f32 * scale])
+            (
+                scale,
+                [
+                    _mm512_reduce_add_epi32(q[0]) as f32 * scale,
+                    _mm512_reduce_add_epi32(q[1]) as f32 * scale,
+                ],
+            )
         }
     }
 
@@ -395,7 +443,13 @@ unsafe impl Vector for Avx512 {
             let (scale, q) = integers(x);
             _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(q[0]));
             _mm256_storeu_si256(to.add(8).cast(), _mm512_cvtepi32_epi16(q[1]));
-            (scale, [_mm512_reduce_add_epi32(q[0]) as f32 * scale, _mm512_reduce_add_epi32(q[1]) as f32 * scale])
+            (
+                scale,
+                [
+                    _mm512_reduce_add_epi32(q[0]) as f32 * scale,
+                    _mm512_reduce_add_epi32(q[1]) as f32 * scale,
+                ],
+            )
         }
     }
 }
@@ -410,19 +464,28 @@ pub(super) unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
     unsafe {
         let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
         let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-        // NaN of each element that is infinite or NaN, else 0: what is wrong must not be rounded away.
-        let (zero, none) = (_mm512_setzero_ps(), _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
+        // NaN of each element that is infinite or NaN, else 0: what is wrong must not be rounded
+        // away.
+        let (zero, none) =
+            (_mm512_setzero_ps(), _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
         let wrong = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(none, zero);
         let scale = if wrong == 0 { largest / LARGEST } else { f32::NAN };
         let inverse = _mm512_set1_ps(inverse(largest));
-        (scale, [_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse))])
+        (
+            scale,
+            [
+                _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)),
+                _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)),
+            ],
+        )
     }
 }
 
 /// Writes 32 integers: their high bytes, their low ones, and the sums of four, negative, times 8.
 ///
 /// # Safety
-/// AVX-512 and its byte products are there; half `part` of each of the chunk's three parts is writable.
+/// AVX-512 and its byte products are there; half `part` of each of the chunk's three parts is
+/// writable.
 #[inline(always)]
 unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
     // SAFETY: the caller's promise.
@@ -454,7 +517,10 @@ unsafe impl Words for Avx512 {
             // Less their bias, codes are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
             _mm512_storeu_si512(to.cast(), _mm512_cvtepi8_epi16(_mm512_castsi512_si256(codes)));
-            _mm512_storeu_si512(to.add(16).cast(), _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(codes)));
+            _mm512_storeu_si512(
+                to.add(16).cast(),
+                _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64::<1>(codes)),
+            );
         }
     }
 
@@ -471,13 +537,21 @@ unsafe impl Words for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(t: BesideTile) {
+    unsafe fn beside_tile<
+        const M: usize,
+        const WIDE: bool,
+        const OFFSET: bool,
+        const TABLE: bool,
+    >(
+        t: BesideTile,
+    ) {
         // SAFETY: the caller's promise.
         unsafe { avx512_beside::tile::<M, WIDE, OFFSET, TABLE>(t) }
     }
 }
 
-/// The sums of four activations stand in a chunk times 2 to this power, which is Q4_0's bias: they need no shift there.
+/// The sums of four activations stand in a chunk times 2 to this power, which is Q4_0's bias: they
+/// need no shift there.
 const EIGHT: i32 = 3;
 
 /// Products of `code − bias` and activations, added by fours.
@@ -503,7 +577,11 @@ unsafe fn products(codes: __m512i, bias: u8, q: *const u8) -> __m512 {
                 },
             );
         }
-        _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(start, codes, _mm512_loadu_si512(q.add(CHUNK).cast())))
+        _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(
+            start,
+            codes,
+            _mm512_loadu_si512(q.add(CHUNK).cast()),
+        ))
     }
 }
 
@@ -520,8 +598,8 @@ unsafe fn floats(bytes: __m128i) -> __m512 {
 /// Transposes 16 × 16 floats; the destination's rows are 32 apart.
 ///
 /// # Safety
-/// AVX-512 is there; 16 rows of 16 at multiples of `stride` are readable, 16 rows of 16 at multiples of 32
-/// writable.
+/// AVX-512 is there; 16 rows of 16 at multiples of `stride` are readable, 16 rows of 16 at
+/// multiples of 32 writable.
 #[inline(always)]
 unsafe fn transpose16(src: *const f32, stride: usize, dst: *mut f32) {
     // SAFETY: the caller's promise covers all that is read and written.
@@ -533,19 +611,26 @@ unsafe fn transpose16(src: *const f32, stride: usize, dst: *mut f32) {
         // Inside each 128-bit lane: 4 × 4 transposes of rows i..i+4.
         let mut t = [_mm512_setzero_ps(); 16];
         for i in (0..16).step_by(4) {
-            let (ab0, ab1) = (_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
-            let (cd0, cd1) = (_mm512_unpacklo_ps(r[i + 2], r[i + 3]), _mm512_unpackhi_ps(r[i + 2], r[i + 3]));
+            let (ab0, ab1) =
+                (_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
+            let (cd0, cd1) =
+                (_mm512_unpacklo_ps(r[i + 2], r[i + 3]), _mm512_unpackhi_ps(r[i + 2], r[i + 3]));
             t[i] = _mm512_shuffle_ps::<0x44>(ab0, cd0);
             t[i + 1] = _mm512_shuffle_ps::<0xee>(ab0, cd0);
             t[i + 2] = _mm512_shuffle_ps::<0x44>(ab1, cd1);
             t[i + 3] = _mm512_shuffle_ps::<0xee>(ab1, cd1);
         }
-        // Then the lanes: column 4·lane + c collects lane `lane` of t[c], t[4 + c], t[8 + c], t[12 + c].
+        // Then the lanes: column 4·lane + c collects lane `lane` of t[c], t[4 + c], t[8 + c], t[12
+        // + c].
         for c in 0..4 {
-            let (lo0, hi0) =
-                (_mm512_shuffle_f32x4::<0x44>(t[c], t[4 + c]), _mm512_shuffle_f32x4::<0xee>(t[c], t[4 + c]));
-            let (lo1, hi1) =
-                (_mm512_shuffle_f32x4::<0x44>(t[8 + c], t[12 + c]), _mm512_shuffle_f32x4::<0xee>(t[8 + c], t[12 + c]));
+            let (lo0, hi0) = (
+                _mm512_shuffle_f32x4::<0x44>(t[c], t[4 + c]),
+                _mm512_shuffle_f32x4::<0xee>(t[c], t[4 + c]),
+            );
+            let (lo1, hi1) = (
+                _mm512_shuffle_f32x4::<0x44>(t[8 + c], t[12 + c]),
+                _mm512_shuffle_f32x4::<0xee>(t[8 + c], t[12 + c]),
+            );
             _mm512_storeu_ps(dst.add(c * 32), _mm512_shuffle_f32x4::<0x88>(lo0, lo1));
             _mm512_storeu_ps(dst.add((4 + c) * 32), _mm512_shuffle_f32x4::<0xdd>(lo0, lo1));
             _mm512_storeu_ps(dst.add((8 + c) * 32), _mm512_shuffle_f32x4::<0x88>(hi0, hi1));

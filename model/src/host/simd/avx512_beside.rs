@@ -15,8 +15,10 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
     unsafe {
         let (scale, [a, b]) = integers(x);
         let round = _mm512_set1_epi32(128);
-        let (high_a, high_b) =
-            (_mm512_srai_epi32::<8>(_mm512_add_epi32(a, round)), _mm512_srai_epi32::<8>(_mm512_add_epi32(b, round)));
+        let (high_a, high_b) = (
+            _mm512_srai_epi32::<8>(_mm512_add_epi32(a, round)),
+            _mm512_srai_epi32::<8>(_mm512_add_epi32(b, round)),
+        );
         let low_a = _mm512_sub_epi32(a, _mm512_slli_epi32::<8>(high_a));
         let low_b = _mm512_sub_epi32(b, _mm512_slli_epi32::<8>(high_b));
         let bytes = to.cast::<u8>();
@@ -33,21 +35,28 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
     }
 }
 
-/// See [`Words::beside_tile`](super::Words::beside_tile). Activations are `256 · high + low`: sums of either byte are
-/// added up over a block, and the first shifted, which is exact: below 32 · 255 · 32512 < 2^28. Each in two registers,
-/// since a product waits for the one before that adds to the same: eight of them are 40 cycles.
+/// See [`Words::beside_tile`](super::Words::beside_tile). Activations are `256 · high + low`: sums
+/// of either byte are added up over a block, and the first shifted, which is exact: below 32 · 255
+/// · 32512 < 2^28. Each in two registers, since a product waits for the one before that adds to the
+/// same: eight of them are 40 cycles.
 ///
 /// # Safety
 /// As [`enter`](super::avx512::enter), and as the trait says.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+#[target_feature(
+    enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+)]
 #[inline(never)]
-pub unsafe fn tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(t: BesideTile) {
+pub unsafe fn tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
+    t: BesideTile,
+) {
     // SAFETY: all pointers stay in what the caller vouches for.
     unsafe {
         let mut all = [_mm512_setzero_ps(); M];
         let nibble = _mm512_set1_epi8(15);
         let table = _mm512_broadcast_i32x4(_mm_loadu_si128(t.table.cast()));
-        let start_shift = _mm_cvtsi32_si128(t.bias.max(1).trailing_zeros() as i32 - START.trailing_zeros() as i32);
+        let start_shift = _mm_cvtsi32_si128(
+            t.bias.max(1).trailing_zeros() as i32 - START.trailing_zeros() as i32,
+        );
         for b in 0..t.blocks {
             let w = t.w.add(b * t.w_len);
             if t.ahead > 0 {
@@ -60,11 +69,16 @@ pub unsafe fn tile<const M: usize, const WIDE: bool, const OFFSET: bool, const T
             let codes = w.add(if OFFSET { 16 } else { 8 });
             for j in 0..4 {
                 let pair = if WIDE {
-                    [_mm512_loadu_si512(codes.add(16 * j).cast()), _mm512_loadu_si512(codes.add(16 * (j + 4)).cast())]
+                    [
+                        _mm512_loadu_si512(codes.add(16 * j).cast()),
+                        _mm512_loadu_si512(codes.add(16 * (j + 4)).cast()),
+                    ]
                 } else {
                     let bytes = _mm512_loadu_si512(codes.add(16 * j).cast());
-                    let pair =
-                        [_mm512_and_si512(bytes, nibble), _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble)];
+                    let pair = [
+                        _mm512_and_si512(bytes, nibble),
+                        _mm512_and_si512(_mm512_srli_epi16::<4>(bytes), nibble),
+                    ];
                     if TABLE {
                         [_mm512_shuffle_epi8(table, pair[0]), _mm512_shuffle_epi8(table, pair[1])]
                     } else {
@@ -75,8 +89,13 @@ pub unsafe fn tile<const M: usize, const WIDE: bool, const OFFSET: bool, const T
                     let x = t.x.add(i * t.x_stride + b * UNIT).cast::<i32>();
                     for h in 0..2 {
                         let at = x.add(j + 4 * h);
-                        high[i][h] = _mm512_dpbusd_epi32(high[i][h], pair[h], _mm512_set1_epi32(at.read()));
-                        low[i][h] = _mm512_dpbusd_epi32(low[i][h], pair[h], _mm512_set1_epi32(at.add(8).read()));
+                        high[i][h] =
+                            _mm512_dpbusd_epi32(high[i][h], pair[h], _mm512_set1_epi32(at.read()));
+                        low[i][h] = _mm512_dpbusd_epi32(
+                            low[i][h],
+                            pair[h],
+                            _mm512_set1_epi32(at.add(8).read()),
+                        );
                     }
                 }
             }

@@ -1,7 +1,8 @@
 //! 64 codes of any block format into one AVX-512 register.
 //!
-//! A plane's sixteens come from four places, which are constants of the format. Few patterns occur, and each
-//! has its own cheapest way of loading; which one a plane has is found out by the compiler.
+//! A plane's sixteens come from four places, which are constants of the format. Few patterns occur,
+//! and each has its own cheapest way of loading; which one a plane has is found out by the
+//! compiler.
 
 use super::{Piece, pieces, unsigned};
 use crate::host::unpack::Described;
@@ -38,8 +39,9 @@ const fn load(p: &[Piece; 4]) -> Load {
     }
 }
 
-/// The shift of all sixteens that have one, and which elements of sixteen bits those are; a shift of 0: none has
-/// one. (`None`: they have several. Of the instructions, the one with a shift for each element is the slowest.)
+/// The shift of all sixteens that have one, and which elements of sixteen bits those are; a shift
+/// of 0: none has one. (`None`: they have several. Of the instructions, the one with a shift for
+/// each element is the slowest.)
 const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
     let (mut shift, mut which) = (0, 0);
     let mut i = 0;
@@ -91,7 +93,8 @@ const fn plane(f: &BlockFormat, plane: usize) -> Plane {
 /// AVX-512 (F, BW) is there; both pointers are valid for a block.
 #[inline(always)]
 pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
-    // SAFETY: the instructions are there; `known` stays in the block, as the format's own test shows.
+    // SAFETY: the instructions are there; `known` stays in the block, as the format's own test
+    // shows.
     unsafe {
         let mut codes = one_plane::<F, C, 0>(first, second);
         if const { F::BLOCK.planes.len() == 2 } {
@@ -116,7 +119,10 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
 /// # Safety
 /// As [`codes`].
 #[inline(always)]
-unsafe fn one_plane_or_nothing<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
+unsafe fn one_plane_or_nothing<F: Described, const C: usize>(
+    first: *const u8,
+    second: *const u8,
+) -> __m512i {
     // SAFETY: the caller's promise.
     unsafe {
         match const { F::BLOCK.planes.len() } {
@@ -131,8 +137,12 @@ unsafe fn one_plane_or_nothing<F: Described, const C: usize>(first: *const u8, s
 /// # Safety
 /// As [`codes`].
 #[inline(always)]
-unsafe fn one_plane<F: Described, const C: usize, const P: usize>(first: *const u8, second: *const u8) -> __m512i {
-    // A format with one plane is compiled with P = 1 too: it then takes plane 0, and the result is dropped.
+unsafe fn one_plane<F: Described, const C: usize, const P: usize>(
+    first: *const u8,
+    second: *const u8,
+) -> __m512i {
+    // A format with one plane is compiled with P = 1 too: it then takes plane 0, and the result is
+    // dropped.
     let plane = const { plane(&F::BLOCK, if P < F::BLOCK.planes.len() { P } else { 0 }) };
     let at = usize::from(plane.at);
     // SAFETY: the instructions are there; all loads stay in the block.
@@ -176,7 +186,9 @@ unsafe fn one_plane<F: Described, const C: usize, const P: usize>(first: *const 
         bytes = match k.one_shift {
             Some((0, _)) => bytes,
             Some((shift, u32::MAX)) => _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(shift as i32)),
-            Some((shift, which)) => _mm512_mask_srl_epi16(bytes, which, bytes, _mm_cvtsi32_si128(shift as i32)),
+            Some((shift, which)) => {
+                _mm512_mask_srl_epi16(bytes, which, bytes, _mm_cvtsi32_si128(shift as i32))
+            }
             None => _mm512_srlv_epi16(bytes, _mm512_loadu_si512(k.shifts.as_ptr().cast())),
         };
         if plane.bits < 8 {

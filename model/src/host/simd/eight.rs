@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 /// Eight IEEE halves, `step` bytes apart.
 ///
-/// The first by a load that clears the register: putting all eight into one whose contents do not matter, the
-/// compiler takes one that is in use, the sum of the products most often, and each round of the loop waits for
-/// the one before (25 cycles for 64 weights instead of 10).
+/// The first by a load that clears the register: putting all eight into one whose contents do not
+/// matter, the compiler takes one that is in use, the sum of the products most often, and each
+/// round of the loop waits for the one before (25 cycles for 64 weights instead of 10).
 ///
 /// # Safety
 /// AVX2 and F16C are there; eight halves are readable, each with the two bytes behind it.

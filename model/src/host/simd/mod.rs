@@ -1,10 +1,11 @@
-//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, eight of NEON, or an
-//! array. Kernels are written once over [`Vector`] and compiled for each instruction set; which one runs is
-//! decided once, at run time, by [`Isa::best`].
+//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, eight of
+//! NEON, or an array. Kernels are written once over [`Vector`] and compiled for each instruction
+//! set; which one runs is decided once, at run time, by [`Isa::best`].
 //!
 //! The pattern: a kernel is a [`Job`] whose `run` is inlined into a function that carries the
-//! `target_feature` attribute, so the intrinsics in it become instructions, not calls. 32 lanes because that
-//! is a row of registers in the matrix kernel's tile, and the length of a block of most weight formats.
+//! `target_feature` attribute, so the intrinsics in it become instructions, not calls. 32 lanes
+//! because that is a row of registers in the matrix kernel's tile, and the length of a block of
+//! most weight formats.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -40,19 +41,20 @@ use kjit_kernels::format::{BlockFormat, Plane, Value};
 /// Floats in a [`Vector`].
 pub const LANES: usize = 32;
 
-/// Codes that are unpacked and multiplied at a time: two blocks of 32, or a quarter of a block of 256.
+/// Codes that are unpacked and multiplied at a time: two blocks of 32, or a quarter of a block of
+/// 256.
 pub const CHUNK: usize = 64;
 
-/// Bytes of 64 activations rounded to 16 bits, in each instruction set's own order, and what else it wants to
-/// know of them.
+/// Bytes of 64 activations rounded to 16 bits, in each instruction set's own order, and what else
+/// it wants to know of them.
 pub const CHUNK_BYTES: usize = 3 * CHUNK;
 
 /// 32 floats.
 ///
 /// # Safety
-/// Every function may be called only where the processor has the instruction set of the implementing type;
-/// that is inside [`Job::run`], which [`Isa::run`] enters after checking. Pointers must be valid for
-/// [`LANES`] elements; no alignment is asked for.
+/// Every function may be called only where the processor has the instruction set of the
+/// implementing type; that is inside [`Job::run`], which [`Isa::run`] enters after checking.
+/// Pointers must be valid for [`LANES`] elements; no alignment is asked for.
 pub unsafe trait Vector: Copy {
     /// Rows of the matrix kernel's tile that fit in the registers with two more vectors.
     const TILE_ROWS: usize;
@@ -95,11 +97,12 @@ pub unsafe trait Vector: Copy {
     unsafe fn largest(self) -> f32;
     /// Writes the transpose of a 32 × 32 tile: `dst[j · 32 + i] = src[i · stride + j]`.
     ///
-    /// `src` must be valid for rows of 32 elements at each multiple of `stride` below `32 · stride`, `dst`
-    /// for 1024 elements.
+    /// `src` must be valid for rows of 32 elements at each multiple of `stride` below `32 ·
+    /// stride`, `dst` for 1024 elements.
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32);
 
-    /// [`Tile::run`], in a function of its own: inlined into a larger one, the compiler spills its registers.
+    /// [`Tile::run`], in a function of its own: inlined into a larger one, the compiler spills its
+    /// registers.
     ///
     /// What the tile asks for holds for `M` rows.
     unsafe fn tile<const M: usize>(tile: Tile);
@@ -110,11 +113,15 @@ pub unsafe trait Vector: Copy {
     /// Converts an IEEE half.
     unsafe fn half(bits: u16) -> f32;
 
-    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] says: of a format with blocks of 32, all of
-    /// `first` and then all of `second`; of a format with blocks of 256, chunk `C` of `first`.
+    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] says: of a format with blocks of
+    /// 32, all of `first` and then all of `second`; of a format with blocks of 256, chunk `C` of
+    /// `first`.
     ///
     /// The pointers must be valid for a block each.
-    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes;
+    unsafe fn codes<F: Described, const C: usize>(
+        first: *const u8,
+        second: *const u8,
+    ) -> Self::Codes;
 
     /// 64 codes that were unpacked elsewhere.
     unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes;
@@ -125,8 +132,9 @@ pub unsafe trait Vector: Copy {
     /// The first 16 lanes one number, the others another.
     unsafe fn halves(first: f32, second: f32) -> Self;
 
-    /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some lanes of
-    /// `self`: what counts is the sum of all. The bias is a power of two or 0, the one of the codes' format.
+    /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some
+    /// lanes of `self`: what counts is the sum of all. The bias is a power of two or 0, the one of
+    /// the codes' format.
     ///
     /// `q` must be valid for a chunk whose halves [`Vector::place`] wrote.
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
@@ -153,16 +161,22 @@ pub unsafe trait Vector: Copy {
     unsafe fn add_scaled(self, scales: Self::Scales, by: *const f32) -> Self;
 
     /// [`Vector::add_dot`] of chunk `C` of four, with its two scales.
-    unsafe fn add_chunk<const C: usize>(self, codes: Self::Codes, bias: u8, q: *const u8, scales: Self::Scales)
-    -> Self;
+    unsafe fn add_chunk<const C: usize>(
+        self,
+        codes: Self::Codes,
+        bias: u8,
+        q: *const u8,
+        scales: Self::Scales,
+    ) -> Self;
 
-    /// Writes the first (`part` 0) or second (1) half of a chunk of activations, integers within ±32512.
+    /// Writes the first (`part` 0) or second (1) half of a chunk of activations, integers within
+    /// ±32512.
     ///
     /// `chunk` must be valid for [`CHUNK_BYTES`].
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8);
 
-    /// Rounds 32 elements to integers of 16 bits and writes them as [`Vector::place`] does; their scale, and the sums
-    /// of each sixteen.
+    /// Rounds 32 elements to integers of 16 bits and writes them as [`Vector::place`] does; their
+    /// scale, and the sums of each sixteen.
     ///
     /// `x` must be valid for 32 elements, `chunk` for [`CHUNK_BYTES`].
     #[inline(always)]
@@ -188,11 +202,11 @@ pub unsafe trait Vector: Copy {
         }
     }
 
-    /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38. NaN stays
-    /// NaN.
+    /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38.
+    /// NaN stays NaN.
     ///
-    /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power, whose next
-    /// term is 5e-9.
+    /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power,
+    /// whose next term is 5e-9.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
         // SAFETY: the caller's promise is that of each call here.
@@ -212,7 +226,8 @@ pub unsafe trait Vector: Copy {
     }
 }
 
-/// A vector whose processor multiplies integers of 16 bits and adds them by pairs in one instruction.
+/// A vector whose processor multiplies integers of 16 bits and adds them by pairs in one
+/// instruction.
 ///
 /// # Safety
 /// As [`Vector`].
@@ -227,16 +242,20 @@ pub unsafe trait Words: Vector {
     /// What the tile asks for holds for `M` tokens.
     unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
 
-    /// Rounds 32 elements as [`Vector::round_chunk`] does, into a unit of [`beside`](super::beside).
+    /// Rounds 32 elements as [`Vector::round_chunk`] does, into a unit of
+    /// [`beside`](super::beside).
     ///
     /// `x` must be valid for 32 elements, `to` for a unit.
     unsafe fn round_unit(x: *const f32, to: *mut f32);
 
-    /// Products of `M` tokens with sixteen rows side by side, in a function of its own: codes of 8 bits if `WIDE`, else of
-    /// 4, which stand for what is in a table if `TABLE`; with offsets if `OFFSET`.
+    /// Products of `M` tokens with sixteen rows side by side, in a function of its own: codes of 8
+    /// bits if `WIDE`, else of 4, which stand for what is in a table if `TABLE`; with offsets if
+    /// `OFFSET`.
     ///
     /// What the tile asks for holds for `M` tokens.
-    unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(tile: BesideTile);
+    unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
+        tile: BesideTile,
+    );
 }
 
 /// Rows of a tile: of tokens, or of the matrix.
@@ -252,15 +271,28 @@ pub unsafe trait Tiles: Vector {
     /// `x` must be valid for 32 elements, `high` and `low` for as many.
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16);
 
-    /// 64 codes less their bias, times the scale of their 16, as two signed bytes each: `256 · high + low`.
+    /// 64 codes less their bias, times the scale of their 16, as two signed bytes each: `256 · high
+    /// + low`.
     ///
     /// `high` and `low` must each be valid for 64 bytes; products fit 16 bits.
-    unsafe fn scaled_bytes(codes: Self::Codes, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8);
+    unsafe fn scaled_bytes(
+        codes: Self::Codes,
+        bias: i16,
+        scales: &[i16; 4],
+        high: *mut u8,
+        low: *mut u8,
+    );
 
-    /// The two bytes of 64 codes of 4 bits, looked up: of the first 32 in one pair of tables, of the others in another.
+    /// The two bytes of 64 codes of 4 bits, looked up: of the first 32 in one pair of tables, of
+    /// the others in another.
     ///
     /// `high` and `low` must each be valid for 64 bytes.
-    unsafe fn looked_up(codes: Self::Codes, tables: [&[[u8; 16]; 2]; 2], high: *mut u8, low: *mut u8);
+    unsafe fn looked_up(
+        codes: Self::Codes,
+        tables: [&[[u8; 16]; 2]; 2],
+        high: *mut u8,
+        low: *mut u8,
+    );
 
     /// Two rows of 32 halves, one behind the other, as 32 pairs.
     ///
@@ -289,12 +321,14 @@ pub unsafe trait Tiles: Vector {
 /// Columns of a [`TileBlock`]'s unit: two tiles.
 pub const TILE_UNIT: usize = 64;
 
-/// `c[r][t] += Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂` for 32 rows and 32 tokens. Lengths are in floats, in which halves are two.
+/// `c[r][t] += Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂` for 32 rows and 32 tokens. Lengths are in floats, in
+/// which halves are two.
 #[derive(Clone, Copy)]
 pub struct TileBlock {
     /// Columns by 64; not 0.
     pub units: usize,
-    /// Four tiles for each unit: 16 rows of 32 first halves, of 32 second ones, and the same of the next 32 columns.
+    /// Four tiles for each unit: 16 rows of 32 first halves, of 32 second ones, and the same of the
+    /// next 32 columns.
     pub w: *const f32,
     /// To the next 16 rows.
     pub w_next: usize,
@@ -308,7 +342,8 @@ pub struct TileBlock {
     pub c: *mut f32,
 }
 
-/// `c[r][t] += s[r] d[t] (256 Σ a h + Σ (a l + b h))` of signed bytes, for 32 rows and 32 tokens of 256 columns.
+/// `c[r][t] += s[r] d[t] (256 Σ a h + Σ (a l + b h))` of signed bytes, for 32 rows and 32 tokens of
+/// 256 columns.
 #[derive(Clone, Copy)]
 pub struct ByteBlock {
     /// For each 16 rows, by 64 columns: a tile of `a`, and one of `b`.
@@ -334,12 +369,13 @@ pub trait TileJob {
     /// Does the work.
     ///
     /// # Safety
-    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
+    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields
+    /// holds.
     unsafe fn run<V: Tiles>(self);
 }
 
-/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with signed
-/// ones: the value before scaling is `u − bias`.
+/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with
+/// signed ones: the value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
     /// Subtracted.
@@ -382,8 +418,8 @@ const fn made_unsigned(value: Value) -> Unsigned {
     }
 }
 
-/// Where 16 codes of a plane whose runs are at least 16 long begin: in the second block instead of the first,
-/// byte and shift.
+/// Where 16 codes of a plane whose runs are at least 16 long begin: in the second block instead of
+/// the first, byte and shift.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub second: bool,
@@ -404,12 +440,14 @@ pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [Piece; 4] {
     pieces
 }
 
-/// The pieces of chunk `c` of plane `p` of a format; of its first plane, where there is no such one.
+/// The pieces of chunk `c` of plane `p` of a format; of its first plane, where there is no such
+/// one.
 pub const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
     pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
 }
 
-/// [`Vector::Scales`] and what is done with them, for a vector that has nothing better than an array.
+/// [`Vector::Scales`] and what is done with them, for a vector that has nothing better than an
+/// array.
 macro_rules! scales_in_an_array {
     () => {
         type Scales = [f32; 8];
@@ -417,7 +455,9 @@ macro_rules! scales_in_an_array {
         #[inline(always)]
         unsafe fn scales(p: *const u8, step: usize) -> [f32; 8] {
             // SAFETY: eight halves, says the caller.
-            std::array::from_fn(|i| unsafe { Self::half(u16::from_le_bytes(p.add(i * step).cast::<[u8; 2]>().read())) })
+            std::array::from_fn(|i| unsafe {
+                Self::half(u16::from_le_bytes(p.add(i * step).cast::<[u8; 2]>().read()))
+            })
         }
 
         #[inline(always)]
@@ -467,7 +507,8 @@ pub trait Job {
     /// Does the work.
     ///
     /// # Safety
-    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
+    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields
+    /// holds.
     unsafe fn run<V: Vector>(self) -> Self::Out;
 }
 
@@ -476,7 +517,8 @@ pub trait WordJob {
     /// Does the work.
     ///
     /// # Safety
-    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields holds.
+    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields
+    /// holds.
     unsafe fn run<V: Words>(self);
 }
 
@@ -497,8 +539,8 @@ enum Kind {
     PlainTiles,
 }
 
-/// An instruction set that this processor has. It can be had only from [`Isa::available`] and [`Isa::best`],
-/// which ask the processor.
+/// An instruction set that this processor has. It can be had only from [`Isa::available`] and
+/// [`Isa::best`], which ask the processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Kind);
 
@@ -556,12 +598,13 @@ impl Isa {
         }
     }
 
-    /// How many bytes before it reads them a product with few tokens asks for its weights; 0: that is left to the
-    /// processor.
+    /// How many bytes before it reads them a product with few tokens asks for its weights; 0: that
+    /// is left to the processor.
     ///
-    /// A core of a Xeon (Sapphire Rapids, rented, 2026-11-24) reads what its loads wait for at 5.5 to 6 GB/s and, asked
-    /// 4 KB before, at 10, which is all that it has: 64 weights of Q4_1 take 7.2 and 4.1 ns, of Q4_K 6.3 and 3.6, 8 KB
-    /// no less. An EPYC sees the stream by itself: 3.2 ns, and 4.1 if it is asked.
+    /// A core of a Xeon (Sapphire Rapids, rented, 2026-11-24) reads what its loads wait for at 5.5
+    /// to 6 GB/s and, asked 4 KB before, at 10, which is all that it has: 64 weights of Q4_1 take
+    /// 7.2 and 4.1 ns, of Q4_K 6.3 and 3.6, 8 KB no less. An EPYC sees the stream by itself: 3.2
+    /// ns, and 4.1 if it is asked.
     pub fn ahead(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -598,8 +641,8 @@ impl Isa {
     #[inline]
     pub unsafe fn run_tiles<J: TileJob>(self, job: J) {
         match self.0 {
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
-            // promise.
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the
+            // caller's promise.
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Kind::Amx => unsafe { amx::enter(job) },
             // SAFETY: as of the plain vector.
@@ -616,8 +659,8 @@ impl Isa {
     #[inline]
     pub unsafe fn run_words<J: WordJob>(self, job: J) {
         match self.0 {
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
-            // promise.
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the
+            // caller's promise.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512::enter_words(job) },
             // SAFETY: as above.
@@ -634,13 +677,14 @@ impl Isa {
     #[inline]
     pub unsafe fn run<J: Job>(self, job: J) -> J::Out {
         match self.0 {
-            // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's promise.
+            // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's
+            // promise.
             Kind::Plain => unsafe { plain::enter(job) },
             // SAFETY: as above.
             #[cfg(test)]
             Kind::PlainTiles => unsafe { plain::enter(job) },
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the caller's
-            // promise.
+            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the
+            // caller's promise.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2::enter(job) },
             // SAFETY: as above.

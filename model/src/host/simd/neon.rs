@@ -54,8 +54,8 @@ impl Neon {
     }
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through the
-// pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through
+// the pointers, for 32 elements.
 unsafe impl Vector for Neon {
     // 2 rows of eight registers are 16; eight of the other matrix and two broadcasts make 26 of 32.
     const TILE_ROWS: usize = 2;
@@ -89,7 +89,8 @@ unsafe impl Vector for Neon {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
         for (i, v) in self.0.into_iter().enumerate() {
-            // SAFETY: 32 elements of two bytes are writable. Programs run with rounding to nearest even.
+            // SAFETY: 32 elements of two bytes are writable. Programs run with rounding to nearest
+            // even.
             unsafe { vst1_u16(p.add(4 * i), vreinterpret_u16_f16(vcvt_f16_f32(v))) };
         }
     }
@@ -97,7 +98,9 @@ unsafe impl Vector for Neon {
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
         // SAFETY: 32 elements of two bytes are readable.
-        Neon(from_fn(|i| unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.add(4 * i))))) }))
+        Neon(from_fn(|i| unsafe {
+            vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(vld1_u16(p.add(4 * i)))))
+        }))
     }
 
     #[inline(always)]
@@ -203,7 +206,10 @@ unsafe impl Vector for Neon {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
+    unsafe fn codes<F: Described, const C: usize>(
+        first: *const u8,
+        second: *const u8,
+    ) -> Self::Codes {
         // SAFETY: the caller's promise.
         unsafe { neon_codes::codes::<F, C>(first, second) }
     }
@@ -219,8 +225,9 @@ unsafe impl Vector for Neon {
         // SAFETY: the instructions are there.
         unsafe {
             let [a, b, c, d] = codes.map(|codes| floats(signed(codes, bias)));
-            let join =
-                |a: [float32x4_t; 4], b: [float32x4_t; 4]| Neon([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]);
+            let join = |a: [float32x4_t; 4], b: [float32x4_t; 4]| {
+                Neon([a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]])
+            };
             [join(a, b), join(c, d)]
         }
     }
@@ -232,12 +239,18 @@ unsafe impl Vector for Neon {
         Neon([a, a, a, a, b, b, b, b])
     }
 
-    /// Sixteen-bit products, added as 32 bits. (The instruction that multiplies bytes and adds four products is
-    /// no part of the first 64-bit Arm processors, nor of Rust's stable intrinsics.)
+    /// Sixteen-bit products, added as 32 bits. (The instruction that multiplies bytes and adds four
+    /// products is no part of the first 64-bit Arm processors, nor of Rust's stable intrinsics.)
     #[inline(always)]
-    unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
-        // SAFETY: a chunk is readable at q. A sum of four products is below 4 · 128 · 32512 < 2^24: exact as a
-        // float.
+    unsafe fn add_dot(
+        mut self,
+        codes: Self::Codes,
+        bias: u8,
+        q: *const u8,
+        scales: [f32; 4],
+    ) -> Self {
+        // SAFETY: a chunk is readable at q. A sum of four products is below 4 · 128 · 32512 < 2^24:
+        // exact as a float.
         unsafe {
             for i in 0..4 {
                 let u = signed(codes[i], bias);
@@ -245,7 +258,8 @@ unsafe impl Vector for Neon {
                 let q = q.add(32 * i).cast::<i16>();
                 let (a, b) = (vld1q_s16(q), vld1q_s16(q.add(8)));
                 let sum = vmlal_high_s16(vmull_s16(vget_low_s16(low), vget_low_s16(a)), low, a);
-                let sum = vmlal_high_s16(vmlal_s16(sum, vget_low_s16(high), vget_low_s16(b)), high, b);
+                let sum =
+                    vmlal_high_s16(vmlal_s16(sum, vget_low_s16(high), vget_low_s16(b)), high, b);
                 self.0[i] = vfmaq_n_f32(self.0[i], vcvtq_f32_s32(sum), scales[i]);
             }
         }
@@ -292,15 +306,23 @@ unsafe fn floats(bytes: int8x16_t) -> [float32x4_t; 4] {
 /// Transposes 4 × 4 floats; the destination's rows are 32 apart.
 ///
 /// # Safety
-/// NEON is there; 4 rows of 4 at multiples of `stride` are readable, 4 rows of 4 at multiples of 32 writable.
+/// NEON is there; 4 rows of 4 at multiples of `stride` are readable, 4 rows of 4 at multiples of 32
+/// writable.
 #[inline(always)]
 unsafe fn transpose4(src: *const f32, stride: usize, dst: *mut f32) {
     // SAFETY: the caller's promise covers all that is read and written.
     unsafe {
         let [a, b, c, d]: [float32x4_t; 4] = from_fn(|i| vld1q_f32(src.add(i * stride)));
-        let (ab0, ab1) = (vreinterpretq_f64_f32(vtrn1q_f32(a, b)), vreinterpretq_f64_f32(vtrn2q_f32(a, b)));
-        let (cd0, cd1) = (vreinterpretq_f64_f32(vtrn1q_f32(c, d)), vreinterpretq_f64_f32(vtrn2q_f32(c, d)));
-        let columns = [vtrn1q_f64(ab0, cd0), vtrn1q_f64(ab1, cd1), vtrn2q_f64(ab0, cd0), vtrn2q_f64(ab1, cd1)];
+        let (ab0, ab1) =
+            (vreinterpretq_f64_f32(vtrn1q_f32(a, b)), vreinterpretq_f64_f32(vtrn2q_f32(a, b)));
+        let (cd0, cd1) =
+            (vreinterpretq_f64_f32(vtrn1q_f32(c, d)), vreinterpretq_f64_f32(vtrn2q_f32(c, d)));
+        let columns = [
+            vtrn1q_f64(ab0, cd0),
+            vtrn1q_f64(ab1, cd1),
+            vtrn2q_f64(ab0, cd0),
+            vtrn2q_f64(ab1, cd1),
+        ];
         for (i, column) in columns.into_iter().enumerate() {
             vst1q_f32(dst.add(i * LANES), vreinterpretq_f32_f64(column));
         }

@@ -10,7 +10,10 @@ use std::arch::aarch64::*;
 /// # Safety
 /// NEON is there; both pointers are valid for a block.
 #[inline(always)]
-pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> [uint8x16_t; 4] {
+pub unsafe fn codes<F: Described, const C: usize>(
+    first: *const u8,
+    second: *const u8,
+) -> [uint8x16_t; 4] {
     // Constants of the compilation, as on other processors.
     let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
     let f = const { F::BLOCK };
@@ -35,7 +38,14 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
 /// # Safety
 /// As [`codes`].
 #[inline(always)]
-unsafe fn sixteen(first: *const u8, second: *const u8, plane: &Plane, piece: Piece, c: usize, j: usize) -> uint8x16_t {
+unsafe fn sixteen(
+    first: *const u8,
+    second: *const u8,
+    plane: &Plane,
+    piece: Piece,
+    c: usize,
+    j: usize,
+) -> uint8x16_t {
     let block = if piece.second { second } else { first };
     // SAFETY: the caller's promise.
     unsafe {

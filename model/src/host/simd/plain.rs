@@ -1,12 +1,13 @@
-//! The vector that every processor has: an array, which the compiler may or may not turn into registers.
+//! The vector that every processor has: an array, which the compiler may or may not turn into
+//! registers.
 
 use super::{CHUNK, Job, LANES, Piece, Vector, plane_pieces, unsigned};
 use crate::host::gemm::Tile;
 use crate::host::unpack::Described;
 use half::f16;
 
-/// Runs a job. In a function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is compiled with each of
-/// its callers.
+/// Runs a job. In a function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is
+/// compiled with each of its callers.
 ///
 /// # Safety
 /// What the job asks of its fields holds.
@@ -32,8 +33,8 @@ impl Plain {
     }
 }
 
-// SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements, as the
-// trait says.
+// SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements,
+// as the trait says.
 unsafe impl Vector for Plain {
     const TILE_ROWS: usize = 1;
 
@@ -64,7 +65,9 @@ unsafe impl Vector for Plain {
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
         // SAFETY: valid for 32 elements, says the caller.
-        unsafe { p.cast::<[u16; LANES]>().write_unaligned(self.0.map(|x| f16::from_f32(x).to_bits())) }
+        unsafe {
+            p.cast::<[u16; LANES]>().write_unaligned(self.0.map(|x| f16::from_f32(x).to_bits()))
+        }
     }
 
     #[inline(always)]
@@ -103,7 +106,8 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // Two roundings: without the instruction, `mul_add` is a call to a function of a hundred cycles.
+        // Two roundings: without the instruction, `mul_add` is a call to a function of a hundred
+        // cycles.
         Plain(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
     }
 
@@ -129,7 +133,8 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // Pairwise, as the registers' reductions do: half the lanes onto the other half, five times.
+        // Pairwise, as the registers' reductions do: half the lanes onto the other half, five
+        // times.
         let mut a = self.0;
         for half in [16, 8, 4, 2, 1] {
             for i in 0..half {
@@ -148,7 +153,8 @@ unsafe impl Vector for Plain {
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32) {
         for i in 0..LANES {
             for j in 0..LANES {
-                // SAFETY: inside the 32 rows of 32 and the 1024 elements that the caller vouches for.
+                // SAFETY: inside the 32 rows of 32 and the 1024 elements that the caller vouches
+                // for.
                 unsafe { *dst.add(j * LANES + i) = *src.add(i * stride + j) };
             }
         }
@@ -168,7 +174,10 @@ unsafe impl Vector for Plain {
     }
 
     #[inline(always)]
-    unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> Self::Codes {
+    unsafe fn codes<F: Described, const C: usize>(
+        first: *const u8,
+        second: *const u8,
+    ) -> Self::Codes {
         let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
         let f = const { F::BLOCK };
         let u = const { unsigned(F::BLOCK.value) };
@@ -179,8 +188,9 @@ unsafe impl Vector for Plain {
                 let Piece { second: in_second, at, shift } = known[j];
                 let block = if in_second { second } else { first };
                 let mask = ((1u16 << plane.bits) - 1) as u8;
-                // SAFETY: the plane lies in the block, as the format's own test shows, and a block is
-                // readable: of single bits in order two bytes, else a byte for each of the sixteen.
+                // SAFETY: the plane lies in the block, as the format's own test shows, and a block
+                // is readable: of single bits in order two bytes, else a byte for each of the
+                // sixteen.
                 unsafe {
                     if plane.run == 1 {
                         let bits = u16::from_le_bytes(block.add(at).cast::<[u8; 2]>().read());
@@ -220,11 +230,21 @@ unsafe impl Vector for Plain {
     }
 
     #[inline(always)]
-    unsafe fn add_dot(mut self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
+    unsafe fn add_dot(
+        mut self,
+        codes: Self::Codes,
+        bias: u8,
+        q: *const u8,
+        scales: [f32; 4],
+    ) -> Self {
         // SAFETY: a chunk of 64 integers of two bytes, says the caller.
         let q = unsafe { q.cast::<[i16; CHUNK]>().read_unaligned() };
         for (i, (codes, q)) in codes.chunks_exact(16).zip(q.chunks_exact(16)).enumerate() {
-            let sum: i32 = codes.iter().zip(q).map(|(&c, &q)| (i32::from(c) - i32::from(bias)) * i32::from(q)).sum();
+            let sum: i32 = codes
+                .iter()
+                .zip(q)
+                .map(|(&c, &q)| (i32::from(c) - i32::from(bias)) * i32::from(q))
+                .sum();
             self.0[i] += sum as f32 * scales[i];
         }
         self
@@ -239,7 +259,8 @@ unsafe impl Vector for Plain {
     }
 }
 
-// SAFETY: as for `Vector`. The tests hold the layout of tiles against f64 by this; no processor computes with it.
+// SAFETY: as for `Vector`. The tests hold the layout of tiles against f64 by this; no processor
+// computes with it.
 #[cfg(test)]
 unsafe impl super::Tiles for Plain {
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
@@ -254,7 +275,13 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
-    unsafe fn scaled_bytes(codes: Self::Codes, bias: i16, scales: &[i16; 4], high: *mut u8, low: *mut u8) {
+    unsafe fn scaled_bytes(
+        codes: Self::Codes,
+        bias: i16,
+        scales: &[i16; 4],
+        high: *mut u8,
+        low: *mut u8,
+    ) {
         for (i, code) in codes.into_iter().enumerate() {
             let w = (i16::from(code) - bias) * scales[i / 16];
             // SAFETY: 64 bytes each, says the caller.
@@ -265,7 +292,12 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
-    unsafe fn looked_up(codes: Self::Codes, tables: [&[[u8; 16]; 2]; 2], high: *mut u8, low: *mut u8) {
+    unsafe fn looked_up(
+        codes: Self::Codes,
+        tables: [&[[u8; 16]; 2]; 2],
+        high: *mut u8,
+        low: *mut u8,
+    ) {
         for (i, code) in codes.into_iter().enumerate() {
             let [a, b] = tables[i / 32].map(|table| table[usize::from(code)]);
             // SAFETY: 64 bytes each, says the caller.
@@ -302,8 +334,13 @@ unsafe impl super::Tiles for Plain {
                     // SAFETY: tiles of rows, and words of tokens, which the caller vouches for.
                     unsafe {
                         let w =
-                            b.w.add(r / 16 * 8 * tile + 2 * unit * tile + r % 16 * 16 + word).cast::<i8>().add(byte);
-                        let x = b.x.add(unit / 2 * 2048 + (unit % 2 * 16 + word) * LANES + t).cast::<i8>().add(byte);
+                            b.w.add(r / 16 * 8 * tile + 2 * unit * tile + r % 16 * 16 + word)
+                                .cast::<i8>()
+                                .add(byte);
+                        let x =
+                            b.x.add(unit / 2 * 2048 + (unit % 2 * 16 + word) * LANES + t)
+                                .cast::<i8>()
+                                .add(byte);
                         let [a, b] = [*w, *w.add(4 * tile)].map(i32::from);
                         let [h, l] = [*x, *x.add(4096)].map(i32::from);
                         (high, middle) = (high + a * h, middle + a * l + b * h);
@@ -311,12 +348,15 @@ unsafe impl super::Tiles for Plain {
                 }
                 let sum = (256 * high + middle) as f32;
                 // SAFETY: 32 scales each, and 32 rows of 32 sums.
-                unsafe { *b.c.add(r * LANES + t) += sum * (*b.w_scales.add(r) * *b.x_scales.add(t)) };
+                unsafe {
+                    *b.c.add(r * LANES + t) += sum * (*b.w_scales.add(r) * *b.x_scales.add(t))
+                };
             }
         }
     }
 
-    /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of elements.
+    /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of
+    /// elements.
     unsafe fn tile_block(b: super::TileBlock) {
         let float = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         // The sums of a tile, as one instruction adds them.
@@ -324,7 +364,8 @@ unsafe impl super::Tiles for Plain {
             for m in 0..super::TILE_ROWS {
                 for n in 0..super::TILE_ROWS {
                     for pair in 0..16 {
-                        // SAFETY: 16 rows of 32 halves, 16 rows of pairs, 64 halves apart, and 16 rows of sums.
+                        // SAFETY: 16 rows of 32 halves, 16 rows of pairs, 64 halves apart, and 16
+                        // rows of sums.
                         unsafe {
                             let (w, x) = (w.add(32 * m + 2 * pair), x.add(64 * pair + 2 * n));
                             *c.add(m * LANES + n) += float(*w) * float(*x);

@@ -61,8 +61,8 @@ impl Job for Moves<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let mut half = [0u16; LANES];
-        // SAFETY: the slices are as long as the test makes them: 32 rows at the stride, 1024 elements, arrays
-        // of 32.
+        // SAFETY: the slices are as long as the test makes them: 32 rows at the stride, 1024
+        // elements, arrays of 32.
         unsafe {
             V::transpose(self.0.as_ptr(), self.1, self.2.as_mut_ptr());
             V::load(self.0.as_ptr()).store_f16(half.as_mut_ptr());

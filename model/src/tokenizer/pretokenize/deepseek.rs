@@ -3,12 +3,19 @@
 use super::runs::{match_or_gap, run_end};
 use crate::tokenizer::unicode::{Char, LETTER, MARK, PUNCTUATION, SPACE, SYMBOL, char_at};
 
-/// `[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳ …]`: cased letters, listed by the model, as ranges of code points.
+/// `[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳ …]`: cased letters, listed by the model, as ranges of code
+/// points.
 const CASED: &[(u32, u32)] = &include!("deepseek_cased.in");
 
 /// `!-/:-~！-／：-～‘-‟　-。`, without U+3000, which is white space first.
-const MARKS: &[(u32, u32)] =
-    &[(0x21, 0x2F), (0x3A, 0x7E), (0x2018, 0x201F), (0x3001, 0x3002), (0xFF01, 0xFF0F), (0xFF1A, 0xFF5E)];
+const MARKS: &[(u32, u32)] = &[
+    (0x21, 0x2F),
+    (0x3A, 0x7E),
+    (0x2018, 0x201F),
+    (0x3001, 0x3002),
+    (0xFF01, 0xFF0F),
+    (0xFF1A, 0xFF5E),
+];
 
 /// `一-龥ࠀ-一가-퟿`
 const CJK: &[(u32, u32)] = &[(0x0800, 0x9FA5), (0xAC00, 0xD7FF)];
@@ -18,7 +25,8 @@ fn within(ranges: &[(u32, u32)], c: Char) -> bool {
     after.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|&(_, last)| c.cp <= last)
 }
 
-/// `\s?[is]+`, and what lies between the matches. White space beyond ASCII is white space and nothing else.
+/// `\s?[is]+`, and what lies between the matches. White space beyond ASCII is white space and
+/// nothing else.
 fn space_then(text: &[u8], pos: usize, is: impl Fn(Char) -> bool) -> usize {
     let is = |c: Char| is(c) && !c.is(SPACE);
     match_or_gap(text, pos, |text, pos| {

@@ -1,5 +1,5 @@
-//! Stages of newer models that cut digits into threes from the right, and those of BLOOM, Chameleon, YouTu
-//! and Kimi.
+//! Stages of newer models that cut digits into threes from the right, and those of BLOOM,
+//! Chameleon, YouTu and Kimi.
 
 use super::runs::{match_or_gap, run_end};
 use crate::tokenizer::unicode::{Char, NUMBER, PUNCTUATION, SPACE, char_at};
@@ -14,8 +14,8 @@ fn kinds(text: &[u8], pos: usize, kind: impl Fn(Char) -> usize) -> usize {
     run_end(text, pos, |c| kind(c) == wanted)
 }
 
-/// What is no number, with the numbers after it: `\P{N}*\p{N}*`. For [`threes`], which sees one such piece at
-/// a time.
+/// What is no number, with the numbers after it: `\P{N}*\p{N}*`. For [`threes`], which sees one
+/// such piece at a time.
 pub fn up_to_numbers(text: &[u8], pos: usize) -> usize {
     run_end(text, run_end(text, pos, |c| !c.is(NUMBER)), |c| c.is(NUMBER))
 }
@@ -53,7 +53,8 @@ pub fn before_threes(text: &[u8], pos: usize) -> usize {
             at += 1;
             continue;
         }
-        let digits = text.get(at..).unwrap_or_default().iter().take_while(|b| b.is_ascii_digit()).count();
+        let digits =
+            text.get(at..).unwrap_or_default().iter().take_while(|b| b.is_ascii_digit()).count();
         let cut = match digits % 3 {
             0 if at == pos => 3,
             rest => rest,
@@ -68,7 +69,11 @@ pub fn before_threes(text: &[u8], pos: usize) -> usize {
 
 /// ` ?[^(\s|.,!?…。，、।۔،)]+`
 pub fn bloom(text: &[u8], pos: usize) -> usize {
-    let is = |c: Char| c.len > 0 && !c.is(SPACE) && !"(|.,!?…。，、।۔،)".chars().any(|other| u32::from(other) == c.cp);
+    let is = |c: Char| {
+        c.len > 0
+            && !c.is(SPACE)
+            && !"(|.,!?…。，、।۔،)".chars().any(|other| u32::from(other) == c.cp)
+    };
     match_or_gap(text, pos, |text, pos| {
         let start = if char_at(text, pos).cp == 32 { pos + 1 } else { pos };
         let end = run_end(text, start, is);
@@ -81,7 +86,17 @@ pub fn youtu(text: &[u8], pos: usize) -> usize {
     let kind = |c: Char| match c.cp {
         _ if c.len == 0 || c.is(SPACE) => 0,
         0xAC00..=0xD7A3 | 0x3131..=0x318E => 1,
-        0xFF01 | 0x2026 | 0x201C | 0x201D | 0x2018 | 0x2019 | 0x2014 | 0xFF1A | 0xFF1B | 0xFF0C | 0x3001..=0x303F => 2,
+        0xFF01
+        | 0x2026
+        | 0x201C
+        | 0x201D
+        | 0x2018
+        | 0x2019
+        | 0x2014
+        | 0xFF1A
+        | 0xFF1B
+        | 0xFF0C
+        | 0x3001..=0x303F => 2,
         0xFE30..=0xFE4F => 2,
         0x3105..=0x312F => 3,
         0x4E00..=0x9FA5 | 0x3040..=0x30FF => 4,
@@ -113,7 +128,9 @@ pub fn asian(text: &[u8], pos: usize) -> usize {
 /// `<sentinel:[0-9]+>`
 pub fn sentinel(text: &[u8], pos: usize) -> usize {
     match_or_gap(text, pos, |text, pos| {
-        let Some(rest) = text.get(pos..).and_then(|rest| rest.strip_prefix(b"<sentinel:")) else { return pos };
+        let Some(rest) = text.get(pos..).and_then(|rest| rest.strip_prefix(b"<sentinel:")) else {
+            return pos;
+        };
         let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
         if digits > 0 && rest.get(digits) == Some(&b'>') { pos + 10 + digits + 1 } else { pos }
     })
@@ -122,7 +139,9 @@ pub fn sentinel(text: &[u8], pos: usize) -> usize {
 /// `(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z`
 pub fn image(text: &[u8], pos: usize) -> usize {
     match_or_gap(text, pos, |text, pos| {
-        let Some(rest) = text.get(pos..).and_then(|rest| rest.strip_prefix(b"IMGIMG")) else { return pos };
+        let Some(rest) = text.get(pos..).and_then(|rest| rest.strip_prefix(b"IMGIMG")) else {
+            return pos;
+        };
         let letters = rest.iter().take(4).take_while(|b| matches!(b, b'A'..=b'I')).count();
         if letters > 0 && rest.get(letters) == Some(&b'Z') { pos + 6 + letters + 1 } else { pos }
     })

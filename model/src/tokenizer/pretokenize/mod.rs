@@ -1,17 +1,19 @@
 //! Pre-tokenizers: where byte-level BPE may not merge across.
 //!
-//! A pre-tokenizer is a chain of [`Stage`]s. Each cuts the pieces of the one before into smaller ones;
-//! nothing is dropped. Every stage is a hand-written scanner that looks at each character a bounded number of
-//! times, so a megabyte of spaces or of letters costs no more than any other megabyte; the regular
-//! expressions they stand for, which are part of the models, are quoted beside them.
+//! A pre-tokenizer is a chain of [`Stage`]s. Each cuts the pieces of the one before into smaller
+//! ones; nothing is dropped. Every stage is a hand-written scanner that looks at each character a
+//! bounded number of times, so a megabyte of spaces or of letters costs no more than any other
+//! megabyte; the regular expressions they stand for, which are part of the models, are quoted
+//! beside them.
 
 mod deepseek;
 mod groups;
 mod runs;
 mod words;
 
-/// Finds the end of the piece that begins at a byte offset below the text's length. The text is all the stage
-/// may see: its end is a border for look-ahead too. The result is always greater than the offset.
+/// Finds the end of the piece that begins at a byte offset below the text's length. The text is all
+/// the stage may see: its end is a border for look-ahead too. The result is always greater than the
+/// offset.
 pub(super) type Stage = fn(&[u8], usize) -> usize;
 
 /// What `tokenizer.ggml.pre` decides.
@@ -28,8 +30,8 @@ pub(super) struct Pretokenizer {
     pub clean_spaces: bool,
     /// Whether the vocabulary's BOS defaults to nothing instead of token 11.
     pub no_default_bos: bool,
-    /// Pieces are matched as they are, with U+2581 for spaces and `<0xXX>` tokens for other bytes, instead of
-    /// in the 256-letter alphabet of byte-level BPE.
+    /// Pieces are matched as they are, with U+2581 for spaces and `<0xXX>` tokens for other bytes,
+    /// instead of in the 256-letter alphabet of byte-level BPE.
     pub raw_utf8: bool,
     /// Line ends that are a token together are that token, whatever the merges say.
     pub whole_lines: bool,
@@ -78,7 +80,12 @@ static ALL: &[Pretokenizer] = &[
         stages: &[words::gpt2],
         ..PLAIN
     },
-    Pretokenizer { names: &["trillion", "granite-docling"], stages: &[words::gpt2], clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["trillion", "granite-docling"],
+        stages: &[words::gpt2],
+        clean_spaces: false,
+        ..PLAIN
+    },
     Pretokenizer {
         names: &["smollm", "command-r"],
         stages: &[runs::number, words::gpt2],
@@ -115,7 +122,12 @@ static ALL: &[Pretokenizer] = &[
     },
     Pretokenizer { names: &["jais-2"], stages: &[words::jais2], ..PLAIN },
     Pretokenizer { names: &["dbrx", "smaug-bpe"], stages: &[words::llama3], ..PLAIN },
-    Pretokenizer { names: &["chatglm-bpe"], stages: &[words::llama3], no_default_bos: true, ..PLAIN },
+    Pretokenizer {
+        names: &["chatglm-bpe"],
+        stages: &[words::llama3],
+        no_default_bos: true,
+        ..PLAIN
+    },
     Pretokenizer {
         names: &["glm4", "glm5"],
         stages: &[words::llama3],
@@ -124,7 +136,15 @@ static ALL: &[Pretokenizer] = &[
         ..PLAIN
     },
     Pretokenizer {
-        names: &["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "hunyuan", "grok-2", "solar-open"],
+        names: &[
+            "qwen2",
+            "deepseek-r1-qwen",
+            "kormo",
+            "f2llmv2",
+            "hunyuan",
+            "grok-2",
+            "solar-open",
+        ],
         stages: &[words::qwen2],
         clean_spaces: false,
         ..PLAIN
@@ -135,9 +155,19 @@ static ALL: &[Pretokenizer] = &[
         clean_spaces: false,
         ..PLAIN
     },
-    Pretokenizer { names: &["seed-coder"], stages: &[words::seed_coder], clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["seed-coder"],
+        stages: &[words::seed_coder],
+        clean_spaces: false,
+        ..PLAIN
+    },
     Pretokenizer { names: &["ufakzeka"], stages: &[words::ufakzeka], clean_spaces: false, ..PLAIN },
-    Pretokenizer { names: &["laguna"], stages: &[runs::lines, words::qwen2], clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["laguna"],
+        stages: &[runs::lines, words::qwen2],
+        clean_spaces: false,
+        ..PLAIN
+    },
     Pretokenizer { names: &["exaone-moe"], stages: &[words::exaone_moe], ..PLAIN },
     Pretokenizer { names: &["kimi-k2"], stages: &[words::kimi], clean_spaces: false, ..PLAIN },
     Pretokenizer {
@@ -161,7 +191,12 @@ static ALL: &[Pretokenizer] = &[
     },
     Pretokenizer { names: &["bloom", "gpt3-finnish"], stages: &[groups::bloom], ..PLAIN },
     Pretokenizer { names: &["poro-chat"], stages: &[groups::bloom], clean_spaces: false, ..PLAIN },
-    Pretokenizer { names: &["viking"], stages: &[groups::bloom, runs::number], clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["viking"],
+        stages: &[groups::bloom, runs::number],
+        clean_spaces: false,
+        ..PLAIN
+    },
     Pretokenizer {
         names: &["chameleon"],
         stages: &[
@@ -219,7 +254,13 @@ static ALL: &[Pretokenizer] = &[
     },
     Pretokenizer {
         names: &["deepseek-coder"],
-        stages: &[runs::newline, deepseek::space_letters, deepseek::space_punctuation, deepseek::cjk, runs::number],
+        stages: &[
+            runs::newline,
+            deepseek::space_letters,
+            deepseek::space_punctuation,
+            deepseek::cjk,
+            runs::number,
+        ],
         clean_spaces: false,
         ..PLAIN
     },
@@ -248,8 +289,20 @@ static ALL: &[Pretokenizer] = &[
         whole_lines: true,
         ..PLAIN
     },
-    Pretokenizer { names: &["whitespace"], stages: &[groups::words], raw_utf8: true, words_only: true, ..PLAIN },
-    Pretokenizer { names: &["sarvam-moe"], stages: &[runs::lines], raw_utf8: true, clean_spaces: false, ..PLAIN },
+    Pretokenizer {
+        names: &["whitespace"],
+        stages: &[groups::words],
+        raw_utf8: true,
+        words_only: true,
+        ..PLAIN
+    },
+    Pretokenizer {
+        names: &["sarvam-moe"],
+        stages: &[runs::lines],
+        raw_utf8: true,
+        clean_spaces: false,
+        ..PLAIN
+    },
 ];
 
 impl Pretokenizer {

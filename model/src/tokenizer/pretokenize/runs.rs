@@ -13,9 +13,9 @@ pub fn run_end(text: &[u8], mut pos: usize, is: impl Fn(Char) -> bool) -> usize 
     }
 }
 
-/// The end of the match at `pos`, or, where there is none, the start of the next one. `matches` gives the end
-/// of the match at an offset, or that offset for none, and has to look only a bounded distance ahead when it
-/// finds none.
+/// The end of the match at `pos`, or, where there is none, the start of the next one. `matches`
+/// gives the end of the match at an offset, or that offset for none, and has to look only a bounded
+/// distance ahead when it finds none.
 pub fn match_or_gap(text: &[u8], pos: usize, matches: impl Fn(&[u8], usize) -> usize) -> usize {
     let end = matches(text, pos);
     if end > pos {
@@ -42,7 +42,9 @@ pub fn punctuation(text: &[u8], pos: usize) -> usize {
 
 /// ``[\p{P}$+<=>^~|`]+``
 pub fn punctuation_and_backtick(text: &[u8], pos: usize) -> usize {
-    runs_of(text, pos, |c| c.is(PUNCTUATION) || (c.cp < 128 && b"$+<=>^~|`".contains(&(c.cp as u8))))
+    runs_of(text, pos, |c| {
+        c.is(PUNCTUATION) || (c.cp < 128 && b"$+<=>^~|`".contains(&(c.cp as u8)))
+    })
 }
 
 /// `\p{N}+`

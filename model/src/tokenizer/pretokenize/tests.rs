@@ -4,7 +4,9 @@ use crate::tokenizer::unicode::normalize;
 fn pieces(name: &str, text: &str) -> Vec<String> {
     let mut out = Vec::new();
     let text = normalize(text.as_bytes());
-    Pretokenizer::find(name).unwrap().split(&text, &mut |piece| out.push(String::from_utf8(piece.to_vec()).unwrap()));
+    Pretokenizer::find(name)
+        .unwrap()
+        .split(&text, &mut |piece| out.push(String::from_utf8(piece.to_vec()).unwrap()));
     out
 }
 
@@ -18,7 +20,10 @@ fn gpt_2_keeps_a_space_with_the_word_after_it() {
 
 #[test]
 fn llama_3_cuts_numbers_in_threes_and_qwen_2_one_by_one() {
-    assert_eq!(pieces("llama-bpe", "a 12345 'S\r\n x"), ["a", " ", "123", "45", " '", "S", "\r\n", " x"]);
+    assert_eq!(
+        pieces("llama-bpe", "a 12345 'S\r\n x"),
+        ["a", " ", "123", "45", " '", "S", "\r\n", " x"]
+    );
     assert_eq!(pieces("qwen2", "a 12345"), ["a", " ", "1", "2", "3", "4", "5"]);
 }
 
@@ -31,7 +36,8 @@ fn gpt_4o_cuts_before_a_capital_that_follows_a_small_letter() {
 
 #[test]
 fn no_pre_tokenizer_loses_or_invents_a_byte() {
-    let alphabet: Vec<char> = "aZé好9½ \t\n\r\u{3000}\u{85}.'sl$~\u{301}\u{0}\u{FFFD}😀-”".chars().collect();
+    let alphabet: Vec<char> =
+        "aZé好9½ \t\n\r\u{3000}\u{85}.'sl$~\u{301}\u{0}\u{FFFD}😀-”".chars().collect();
     let mut seed = 88172645463325252u64;
     for name in Pretokenizer::names() {
         for len in 0..200 {
@@ -65,9 +71,12 @@ fn pieces_are_those_of_the_reference() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/oracle/tokenizer/pieces.json");
     let oracle: serde_json::Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let unhex = |hex: &str| -> Vec<u8> {
-        (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
+        (0..hex.len() / 2)
+            .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
+            .collect()
     };
-    let texts: Vec<Vec<u8>> = oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();
+    let texts: Vec<Vec<u8>> =
+        oracle["texts"].as_array().unwrap().iter().map(|t| unhex(t.as_str().unwrap())).collect();
     let mut wrong = Vec::new();
     for (name, all) in oracle["lengths"].as_object().unwrap() {
         let all = all.as_array().unwrap();
@@ -79,19 +88,29 @@ fn pieces_are_those_of_the_reference() {
             let lengths: Vec<usize> =
                 lengths.as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize).collect();
             if ours != lengths {
-                wrong.push(format!("{name}: {:?}: {ours:?}, not {lengths:?}", String::from_utf8_lossy(&text)));
+                wrong.push(format!(
+                    "{name}: {:?}: {ours:?}, not {lengths:?}",
+                    String::from_utf8_lossy(&text)
+                ));
             }
         }
     }
-    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong[..wrong.len().min(40)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(40)].join("\n")
+    );
 }
 
 #[test]
 fn every_name_of_the_reference_is_known() {
     let names: std::collections::HashSet<_> = Pretokenizer::names().collect();
     assert_eq!(names.len(), Pretokenizer::names().count(), "no name stands twice");
-    let newer = "minicpm5 spark2_5 youtu jais-2 granite-embed-multi-311m sarvam-moe whitespace megrez poro-chat viking bloom \
-                 gpt3-finnish exaone-moe chameleon granite-embed-multi-97m tiny_aya cohere2moe superbpe bailingmoe bailingmoe2 \
+    let newer = "minicpm5 spark2_5 youtu jais-2 granite-embed-multi-311m sarvam-moe whitespace \
+        megrez poro-chat viking bloom \
+                 gpt3-finnish exaone-moe chameleon granite-embed-multi-97m tiny_aya cohere2moe \
+                 superbpe bailingmoe bailingmoe2 \
                  llada-moe seed-coder kimi-k2 ufakzeka afmoe laguna";
     for name in newer.split_whitespace() {
         assert!(names.contains(name), "{name}");
@@ -99,19 +118,36 @@ fn every_name_of_the_reference_is_known() {
     assert!(names.len() >= 91);
 }
 
-/// A stage that looked to the end of a run again at each of its pieces would take a thousand times as long.
+/// A stage that looked to the end of a run again at each of its pieces would take a thousand times
+/// as long.
 #[test]
 fn no_stage_is_quadratic() {
     for name in Pretokenizer::names() {
-        for run in ["1", " ", "\n", "a", "A", "'", "中", "é", "(", "<sentinel:", "IMGIMG", "\u{301}", "a b ", "  \n"]
-        {
+        for run in [
+            "1",
+            " ",
+            "\n",
+            "a",
+            "A",
+            "'",
+            "中",
+            "é",
+            "(",
+            "<sentinel:",
+            "IMGIMG",
+            "\u{301}",
+            "a b ",
+            "  \n",
+        ] {
             let time = |bytes: usize| {
                 let text = run.repeat(bytes / run.len());
                 (0..3)
                     .map(|_| {
                         let start = std::time::Instant::now();
                         let mut n = 0;
-                        Pretokenizer::find(name).unwrap().split(text.as_bytes(), &mut |piece| n += piece.len());
+                        Pretokenizer::find(name)
+                            .unwrap()
+                            .split(text.as_bytes(), &mut |piece| n += piece.len());
                         assert_eq!(n, text.len());
                         start.elapsed()
                     })

@@ -1,5 +1,5 @@
-//! Stages that cut text into words, numbers, punctuation and white space: the families of GPT-2, Llama 3 and
-//! GPT-4o.
+//! Stages that cut text into words, numbers, punctuation and white space: the families of GPT-2,
+//! Llama 3 and GPT-4o.
 
 use super::groups::is_han;
 use super::runs::run_end;
@@ -84,20 +84,32 @@ fn after_space(text: &[u8], pos: usize) -> (usize, Char) {
 /// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
 pub fn llama3(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
-    if end > pos { end } else { letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 3, b"\r\n")) }
+    if end > pos {
+        end
+    } else {
+        letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 3, b"\r\n"))
+    }
 }
 
 /// As [`llama3`], with numbers one by one: `\p{N}`.
 pub fn qwen2(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
-    if end > pos { end } else { letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"\r\n")) }
+    if end > pos {
+        end
+    } else {
+        letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"\r\n"))
+    }
 }
 
 /// As [`qwen2`], with marks taken for letters: `[\p{L}\p{M}]`.
 pub fn qwen35(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     let word = LETTER | MARK;
-    if end > pos { end } else { letters(text, pos, word).unwrap_or_else(|| rest(text, pos, word, 1, b"\r\n")) }
+    if end > pos {
+        end
+    } else {
+        letters(text, pos, word).unwrap_or_else(|| rest(text, pos, word, 1, b"\r\n"))
+    }
 }
 
 /// `[^\r\n\p{L}\p{N}]?((?=\p{L})[^a-z])*((?=\p{L})[^A-Z])+|[^\r\n\p{L}\p{N}]?((?=\p{L})[^a-z])+((?=\p{L})[^A-Z])*|\p{N}|
@@ -123,21 +135,29 @@ pub fn ufakzeka(text: &[u8], pos: usize) -> usize {
 /// As [`qwen2`], with line ends left out of what follows punctuation: ` ?[^\s\p{L}\p{N}\r\n]+`.
 pub fn seed_coder(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
-    if end > pos { end } else { letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"")) }
+    if end > pos {
+        end
+    } else {
+        letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 1, b""))
+    }
 }
 
-/// As [`llama3`], with white space in powers of two: `\s{512}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`
+/// As [`llama3`], with white space in powers of two:
+/// `\s{512}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`
 pub fn jais2(text: &[u8], pos: usize) -> usize {
     let c = char_at(text, pos);
-    let before_space =
-        |pos| after_space(text, pos).1.is_none_of(SPACE | LETTER | NUMBER) || char_at(text, pos + c.len).is(LETTER);
+    let before_space = |pos| {
+        after_space(text, pos).1.is_none_of(SPACE | LETTER | NUMBER)
+            || char_at(text, pos + c.len).is(LETTER)
+    };
     if !c.is(SPACE) || before_space(pos) {
         return llama3(text, pos);
     }
-    // Within white space that was begun before there is no line end any more: it would have been cut behind
-    // it.
-    let within =
-        (1..=4).filter_map(|len| pos.checked_sub(len)).find(|at| text.get(*at).is_some_and(|b| b & 0xC0 != 0x80));
+    // Within white space that was begun before there is no line end any more: it would have been
+    // cut behind it.
+    let within = (1..=4)
+        .filter_map(|len| pos.checked_sub(len))
+        .find(|at| text.get(*at).is_some_and(|b| b & 0xC0 != 0x80));
     let within = within.map(|at| char_at(text, at)).is_some_and(|c| c.is(SPACE) && !c.is_newline());
     let end = if within { pos } else { lines(text, pos) };
     if end > pos {
@@ -234,8 +254,8 @@ fn letters(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     (c.is(word) || char_at(text, next).is(word)).then(|| run_end(text, next, |c| c.is(word)))
 }
 
-/// The two alternatives of [`tekken`] that match letters: a word ends before an ASCII capital that follows a
-/// small letter. Letters beyond ASCII count as both.
+/// The two alternatives of [`tekken`] that match letters: a word ends before an ASCII capital that
+/// follows a small letter. Letters beyond ASCII count as both.
 fn cased_letters(text: &[u8], pos: usize) -> Option<usize> {
     cased(text, pos, LETTER)
 }
@@ -246,13 +266,16 @@ fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     if c.is_newline() || c.is(NUMBER) {
         return None;
     }
-    // A mark may stand before the word or begin it: before, if the word goes on with a small letter or one
-    // that counts as both.
+    // A mark may stand before the word or begin it: before, if the word goes on with a small letter
+    // or one that counts as both.
     let starts = if c.is(LETTER) { [pos, pos] } else { [pos + c.len, pos] };
-    let word_at = |start: usize| cased_from(text, start, word).filter(|_| char_at(text, start).is(word));
+    let word_at =
+        |start: usize| cased_from(text, start, word).filter(|_| char_at(text, start).is(word));
     let first = word_at(starts[0]);
     match first {
-        Some((end, false)) if c.is(word) && !c.is(LETTER) => Some(word_at(starts[1]).map_or(end, |(end, _)| end)),
+        Some((end, false)) if c.is(word) && !c.is(LETTER) => {
+            Some(word_at(starts[1]).map_or(end, |(end, _)| end))
+        }
         Some((end, _)) => Some(end),
         None if c.is(word) => word_at(starts[1]).map(|(end, _)| end),
         None => None,
@@ -263,8 +286,8 @@ fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
 fn cased_from(text: &[u8], start: usize, word: u8) -> Option<(usize, bool)> {
     let is_small = |c: Char| (97..=122).contains(&c.cp);
     let is_capital = |c: Char| (65..=90).contains(&c.cp);
-    // Capitals as far as they go; then small letters. With no small letter after the capitals, the last
-    // letter that counts as both ends the word; without one the capitals alone are it.
+    // Capitals as far as they go; then small letters. With no small letter after the capitals, the
+    // last letter that counts as both ends the word; without one the capitals alone are it.
     let (mut capitals, mut both) = (start, None);
     loop {
         let c = char_at(text, capitals);

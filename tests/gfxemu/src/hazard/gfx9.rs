@@ -1,5 +1,5 @@
-//! gfx9: wait states between vector arithmetic and what reads its scalar or exchanged results; on MI300 also
-//! between two vector instructions.
+//! gfx9: wait states between vector arithmetic and what reads its scalar or exchanged results; on
+//! MI300 also between two vector instructions.
 
 use super::{Hazards, scalar_name, vector_name};
 use crate::facts::{Facts, Unit};
@@ -38,7 +38,9 @@ impl Hazards {
             }
             if facts.dpp && k == 0 {
                 for (r, p) in self.pasts(s) {
-                    self.enough(p.written, 2, || format!("an exchange's read of {} just written", vector_name(r)))?;
+                    self.enough(p.written, 2, || {
+                        format!("an exchange's read of {} just written", vector_name(r))
+                    })?;
                 }
             }
             if mi300 && facts.unit.is_vector() {
@@ -50,9 +52,13 @@ impl Hazards {
                             format!("the read of {}, a transcendental's result,", name())
                         })?;
                     }
-                    self.enough(p.selected, 1, || format!("the read of {}, written in a part,", name()))?;
+                    self.enough(p.selected, 1, || {
+                        format!("the read of {}, written in a part,", name())
+                    })?;
                     if lane {
-                        self.enough(p.written, 1, || format!("a lane's read of {} just written", name()))?;
+                        self.enough(p.written, 1, || {
+                            format!("a lane's read of {} just written", name())
+                        })?;
                     }
                 }
             }
@@ -61,23 +67,29 @@ impl Hazards {
             for &s in &facts.writes {
                 for (r, p) in self.pasts(s) {
                     let needed = if mi300 { 2 } else { 1 };
-                    self.enough(p.stored, needed, || format!("writing {}, which a wide store reads,", vector_name(r)))?;
+                    self.enough(p.stored, needed, || {
+                        format!("writing {}, which a wide store reads,", vector_name(r))
+                    })?;
                 }
             }
         }
         self.last_register(facts, registers)
     }
 
-    /// MI200 reads the wrong register for a shift of 64 bits whose amount lies in the last register of its
-    /// allocation.
+    /// MI200 reads the wrong register for a shift of 64 bits whose amount lies in the last register
+    /// of its allocation.
     fn last_register(&self, facts: &Facts, registers: usize) -> Result<(), String> {
-        let shift = matches!(facts.name.as_str(), "v_lshlrev_b64" | "v_lshrrev_b64" | "v_ashrrev_i64");
+        let shift =
+            matches!(facts.name.as_str(), "v_lshlrev_b64" | "v_lshrrev_b64" | "v_ashrrev_i64");
         if !shift || self.target.arch != "gfx90a" {
             return Ok(());
         }
         match facts.reads.iter().find(|(s, k)| s.vector && *k == 0 && s.first < ACC) {
             Some((s, _)) if s.first % 8 == 7 && usize::from(s.first) + 1 >= registers => {
-                Err(format!("hazard: v{} is the last register, and no amount of a shift of 64 bits", s.first))
+                Err(format!(
+                    "hazard: v{} is the last register, and no amount of a shift of 64 bits",
+                    s.first
+                ))
             }
             _ => Ok(()),
         }
@@ -96,7 +108,11 @@ impl Hazards {
                 for r in range {
                     let Some(p) = self.vector.get_mut(usize::from(r)) else { continue };
                     let old = *p;
-                    *p = super::Past { stored: old.stored, summand: old.summand, ..super::Past::default() };
+                    *p = super::Past {
+                        stored: old.stored,
+                        summand: old.summand,
+                        ..super::Past::default()
+                    };
                     match facts.unit {
                         Unit::Matrix => p.matrix = (now, s.first),
                         _ => p.written = now,

@@ -15,7 +15,8 @@ struct Needed {
     free: u64,
 }
 
-/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350, whose result is a state later.
+/// By architecture: 8 passes on MI100 and MI200, 4 on MI300 and MI350, whose result is a state
+/// later.
 fn needed(arch: &str) -> Needed {
     match arch {
         "gfx908" => Needed { factor: 4, summand: 2, read: 10, write: 7, free: 5 },
@@ -35,7 +36,8 @@ impl Hazards {
         if !matrix && !facts.unit.is_vector() && !facts.unit.is_access() {
             return Ok(());
         }
-        let dot = if facts.name.starts_with("v_dot") { super::gfx9::number(&facts.name) } else { 0 };
+        let dot =
+            if facts.name.starts_with("v_dot") { super::gfx9::number(&facts.name) } else { 0 };
         for &(s, k) in &facts.reads {
             for (r, p) in self.pasts(s) {
                 let read = |what: &str| format!("{what} of {}, ", vector_name(r));
@@ -44,7 +46,9 @@ impl Hazards {
                     let whole = k == 2 && p.matrix.1 == s.first;
                     let states = if k == 2 { n.summand } else { n.factor };
                     if !whole {
-                        self.enough(p.matrix.0, states, || read("a matrix's read") + "a matrix's result,")?;
+                        self.enough(p.matrix.0, states, || {
+                            read("a matrix's read") + "a matrix's result,"
+                        })?;
                     }
                     if p.dot.0 == 0 && (!first || p.to_acc == 0) {
                         self.enough(p.written, 2, || read("a matrix's read") + "just written,")?;

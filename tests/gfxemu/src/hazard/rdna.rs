@@ -27,7 +27,8 @@ pub struct State {
     access: Option<(Unit, bool)>,
     /// EXEC was written by a comparison, and no vector arithmetic came behind it.
     exec_compared: bool,
-    /// gfx11: vector instructions so far, transcendental ones, and how many of the former surely are done.
+    /// gfx11: vector instructions so far, transcendental ones, and how many of the former surely
+    /// are done.
     vector: u64,
     slow: u64,
     done: u64,
@@ -40,7 +41,8 @@ pub struct State {
     matrix: Option<(u16, u16)>,
     /// gfx12: by scalar register.
     kept: [Kept; SCALARS],
-    /// gfx1250: the latest matrices with the number of vector instructions behind each, the latest last.
+    /// gfx1250: the latest matrices with the number of vector instructions behind each, the latest
+    /// last.
     deep: Vec<(Facts, u32)>,
 }
 
@@ -113,21 +115,32 @@ impl Hazards {
             // LLVM does not look at what `s_and_saveexec` does to EXEC, which is no operand of it.
             && let Some(r) = writes(facts).find(|&r| s.accessed[usize::from(r)] && !(is_exec(r) && saves))
         {
-            return Err(format!("hazard: {} is written while an access may still read it", scalar_name(r)));
+            return Err(format!(
+                "hazard: {} is written while an access may still read it",
+                scalar_name(r)
+            ));
         }
         if vector {
             if let Some(r) = writes(facts).find(|&r| s.loading[usize::from(r)]) {
-                return Err(format!("hazard: {} is written while a scalar load may still read it", scalar_name(r)));
+                return Err(format!(
+                    "hazard: {} is written while a scalar load may still read it",
+                    scalar_name(r)
+                ));
             }
             if s.exec_read && writes(facts).any(is_exec) {
-                return Err("hazard: EXEC is written by vector arithmetic while others may still read it".into());
+                return Err(
+                    "hazard: EXEC is written by vector arithmetic while others may still read it"
+                        .into(),
+                );
             }
         }
         if access
             && let Some((unit, true)) = s.access
             && unit != facts.unit
         {
-            return Err("hazard: LDS and memory with a branch and no wait for stores between".into());
+            return Err(
+                "hazard: LDS and memory with a branch and no wait for stores between".into()
+            );
         }
         if vector || facts.waits.all || facts.waits.sources {
             s.accessed = [false; SCALARS];
@@ -169,8 +182,9 @@ impl Hazards {
     /// gfx11; `early` are gfx1100 to gfx1103.
     fn gfx11(&mut self, facts: &Facts, early: bool) -> Result<(), String> {
         let wave64 = self.target.wave == 64;
-        // An invalidation is issued as an access to memory is, behind all results of vector arithmetic: so LLVM
-        // (`isVMEM` of what is encoded as MUBUF) and Mesa (`parse_vdst_wait`) both have it.
+        // An invalidation is issued as an access to memory is, behind all results of vector
+        // arithmetic: so LLVM (`isVMEM` of what is encoded as MUBUF) and Mesa (`parse_vdst_wait`)
+        // both have it.
         if facts.unit.is_access() || facts.waits.vector || facts.name.starts_with("buffer_gl") {
             self.rdna.done = self.rdna.vector;
         }
@@ -182,7 +196,10 @@ impl Hazards {
             if facts.unit == Unit::Scalar
                 && let Some(r) = reads(facts).find(|&r| s.late[usize::from(r)])
             {
-                return Err(format!("hazard: scalar arithmetic reads {}, which was a mask before", scalar_name(r)));
+                return Err(format!(
+                    "hazard: scalar arithmetic reads {}, which was a mask before",
+                    scalar_name(r)
+                ));
             }
             if facts.waits.scalar {
                 s.masks = [false; SCALARS];
@@ -194,7 +211,8 @@ impl Hazards {
                 }
             }
             if facts.unit.is_vector() {
-                let takes = ["v_cndmask", "v_add_co_ci", "v_sub_co_ci", "v_subrev_co_ci", "v_div_fmas"];
+                let takes =
+                    ["v_cndmask", "v_add_co_ci", "v_sub_co_ci", "v_subrev_co_ci", "v_div_fmas"];
                 let mask = takes.iter().any(|t| facts.name.starts_with(t));
                 let is_mask = |k: usize| mask && (k == 2 || k == usize::MAX);
                 // Another scalar register or constant takes the place of what was kept.
@@ -219,7 +237,11 @@ impl Hazards {
                 for r in w.first..w.first + w.count {
                     let Some(p) = self.vector.get_mut(usize::from(r)) else { continue };
                     p.number = s.vector;
-                    p.slow = if facts.unit == Unit::Transcendental { (s.vector, s.slow) } else { (0, 0) };
+                    p.slow = if facts.unit == Unit::Transcendental {
+                        (s.vector, s.slow)
+                    } else {
+                        (0, 0)
+                    };
                 }
             }
         }
@@ -229,7 +251,8 @@ impl Hazards {
     /// Results that are passed on wrongly before they are written.
     fn forwarded(&self, facts: &Facts, early: bool, wave64: bool) -> Result<(), String> {
         let s = &self.rdna;
-        // An operand of several registers counts as a whole, by the latest of them, as LLVM sees it.
+        // An operand of several registers counts as a whole, by the latest of them, as LLVM sees
+        // it.
         let mut sources: Vec<(Span, u64)> = Vec::new();
         for &(span, _) in facts.reads.iter().filter(|r| r.0.vector) {
             let mut latest = 0;
@@ -237,7 +260,8 @@ impl Hazards {
                 let (number, slow) = p.slow;
                 if early && number > s.done && s.vector - number <= 5 && s.slow - slow <= 1 {
                     return Err(format!(
-                        "hazard: {} is a transcendental's result, {} vector instructions ago, and no wait for it",
+                        "hazard: {} is a transcendental's result, {} vector instructions ago, and \
+                         no wait for it",
                         vector_name(r),
                         s.vector - number
                     ));
@@ -255,7 +279,8 @@ impl Hazards {
         let before = sources.iter().filter(|o| o.1 >= change).min_by_key(|o| o.1);
         match before {
             Some(&(before, ago)) if (change - behind - 1) + (ago - change) <= 2 => Err(format!(
-                "hazard: {} and {} were written on both sides of a change of EXEC, and no wait for them",
+                "hazard: {} and {} were written on both sides of a change of EXEC, and no wait \
+                 for them",
                 vector_name(before.first),
                 vector_name(after.first)
             )),
@@ -270,7 +295,10 @@ impl Hazards {
         }
         if facts.unit == Unit::Matrix
             && let Some((from, to)) = self.rdna.matrix
-            && facts.reads.iter().any(|(s, k)| s.vector && *k < 2 && s.first < to && from < s.first + s.count)
+            && facts
+                .reads
+                .iter()
+                .any(|(s, k)| s.vector && *k < 2 && s.first < to && from < s.first + s.count)
         {
             return Err("hazard: a matrix's result is a factor of the very next one".into());
         }
@@ -287,13 +315,16 @@ impl Hazards {
             return Ok(());
         }
         let s = &mut self.rdna;
-        let meet =
-            |a: Span, b: Span| a.vector && b.vector && a.first < b.first + b.count && b.first < a.first + a.count;
+        let meet = |a: Span, b: Span| {
+            a.vector && b.vector && a.first < b.first + b.count && b.first < a.first + a.count
+        };
         for (matrix, behind) in &s.deep {
             let result = |o: Span| matrix.writes.iter().any(|&d| meet(d, o));
             let factor = |o: Span| matrix.reads.iter().any(|&(f, k)| k < 2 && meet(f, o));
             let (needed, what) = match facts.unit {
-                Unit::Matrix if facts.reads.iter().any(|&(o, k)| k < 2 && result(o)) => (5, "a factor of another"),
+                Unit::Matrix if facts.reads.iter().any(|&(o, k)| k < 2 && result(o)) => {
+                    (5, "a factor of another")
+                }
                 Unit::Vector if facts.reads.iter().any(|&(o, _)| result(o)) => (4, "read"),
                 Unit::Vector if facts.writes.iter().any(|&o| result(o)) => (4, "overwritten"),
                 // LLVM 22 leaves the wait out before dual instructions.
@@ -303,7 +334,10 @@ impl Hazards {
                 _ => continue,
             };
             if *behind < needed {
-                return Err(format!("hazard: a matrix is {what} {behind} vector instructions behind it, not {needed}"));
+                return Err(format!(
+                    "hazard: a matrix is {what} {behind} vector instructions behind it, not \
+                     {needed}"
+                ));
             }
         }
         s.deep.iter_mut().for_each(|(_, behind)| *behind += 1);
@@ -314,7 +348,8 @@ impl Hazards {
         Ok(())
     }
 
-    /// gfx12: vector arithmetic keeps scalar registers that it has read, and is not told of a change at once.
+    /// gfx12: vector arithmetic keeps scalar registers that it has read, and is not told of a
+    /// change at once.
     fn gfx12(&mut self, facts: &Facts) -> Result<(), String> {
         let s = &mut self.rdna;
         let (scalar, vector) = (facts.unit == Unit::Scalar, facts.unit.is_vector());
@@ -326,7 +361,9 @@ impl Hazards {
             for r in reads(facts).filter(plain) {
                 let (kept, name) = (s.kept[usize::from(r)], scalar_name(r));
                 if let Some(n @ ..11) = kept.changed {
-                    return Err(format!("hazard: {name} was changed {n} scalar instructions ago, and kept before"));
+                    return Err(format!(
+                        "hazard: {name} was changed {n} scalar instructions ago, and kept before"
+                    ));
                 }
             }
             for r in reads(facts).filter(plain) {

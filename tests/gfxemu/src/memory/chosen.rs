@@ -1,8 +1,9 @@
-//! Stores in an order that a seed chooses, instead of rules that a reader must obey: what a wave has stored lies
-//! in front of the caches until a wait, or the seed, lets it arrive, in any order but that of its own stores to one
-//! place; where a write-back is needed, it lies in the block's cache until that, or the seed, takes it
-//! on; and who reads through a cache that was not invalidated since may get what was there before. A missing wait,
-//! write-back, invalidation or barrier then shows in what is computed, with some seed.
+//! Stores in an order that a seed chooses, instead of rules that a reader must obey: what a wave
+//! has stored lies in front of the caches until a wait, or the seed, lets it arrive, in any order
+//! but that of its own stores to one place; where a write-back is needed, it lies in the block's
+//! cache until that, or the seed, takes it on; and who reads through a cache that was not
+//! invalidated since may get what was there before. A missing wait, write-back, invalidation or
+//! barrier then shows in what is computed, with some seed.
 //!
 //! Loads are not late here: an overwriting of what others may still be reading only the rules see.
 
@@ -71,7 +72,8 @@ impl Memory {
     /// From now on stores arrive in an order that a seed chooses.
     pub fn choose_order(&mut self, seed: u64) {
         let random = Random::new(seed ^ 0x6f_7264_6572);
-        self.chosen = Some(Chosen { random, turns: 0, front: vec![], cached: vec![], old: HashMap::new() });
+        self.chosen =
+            Some(Chosen { random, turns: 0, front: vec![], cached: vec![], old: HashMap::new() });
     }
 
     /// A byte as who reads may see it, given what it is now.
@@ -93,13 +95,20 @@ impl Memory {
                 (false, false) => far <= old.time,
             }
         };
-        // Those from the last on that a cache may not have seen: what lay there before the first of these.
+        // Those from the last on that a cache may not have seen: what lay there before the first of
+        // these.
         let unseen = olds.iter().rev().take_while(|old| hidden(old)).last();
         unseen.map_or(now, |old| old.byte)
     }
 
     /// Reads a region's bytes, as `who` may see them.
-    pub(super) fn read_chosen(&mut self, who: &Access, address: u64, (i, at): (usize, usize), out: &mut [u8]) {
+    pub(super) fn read_chosen(
+        &mut self,
+        who: &Access,
+        address: u64,
+        (i, at): (usize, usize),
+        out: &mut [u8],
+    ) {
         let Some(mut chosen) = self.chosen.take() else { return };
         out.copy_from_slice(&self.regions[i].bytes[at..at + out.len()]);
         let stale = !who.bypass && chosen.random.below(2) == 0;
@@ -130,7 +139,17 @@ impl Memory {
         let mut all = [0; 16];
         all[..bytes.len()].copy_from_slice(bytes);
         let (turn, len) = (chosen.turns, bytes.len());
-        chosen.front.push(Pending { wave, block, store, turn, address, bytes: all, len, through, arrived: 0 });
+        chosen.front.push(Pending {
+            wave,
+            block,
+            store,
+            turn,
+            address,
+            bytes: all,
+            len,
+            through,
+            arrived: 0,
+        });
     }
 
     /// One arrives where all blocks see it.
@@ -150,14 +169,16 @@ impl Memory {
         }
     }
 
-    /// Those of the front, or of the caches, that `which` says (the wave, which of its stores, address, length), and
-    /// what must come before them.
+    /// Those of the front, or of the caches, that `which` says (the wave, which of its stores,
+    /// address, length), and what must come before them.
     fn take(&mut self, cached: bool, which: impl Fn(u32, u32, u64, usize) -> bool) -> Vec<Pending> {
         let split = self.split_caches;
         let Some(chosen) = &mut self.chosen else { return vec![] };
         let list = if cached { &mut chosen.cached } else { &mut chosen.front };
-        let mut now: Vec<bool> = list.iter().map(|p| which(p.wave, p.store, p.address, p.len)).collect();
-        // From the last on, so that who goes takes along whoever comes before it, and they those before them.
+        let mut now: Vec<bool> =
+            list.iter().map(|p| which(p.wave, p.store, p.address, p.len)).collect();
+        // From the last on, so that who goes takes along whoever comes before it, and they those
+        // before them.
         for k in (0..list.len()).rev() {
             if !now[k] {
                 continue;
@@ -204,8 +225,11 @@ impl Memory {
             }
             // Some stores of one wave, since a case has thousands.
             let picked = &list[chosen.random.below(list.len())];
-            let (wave, one, many) = (picked.wave, (picked.store, picked.address), chosen.random.below(4) == 0);
-            let now = self.take(cached, |w, store, address, _| w == wave && (many || (store, address) == one));
+            let (wave, one, many) =
+                (picked.wave, (picked.store, picked.address), chosen.random.below(4) == 0);
+            let now = self.take(cached, |w, store, address, _| {
+                w == wave && (many || (store, address) == one)
+            });
             self.go_on(cached, now);
         }
     }

@@ -1,5 +1,5 @@
-//! Atomics. One without an answer is no fault to others' atomics, so it is really late: it happens when it is
-//! waited for, or before, when the seed says so.
+//! Atomics. One without an answer is no fault to others' atomics, so it is really late: it happens
+//! when it is waited for, or before, when the seed says so.
 
 use super::{Access, Memory};
 use crate::global::Change;
@@ -17,8 +17,8 @@ pub(super) struct Late {
 }
 
 impl Memory {
-    /// Changes `size` bytes (4 or 8) where all waves meet: now, and what was there comes back, or later, as a
-    /// store of the wave.
+    /// Changes `size` bytes (4 or 8) where all waves meet: now, and what was there comes back, or
+    /// later, as a store of the wave.
     pub fn atomic(
         &mut self,
         who: &Access,
@@ -32,8 +32,11 @@ impl Memory {
         }
         self.signal(who.wave);
         let (block, split) = (self.writers[who.wave as usize].block, self.split_caches);
-        let blocks: Vec<u32> =
-            if self.chosen.is_some() { self.writers.iter().map(|w| w.block).collect() } else { vec![] };
+        let blocks: Vec<u32> = if self.chosen.is_some() {
+            self.writers.iter().map(|w| w.block).collect()
+        } else {
+            vec![]
+        };
         let ours = |wave: u32, to: u64, len: usize| {
             let one = wave == who.wave || !split && blocks.get(wave as usize) == Some(&block);
             one && to < address + size as u64 && address < to + len as u64

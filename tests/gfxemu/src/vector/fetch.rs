@@ -1,5 +1,5 @@
-//! Sources of a vector instruction: all lanes' values, the bits of them that are meant, and which of those are
-//! undefined.
+//! Sources of a vector instruction: all lanes' values, the bits of them that are meant, and which
+//! of those are undefined.
 
 use super::Wide;
 use crate::operand::{Operand, Type};

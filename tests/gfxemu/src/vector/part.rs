@@ -1,8 +1,8 @@
 //! A part of a vector instruction: its sources computed lane by lane, and where the result goes.
 //!
-//! A result's bit is undefined if it changes with the undefined bits of the sources. That is tried: with all
-//! of them 0, all 1 and some patterns between. So `and` with a mask, a shift or a byte selection take away
-//! what is undefined, and arithmetic spreads it.
+//! A result's bit is undefined if it changes with the undefined bits of the sources. That is tried:
+//! with all of them 0, all 1 and some patterns between. So `and` with a mask, a shift or a byte
+//! selection take away what is undefined, and arithmetic spreads it.
 
 use super::Wide;
 use super::fetch::Fetch;
@@ -126,7 +126,9 @@ impl Part {
             Clamp::Add | Clamp::Subtract => x,
             Clamp::Unit(Type::F16) => {
                 let h = f16::from_bits(x as u16).to_f32();
-                u128::from(f16::from_f32(if h.is_nan() { 0.0 } else { h.clamp(0.0, 1.0) }).to_bits())
+                u128::from(
+                    f16::from_f32(if h.is_nan() { 0.0 } else { h.clamp(0.0, 1.0) }).to_bits(),
+                )
             }
             Clamp::Unit(_) => {
                 let v = f32::from_bits(x as u32);
@@ -135,7 +137,13 @@ impl Part {
         }
     }
 
-    pub fn run(&self, wave: &Wave, exec: u64, write: u64, exchange: Option<&Exchange>) -> Result<Out, Why> {
+    pub fn run(
+        &self,
+        wave: &Wave,
+        exec: u64,
+        write: u64,
+        exchange: Option<&Exchange>,
+    ) -> Result<Out, Why> {
         let mut values = [[0u64; LANES]; 4];
         let mut bads = [[0u64; LANES]; 4];
         let mut any = 0;
@@ -174,7 +182,8 @@ impl Part {
                     let bad = bads[k][l];
                     if bad != 0 {
                         // What was fetched is taken anew: signs come after the undefined bits.
-                        let raw = if f.widen.is_some() { self.raw(wave, k, l) } else { values[k][l] };
+                        let raw =
+                            if f.widen.is_some() { self.raw(wave, k, l) } else { values[k][l] };
                         let tried = raw & !bad | pattern.rotate_left((7 * k + t) as u32) & bad;
                         s[k] = if f.widen.is_some() { f.finish(tried) } else { tried };
                     }

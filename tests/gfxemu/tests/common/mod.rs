@@ -13,7 +13,8 @@ pub fn ready() -> bool {
         eprintln!("SKIPPED: {why}");
         return false;
     }
-    let found = Command::new("clang-19").arg("--version").output().is_ok_and(|o| o.status.success());
+    let found =
+        Command::new("clang-19").arg("--version").output().is_ok_and(|o| o.status.success());
     if !found {
         eprintln!("SKIPPED: no clang-19 (Debian: clang-19 lld-19)");
     }
@@ -22,13 +23,15 @@ pub fn ready() -> bool {
 
 /// Two waves of a block, on gfx1100.
 #[allow(dead_code)]
-pub const RDNA3: Assembly = Assembly { arch: "gfx1100", wave: 32, lds: 0, grid: 1, block: 64, one_cache: false };
+pub const RDNA3: Assembly =
+    Assembly { arch: "gfx1100", wave: 32, lds: 0, grid: 1, block: 64, one_cache: false };
 /// Two waves of a block, on gfx942.
 #[allow(dead_code)]
-pub const CDNA3: Assembly = Assembly { arch: "gfx942", wave: 64, lds: 0, grid: 1, block: 128, one_cache: false };
+pub const CDNA3: Assembly =
+    Assembly { arch: "gfx942", wave: 64, lds: 0, grid: 1, block: 128, one_cache: false };
 
-/// By eight blocks of a wave, each of which adds to a counter; the last one adds up what all have stored. Words 0 to 7
-/// are the blocks' parts, 8 the counter, 9 the sum.
+/// By eight blocks of a wave, each of which adds to a counter; the last one adds up what all have
+/// stored. Words 0 to 7 are the blocks' parts, 8 the counter, 9 the sum.
 #[allow(dead_code)]
 pub const LAST_BLOCK: &str = "s_load_b64 s[4:5], s[0:1], 0x0
 v_mov_b32 v1, 0
@@ -97,7 +100,8 @@ impl Assembly {
         let mut options = String::new();
         if self.arch.starts_with("gfx1") {
             options += &format!(".amdhsa_wavefront_size32 {}\n", u32::from(self.wave == 32));
-            options += &format!(".amdhsa_workgroup_processor_mode {}\n", u32::from(!self.one_cache));
+            options +=
+                &format!(".amdhsa_workgroup_processor_mode {}\n", u32::from(!self.one_cache));
         }
         if matches!(self.arch, "gfx90a" | "gfx942") {
             options += ".amdhsa_accum_offset 32\n";
@@ -106,11 +110,14 @@ impl Assembly {
         for (i, body) in bodies.iter().enumerate() {
             let body = body.replace(".L", &format!(".L{i}"));
             text += &format!(
-                ".text\n.globl k{i}\n.p2align 8\n.type k{i},@function\nk{i}:\n{body}\ns_endpgm\n.Lend{i}:\n\
+                ".text\n.globl k{i}\n.p2align 8\n.type \
+                 k{i},@function\nk{i}:\n{body}\ns_endpgm\n.Lend{i}:\n\
                  .size k{i}, .Lend{i}-k{i}\n\
-                 .rodata\n.p2align 6\n.amdhsa_kernel k{i}\n.amdhsa_next_free_vgpr 32\n.amdhsa_next_free_sgpr 32\n\
+                 .rodata\n.p2align 6\n.amdhsa_kernel k{i}\n.amdhsa_next_free_vgpr \
+                 32\n.amdhsa_next_free_sgpr 32\n\
                  .amdhsa_user_sgpr_kernarg_segment_ptr 1\n.amdhsa_group_segment_fixed_size {}\n\
-                 .amdhsa_system_sgpr_workgroup_id_x 1\n.amdhsa_float_denorm_mode_32 3\n{options}.end_amdhsa_kernel\n",
+                 .amdhsa_system_sgpr_workgroup_id_x 1\n.amdhsa_float_denorm_mode_32 \
+                 3\n{options}.end_amdhsa_kernel\n",
                 self.lds
             );
         }
@@ -123,7 +130,13 @@ impl Assembly {
             vec!["-mno-wavefrontsize64"]
         };
         let out = Command::new("clang-19")
-            .args(["-x", "assembler", "--target=amdgcn-amd-amdhsa", &format!("-mcpu={}", self.arch), "-o"])
+            .args([
+                "-x",
+                "assembler",
+                "--target=amdgcn-amd-amdhsa",
+                &format!("-mcpu={}", self.arch),
+                "-o",
+            ])
             .arg(&object)
             .arg(&source)
             .args(width)
@@ -171,7 +184,11 @@ impl Assembly {
     pub fn loose(&self, body: &str, words: usize, seeds: std::ops::Range<u64>) -> Vec<Vec<u32>> {
         let kernel = self.assemble(&[body]).remove(0);
         let run = |seed| self.run(kernel.clone(), words, seed, true);
-        seeds.map(|seed| content(&run(seed).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch)))).collect()
+        seeds
+            .map(|seed| {
+                content(&run(seed).unwrap_or_else(|fault| panic!("{}: {fault}\n{body}", self.arch)))
+            })
+            .collect()
     }
 
     /// Such a run must end well; what the buffer holds then.
@@ -187,8 +204,8 @@ impl Assembly {
         seeds.map(|seed| self.good(kernel.clone(), body, words, seed)).collect()
     }
 
-    /// Such a run must end with a fault that says `what` (one of several, with `|` between), whatever the
-    /// seed.
+    /// Such a run must end with a fault that says `what` (one of several, with `|` between),
+    /// whatever the seed.
     #[allow(dead_code)]
     pub fn wrong(&self, body: &str, words: usize, what: &str) {
         self.bad(&self.assemble(&[body]).remove(0), body, words, what);

@@ -1,9 +1,9 @@
 //! Which entries a command is about.
 //!
-//! A model's entries are found by planning it for each architecture, as `run` does, and taking the source
-//! keys of what the plan asks for. A note in the entries of who asked for them would be wrong as soon as a
-//! second model shares a kernel, another build of kjit plans otherwise, or the pack came from elsewhere; the
-//! plan cannot be.
+//! A model's entries are found by planning it for each architecture, as `run` does, and taking the
+//! source keys of what the plan asks for. A note in the entries of who asked for them would be
+//! wrong as soon as a second model shares a kernel, another build of kjit plans otherwise, or the
+//! pack came from elsewhere; the plan cannot be.
 
 use crate::args::CacheFilter;
 use crate::report::say;
@@ -33,7 +33,11 @@ pub struct Wanted {
 
 impl<'a> Picker<'a> {
     /// `entries`: all there are; without `--arch` a model is planned for their architectures.
-    pub fn new(engine: &Engine, filter: &'a CacheFilter, entries: &[EntryInfo]) -> anyhow::Result<Picker<'a>> {
+    pub fn new(
+        engine: &Engine,
+        filter: &'a CacheFilter,
+        entries: &[EntryInfo],
+    ) -> anyhow::Result<Picker<'a>> {
         for arch in &filter.arch {
             // A name that this build does not know may still be another's, whose entries are here.
             if let Err(unknown) = Target::parse(arch)
@@ -51,7 +55,11 @@ impl<'a> Picker<'a> {
     /// Whether there is no filter.
     pub fn all(&self) -> bool {
         let f = self.filter;
-        f.arch.is_empty() && f.model.is_none() && f.kernel.is_none() && f.older.is_none() && f.larger.is_none()
+        f.arch.is_empty()
+            && f.model.is_none()
+            && f.kernel.is_none()
+            && f.older.is_none()
+            && f.larger.is_none()
     }
 
     /// Whether all filters fit.
@@ -76,8 +84,12 @@ impl Wanted {
     /// The names of the kernels that are not among the entries.
     pub fn missing(&self, entries: &[EntryInfo]) -> Vec<&str> {
         let here: HashSet<Digest> = entries.iter().map(|e| e.key.source().digest()).collect();
-        let mut missing: Vec<&str> =
-            self.kernels.iter().filter(|(source, _)| !here.contains(source)).map(|(_, name)| name.as_str()).collect();
+        let mut missing: Vec<&str> = self
+            .kernels
+            .iter()
+            .filter(|(source, _)| !here.contains(source))
+            .map(|(_, name)| name.as_str())
+            .collect();
         missing.sort_unstable();
         missing
     }
@@ -90,10 +102,15 @@ pub fn meta<'e>(e: &'e EntryInfo, key: &str) -> &'e str {
 
 /// `sm_90` and its arch-specific form `sm_90a` are one card's; feature flags follow a colon.
 fn is_arch(want: &str, have: &str) -> bool {
-    have.strip_prefix(want).is_some_and(|rest| rest.is_empty() || rest == "a" || rest.starts_with(':'))
+    have.strip_prefix(want)
+        .is_some_and(|rest| rest.is_empty() || rest == "a" || rest.starts_with(':'))
 }
 
-fn wanted(engine: &Engine, filter: &CacheFilter, entries: &[EntryInfo]) -> anyhow::Result<Vec<Wanted>> {
+fn wanted(
+    engine: &Engine,
+    filter: &CacheFilter,
+    entries: &[EntryInfo],
+) -> anyhow::Result<Vec<Wanted>> {
     let Some(model) = &filter.model else { return Ok(Vec::new()) };
     let gguf = Gguf::open(model.here()?)?;
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.to_string())?;
@@ -103,20 +120,24 @@ fn wanted(engine: &Engine, filter: &CacheFilter, entries: &[EntryInfo]) -> anyho
         precise: filter.precise,
         reproducible: filter.reproducible,
         prefill_chunk: filter.prefill_chunk,
-        // What run asks for unless told otherwise; a kernel of a whole token is there only if it was asked for.
+        // What run asks for unless told otherwise; a kernel of a whole token is there only if it
+        // was asked for.
         persistent: Persistence::default(),
         ..OpenOptions::default()
     };
     let plan = |target: &Target| -> anyhow::Result<Wanted> {
-        let jobs = gpu::jobs_for(engine, &graph, target, &options).with_context(|| format!("for {target}"))?;
-        let key = |job: &kjit_engine::Job| Ok((job.source_key()?.digest(), job.source.name().to_owned()));
+        let jobs = gpu::jobs_for(engine, &graph, target, &options)
+            .with_context(|| format!("for {target}"))?;
+        let key =
+            |job: &kjit_engine::Job| Ok((job.source_key()?.digest(), job.source.name().to_owned()));
         let kernels = jobs.iter().map(key).collect::<anyhow::Result<_>>()?;
         Ok(Wanted { arch: target.to_string(), kernels })
     };
     if !filter.arch.is_empty() {
         return filter.arch.iter().map(|arch| plan(&Target::parse(arch)?)).collect();
     }
-    let here: BTreeSet<&str> = entries.iter().map(|e| meta(e, "arch")).filter(|arch| !arch.is_empty()).collect();
+    let here: BTreeSet<&str> =
+        entries.iter().map(|e| meta(e, "arch")).filter(|arch| !arch.is_empty()).collect();
     let mut wanted: Vec<Wanted> = Vec::new();
     for arch in here {
         match Target::parse(arch).map_err(anyhow::Error::from).and_then(|target| plan(&target)) {

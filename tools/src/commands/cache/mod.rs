@@ -15,33 +15,50 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub fn cache(args: &args::Cache, shared: &Shared) -> anyhow::Result<ExitCode> {
-    // To a command about the cache itself a cache that cannot be used is a failure; the rest is told at the
-    // end.
+    // To a command about the cache itself a cache that cannot be used is a failure; the rest is
+    // told at the end.
     let engine = engine(&Shared { quiet: true, ..shared.clone() });
     let (engine, cache) = (&engine, engine.cache());
-    let there = cache.check_home().map_err(|why| anyhow::anyhow!("{why} (--cache-dir names another cache)"))?;
+    let there = cache
+        .check_home()
+        .map_err(|why| anyhow::anyhow!("{why} (--cache-dir names another cache)"))?;
     let looks_for_entries = !matches!(args, args::Cache::Stat { .. } | args::Cache::Import { .. });
     if let Some(home) = cache.home().filter(|_| !there && looks_for_entries && !shared.quiet) {
         say(format_args!("note: there is no cache at {} yet", home.display()));
     }
     let mut out = io::BufWriter::new(io::stdout().lock());
     let code = match args {
-        args::Cache::Stat { filter, json } => show::stat(engine, there, filter, json.json, &mut out)?,
+        args::Cache::Stat { filter, json } => {
+            show::stat(engine, there, filter, json.json, &mut out)?
+        }
         args::Cache::List { filter, json } => show::list(engine, filter, json.json, &mut out)?,
         args::Cache::Verify { filter, json } => show::verify(engine, filter, json.json, &mut out)?,
         args::Cache::Clear { filter, dry_run, records, json } => {
-            let how = Clear { dry_run: *dry_run, records: *records, json: json.json, verbose: shared.verbose > 0 };
+            let how = Clear {
+                dry_run: *dry_run,
+                records: *records,
+                json: json.json,
+                verbose: shared.verbose > 0,
+            };
             clear(engine, filter, &how, &mut out)?
         }
         args::Cache::Export { filter, output, sign, json } => {
             pack::export(engine, filter, output, sign.as_deref(), json.json, &mut out)?
         }
-        args::Cache::Import { pack, signer, json } => pack::import(cache, pack, signer, json.json, &mut out)?,
+        args::Cache::Import { pack, signer, json } => {
+            pack::import(cache, pack, signer, json.json, &mut out)?
+        }
     };
     out.flush()?;
     if !shared.quiet {
-        let told = |warning: &Warning| matches!((args, warning), (args::Cache::Verify { .. }, Warning::Corrupt { .. }));
-        cache.warnings().iter().filter(|warning| !told(warning)).for_each(|w| say(format_args!("warning: {w}")));
+        let told = |warning: &Warning| {
+            matches!((args, warning), (args::Cache::Verify { .. }, Warning::Corrupt { .. }))
+        };
+        cache
+            .warnings()
+            .iter()
+            .filter(|warning| !told(warning))
+            .for_each(|w| say(format_args!("warning: {w}")));
     }
     Ok(code)
 }
@@ -53,7 +70,12 @@ struct Clear {
     verbose: bool,
 }
 
-fn clear(engine: &Engine, filter: &CacheFilter, how: &Clear, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+fn clear(
+    engine: &Engine,
+    filter: &CacheFilter,
+    how: &Clear,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let cache = engine.cache();
     let entries = cache.list();
     let picker = Picker::new(engine, filter, &entries)?;
@@ -78,8 +100,11 @@ fn clear(engine: &Engine, filter: &CacheFilter, how: &Clear, out: &mut impl Writ
         (false, _) => 0,
     };
     if how.json {
-        let left: Vec<_> =
-            done.left.iter().map(|(path, why)| json!({ "path": path.display().to_string(), "why": why })).collect();
+        let left: Vec<_> = done
+            .left
+            .iter()
+            .map(|(path, why)| json!({ "path": path.display().to_string(), "why": why }))
+            .collect();
         let doc = json!({
             "removed": done.entries, "bytes": done.bytes, "records": records, "dry_run": how.dry_run, "left": left,
         });
@@ -96,7 +121,10 @@ fn clear(engine: &Engine, filter: &CacheFilter, how: &Clear, out: &mut impl Writ
         }
     }
     if !packed.is_empty() {
-        say(format_args!("note: {} more in read-only layers, which are left as they are", packed.len()));
+        say(format_args!(
+            "note: {} more in read-only layers, which are left as they are",
+            packed.len()
+        ));
     }
     match done.left.first() {
         None => Ok(ExitCode::SUCCESS),

@@ -38,10 +38,14 @@ pub fn export(
     }
     let picked: Vec<&EntryInfo> = entries.iter().filter(|e| picker.picks(e)).collect();
     if picked.is_empty() {
-        let here: Vec<String> = by_arch(entries.iter()).iter().map(|(arch, (n, _))| format!("{arch} ({n})")).collect();
+        let here: Vec<String> =
+            by_arch(entries.iter()).iter().map(|(arch, (n, _))| format!("{arch} ({n})")).collect();
         match here.as_slice() {
             [] => bail!("nothing to export: the cache is empty; kjit warm --arch … fills it"),
-            _ => bail!("nothing to export: no entry fits the filters; there are entries for {}", here.join(", ")),
+            _ => bail!(
+                "nothing to export: no entry fits the filters; there are entries for {}",
+                here.join(", ")
+            ),
         }
     }
     let archs: Vec<String> = by_arch(picked.iter().copied()).into_keys().collect();
@@ -52,11 +56,13 @@ pub fn export(
     if let Some(model) = &filter.model {
         meta.insert("model".to_string(), model.short().into_owned());
     }
-    // What was tuned decides what a plan asks for: without it the pack's kernels would not be the ones asked
-    // for.
-    let ids: Vec<&str> = archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
+    // What was tuned decides what a plan asks for: without it the pack's kernels would not be the
+    // ones asked for.
+    let ids: Vec<&str> =
+        archs.iter().filter_map(|arch| Some(Target::parse(arch).ok()?.id())).collect();
     let tuned = |key: &Key| tuned_arch(key).is_some_and(|arch| ids.contains(&arch.as_str()));
-    let what = Export { meta, entries: &|e| picker.picks(e), records: &tuned, secret: secret.as_ref() };
+    let what =
+        Export { meta, entries: &|e| picker.picks(e), records: &tuned, secret: secret.as_ref() };
     let done = match cache.export_until(output, &what, &|| stop.came()) {
         Err(error @ PackError::Stopped { .. }) => {
             say(error);
@@ -72,8 +78,18 @@ pub fn export(
         });
         writeln!(out, "{doc}")?;
     } else {
-        let tuned = if done.records > 0 { format!(", {} records of tuning", done.records) } else { String::new() };
-        write!(out, "{path}: {} entries{tuned}, {}, for {}", done.entries, bytes(done.bytes), archs.join(", "))?;
+        let tuned = if done.records > 0 {
+            format!(", {} records of tuning", done.records)
+        } else {
+            String::new()
+        };
+        write!(
+            out,
+            "{path}: {} entries{tuned}, {}, for {}",
+            done.entries,
+            bytes(done.bytes),
+            archs.join(", ")
+        )?;
         match signer {
             Some(signer) => writeln!(out, "; signed by {signer}")?,
             None => writeln!(out)?,
@@ -94,13 +110,20 @@ pub fn import(
     let (archs, signer) = (said(PACK_ARCHS), pack.signer().map(|key| key.to_string()));
     let done = cache.import(path, signers)?;
     if as_json {
-        let refused: Vec<_> = done.refused.iter().map(|(key, why)| json!({ "key": key.hex(), "why": why })).collect();
+        let refused: Vec<_> =
+            done.refused.iter().map(|(key, why)| json!({ "key": key.hex(), "why": why })).collect();
         let doc = json!({
             "taken": done.taken, "present": done.present, "refused": refused, "archs": archs, "signer": signer,
         });
         writeln!(out, "{doc}")?;
     } else {
-        write!(out, "taken {}, already there {}, refused {}", done.taken, done.present, done.refused.len())?;
+        write!(
+            out,
+            "taken {}, already there {}, refused {}",
+            done.taken,
+            done.present,
+            done.refused.len()
+        )?;
         match signer {
             Some(signer) => writeln!(out, "; for {archs}; signed by {signer}")?,
             None if archs.is_empty() => writeln!(out)?,
@@ -114,7 +137,12 @@ pub fn import(
     for (key, why) in done.refused.iter().take(TOLD) {
         say(format_args!("refused {key}: {why}"));
     }
-    bail!("{}: {} of {} entries are not good and were refused", path.display(), done.refused.len(), pack.len())
+    bail!(
+        "{}: {} of {} entries are not good and were refused",
+        path.display(),
+        done.refused.len(),
+        pack.len()
+    )
 }
 
 fn secret_key(file: &Path) -> anyhow::Result<SecretKey> {
@@ -124,5 +152,6 @@ fn secret_key(file: &Path) -> anyhow::Result<SecretKey> {
     if std::fs::metadata(file).with_context(at)?.permissions().mode() & 0o077 != 0 {
         say(format_args!("warning: others may read the secret key {}: chmod 600", file.display()));
     }
-    text.parse().map_err(|_| anyhow::anyhow!("{} holds no secret key: 64 hex digits", file.display()))
+    text.parse()
+        .map_err(|_| anyhow::anyhow!("{} holds no secret key: 64 hex digits", file.display()))
 }

@@ -63,20 +63,34 @@ pub fn stat(
             "home": home, "there": there, "max_bytes": stat.max_bytes, "layers": layers, "other_formats": stat.other_formats,
         });
         if let (true, Some(map)) = (asked, doc.as_object_mut()) {
-            let archs: Vec<Value> =
-                by_arch.iter().map(|(arch, (n, b))| json!({ "arch": arch, "entries": n, "bytes": b })).collect();
-            map.insert("picked".into(), json!({ "entries": picked.len(), "bytes": size, "archs": archs }));
+            let archs: Vec<Value> = by_arch
+                .iter()
+                .map(|(arch, (n, b))| json!({ "arch": arch, "entries": n, "bytes": b }))
+                .collect();
+            map.insert(
+                "picked".into(),
+                json!({ "entries": picked.len(), "bytes": size, "archs": archs }),
+            );
             map.insert("model".into(), presence_json(picker.wanted(), &entries));
         }
         writeln!(out, "{doc}")?;
     } else {
         match &home {
-            Some(home) if !there => writeln!(out, "home: {home} (not there yet, at most {})", bytes(stat.max_bytes))?,
+            Some(home) if !there => {
+                writeln!(out, "home: {home} (not there yet, at most {})", bytes(stat.max_bytes))?
+            }
             Some(home) => writeln!(out, "home: {home} (at most {})", bytes(stat.max_bytes))?,
             None => writeln!(out, "home: none, memory only")?,
         }
         for l in &stat.layers {
-            writeln!(out, "{}: {} entries, {}; {} records", layer(&l.layer), l.entries, bytes(l.bytes), l.records)?;
+            writeln!(
+                out,
+                "{}: {} entries, {}; {} records",
+                layer(&l.layer),
+                l.entries,
+                bytes(l.bytes),
+                l.records
+            )?;
         }
         if asked {
             writeln!(out, "picked: {} entries, {}", picked.len(), bytes(size))?;
@@ -90,24 +104,36 @@ pub fn stat(
     }
     if let Some(home) = home.filter(|_| !stat.other_formats.is_empty()) {
         let others = stat.other_formats.join(", ");
-        say(format_args!("note: {home} also holds {others}: entries of another version of kjit, which are left alone"));
+        say(format_args!(
+            "note: {home} also holds {others}: entries of another version of kjit, which are \
+             left alone"
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn filter_asks(f: &CacheFilter) -> bool {
-    !f.arch.is_empty() || f.model.is_some() || f.kernel.is_some() || f.older.is_some() || f.larger.is_some()
+    !f.arch.is_empty()
+        || f.model.is_some()
+        || f.kernel.is_some()
+        || f.older.is_some()
+        || f.larger.is_some()
 }
 
 /// `gfx1100: 40 of the model's 42 kernels are here; missing: …`
 pub fn presence(wanted: &Wanted, entries: &[EntryInfo]) -> String {
     let missing = wanted.missing(entries);
     let all = wanted.kernels.len();
-    let here = format!("{}: {} of the model's {all} kernels are here", wanted.arch, all - missing.len());
+    let here =
+        format!("{}: {} of the model's {all} kernels are here", wanted.arch, all - missing.len());
     match missing.as_slice() {
         [] => here,
         [some @ .., last] if some.len() < 5 => {
-            format!("{here}; missing: {}{}{last}", some.join(", "), if some.is_empty() { "" } else { ", " })
+            format!(
+                "{here}; missing: {}{}{last}",
+                some.join(", "),
+                if some.is_empty() { "" } else { ", " }
+            )
         }
         [a, b, c, ..] => format!("{here}; missing: {a}, {b}, {c} and {} more", missing.len() - 3),
         _ => here,
@@ -119,7 +145,12 @@ fn presence_json(wanted: &[Wanted], entries: &[EntryInfo]) -> Value {
     wanted.iter().map(one).collect()
 }
 
-pub fn list(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn list(
+    engine: &Engine,
+    filter: &CacheFilter,
+    as_json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let all = engine.cache().list();
     let picker = Picker::new(engine, filter, &all)?;
     let entries = all.iter().filter(|e| picker.picks(e));
@@ -142,16 +173,21 @@ pub fn list(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut impl
     Ok(ExitCode::SUCCESS)
 }
 
-/// One entry for people: key, architecture, kernel, size, when it was last used (or else made), compiler,
-/// layer.
+/// One entry for people: key, architecture, kernel, size, when it was last used (or else made),
+/// compiler, layer.
 pub fn line(e: &EntryInfo) -> String {
     let key = e.key.digest().hex();
     let key = key.get(..12).unwrap_or(&key);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let age = age(now.saturating_sub(e.used_s.unwrap_or(e.created_ms / 1000)));
     let (arch, kernel) = (meta(e, "arch"), meta(e, "kernel"));
-    let place = if e.layer == Origin::Home { String::new() } else { format!("  {}", layer(&e.layer)) };
-    format!("{key}  {arch:<10} {kernel:<24} {:>9} {age:>5}  {}{place}", bytes(e.bytes), meta(e, "compiler"))
+    let place =
+        if e.layer == Origin::Home { String::new() } else { format!("  {}", layer(&e.layer)) };
+    format!(
+        "{key}  {arch:<10} {kernel:<24} {:>9} {age:>5}  {}{place}",
+        bytes(e.bytes),
+        meta(e, "compiler")
+    )
 }
 
 /// The largest unit that fits.
@@ -164,7 +200,12 @@ fn age(seconds: u64) -> String {
     }
 }
 
-pub fn verify(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut impl Write) -> anyhow::Result<ExitCode> {
+pub fn verify(
+    engine: &Engine,
+    filter: &CacheFilter,
+    as_json: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<ExitCode> {
     let cache = engine.cache();
     let asked = filter_asks(filter);
     let mut entries = Vec::new();
@@ -186,8 +227,11 @@ pub fn verify(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut im
         (v.good, v.bytes) = (picked().count() as u64, picked().map(|e| e.bytes).sum());
     }
     if as_json {
-        let bad: Vec<Value> =
-            v.bad.iter().map(|(p, why)| json!({ "path": p.display().to_string(), "why": why })).collect();
+        let bad: Vec<Value> = v
+            .bad
+            .iter()
+            .map(|(p, why)| json!({ "path": p.display().to_string(), "why": why }))
+            .collect();
         let mut doc = json!({ "good": v.good, "bytes": v.bytes, "moved": v.moved, "aside": v.aside, "bad": bad });
         if let (true, Some(map)) = (asked, doc.as_object_mut()) {
             map.insert("model".into(), presence_json(picker.wanted(), &entries));
@@ -197,11 +241,24 @@ pub fn verify(engine: &Engine, filter: &CacheFilter, as_json: bool, out: &mut im
         for (path, why) in &v.bad {
             writeln!(out, "bad: {}: {why}", path.display())?;
         }
-        write!(out, "{} good ({}), {} put back in place, {} bad", v.good, bytes(v.bytes), v.moved, v.bad.len())?;
+        write!(
+            out,
+            "{} good ({}), {} put back in place, {} bad",
+            v.good,
+            bytes(v.bytes),
+            v.moved,
+            v.bad.len()
+        )?;
         match (v.bad.len() as u64, v.aside) {
             (0, _) => writeln!(out)?,
-            (bad, aside) if aside == bad => writeln!(out, ", set aside: compiled anew when they are needed")?,
-            (bad, aside) => writeln!(out, ", {} of them left where nothing may be changed: never used", bad - aside)?,
+            (bad, aside) if aside == bad => {
+                writeln!(out, ", set aside: compiled anew when they are needed")?
+            }
+            (bad, aside) => writeln!(
+                out,
+                ", {} of them left where nothing may be changed: never used",
+                bad - aside
+            )?,
         }
         for wanted in picker.wanted() {
             writeln!(out, "{}", presence(wanted, &entries))?;

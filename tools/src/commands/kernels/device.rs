@@ -12,13 +12,25 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-pub fn device(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Shared) -> anyhow::Result<ExitCode> {
+pub fn device(
+    engine: &Engine,
+    args: &args::Bench,
+    filter: &Filter,
+    shared: &Shared,
+) -> anyhow::Result<ExitCode> {
     let device = open_device(engine, shared, "--kernels")?;
     let depth = if args.depth > 0 { args.depth } else { DEPTH };
     let mut subjects = match &args.model {
-        Some(model) => {
-            of_plan(&plan_of(engine, &model.path(shared)?, &args.setup, args.most_sequences(), device.target())?, depth)
-        }
+        Some(model) => of_plan(
+            &plan_of(
+                engine,
+                &model.path(shared)?,
+                &args.setup,
+                args.most_sequences(),
+                device.target(),
+            )?,
+            depth,
+        ),
         None => representative(&settled(engine, device.target()), depth)?,
     };
     subjects.retain(|s| filter.wants(s));
@@ -26,7 +38,8 @@ pub fn device(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Sha
         return Err(filter.nothing());
     }
     let limits = Limits::measure(engine, &device).map_err(anyhow::Error::msg)?;
-    let (done, all, show) = (AtomicUsize::new(0), subjects.len(), io::stderr().is_terminal() && !shared.quiet);
+    let (done, all, show) =
+        (AtomicUsize::new(0), subjects.len(), io::stderr().is_terminal() && !shared.quiet);
     let rows = measure(engine, &device, &subjects, &|m| {
         let n = done.fetch_add(1, Relaxed) + 1;
         if let Err(why) = &m.outcome {
@@ -39,9 +52,9 @@ pub fn device(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Sha
     Ok(ExitCode::from(u8::from(rows.iter().any(|r| r.outcome.is_err()))))
 }
 
-/// A row's figures. Those that do not mean anything are not known: a rate of operations where memory is the
-/// limit (a product with one vector does two for each weight), a share of the memory's rate for what a cache
-/// serves.
+/// A row's figures. Those that do not mean anything are not known: a rate of operations where
+/// memory is the limit (a product with one vector does two for each weight), a share of the
+/// memory's rate for what a cache serves.
 fn cells(row: &Measured, limits: &Limits) -> Vec<Cell> {
     let timed = row.outcome.as_ref().ok();
     let part = timed.and_then(|t| t.of_limit(limits));
@@ -73,19 +86,28 @@ fn cells(row: &Measured, limits: &Limits) -> Vec<Cell> {
         cell("tflop_s", rate(operations).filter(|_| limit == Some("matrix")).map(|r| r / 1e12))
             .titled("TFLOP/s")
             .digits(1),
-        cell("percent_of_limit", part.filter(|_| limit != Some("cache")).map(|(p, _)| p * 100.0)).titled("%").digits(0),
+        cell("percent_of_limit", part.filter(|_| limit != Some("cache")).map(|(p, _)| p * 100.0))
+            .titled("%")
+            .digits(0),
         cell("limit", limit).titled("of"),
         cell("registers", report.map(|r| r.registers)).titled("registers"),
         cell("agprs", report.map(|r| r.agprs)),
         cell("spills", report.and_then(|r| r.spills)).titled("spills").unknown("?"),
         cell("lds", report.map(|r| r.lds.saturating_add(row.shared))).titled("LDS"),
-        cell("occupancy_percent", report.map(|r| r.occupancy.fraction() * 100.0)).titled("occupancy %").digits(0),
+        cell("occupancy_percent", report.map(|r| r.occupancy.fraction() * 100.0))
+            .titled("occupancy %")
+            .digits(0),
         cell("tuning", row.tuning.as_deref()),
         cell("error", row.outcome.as_ref().err().map(String::as_str)),
     ]
 }
 
-fn print(rows: &[Measured], limits: &Limits, device: &Device, output: BenchOutput) -> anyhow::Result<()> {
+fn print(
+    rows: &[Measured],
+    limits: &Limits,
+    device: &Device,
+    output: BenchOutput,
+) -> anyhow::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let info = device.info();
     let product = limits.product.as_ref();
@@ -103,8 +125,9 @@ fn print(rows: &[Measured], limits: &Limits, device: &Device, output: BenchOutpu
         return Ok(out.flush()?);
     }
     if output == BenchOutput::Md {
-        let matrix = product
-            .map_or("no product of matrices".to_string(), |p| format!("{:.0} TFLOP/s ({})", p.rate / 1e12, p.what));
+        let matrix = product.map_or("no product of matrices".to_string(), |p| {
+            format!("{:.0} TFLOP/s ({})", p.rate / 1e12, p.what)
+        });
         let read = limits.read / 1e9;
         writeln!(
             out,

@@ -49,7 +49,9 @@ impl Filter {
 
     /// By its name, what it computes, or its program.
     pub fn wants(&self, subject: &Subject) -> bool {
-        self.takes(&subject.name) || self.takes(&subject.spec.to_string()) || self.takes(&subject.program)
+        self.takes(&subject.name)
+            || self.takes(&subject.spec.to_string())
+            || self.takes(&subject.program)
     }
 
     /// Says that nothing is left.
@@ -73,12 +75,17 @@ pub fn plan_of(
     let graph = kjit_model::arch::build(&gguf).with_context(|| model.display().to_string())?;
     let options = kjit_model::OpenOptions { sequences, ..setup.options() };
     let target = &settled(engine, target);
-    let request = Request { graph: &graph, target, options: &options, keep: &[], tuned: &Kept::of(engine) };
+    let request =
+        Request { graph: &graph, target, options: &options, keep: &[], tuned: &Kept::of(engine) };
     plan(&request).with_context(|| format!("{} for {target}", model.display()))
 }
 
 /// The device that the flags name; the first one, if they name none.
-fn open_device(engine: &Engine, shared: &Shared, flag: &str) -> anyhow::Result<kjit_engine::Device> {
+fn open_device(
+    engine: &Engine,
+    shared: &Shared,
+    flag: &str,
+) -> anyhow::Result<kjit_engine::Device> {
     if shared.device == DeviceChoice::Cpu {
         bail!("{flag} is about a GPU's kernels: --device cpu has none");
     }
@@ -86,7 +93,9 @@ fn open_device(engine: &Engine, shared: &Shared, flag: &str) -> anyhow::Result<k
         bail!("{flag} is about one GPU: --device {} names several", shared.device);
     }
     engine.device(&shared.device.to_string()).with_context(|| match flag {
-        "--kernels" => "--kernels needs a GPU; --arch shows what kernels take without one, untimed".to_string(),
+        "--kernels" => {
+            "--kernels needs a GPU; --arch shows what kernels take without one, untimed".to_string()
+        }
         _ => format!("{flag} needs a GPU"),
     })
 }

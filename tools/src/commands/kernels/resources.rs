@@ -1,7 +1,7 @@
-//! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is timed:
-//! beside what the compiler made of a kernel stands what a launch has to do, and the least time for that at a
-//! card's stated peak rates; of products that were counted on the emulator also the least time to issue their
-//! instructions.
+//! `kjit bench --kernels --arch A`: what every kernel costs on a card that is not there. Nothing is
+//! timed: beside what the compiler made of a kernel stands what a launch has to do, and the least
+//! time for that at a card's stated peak rates; of products that were counted on the emulator also
+//! the least time to issue their instructions.
 
 use super::Filter;
 use crate::args::{self, BenchOutput};
@@ -36,13 +36,24 @@ pub fn resources(engine: &Engine, args: &args::Bench, filter: &Filter) -> anyhow
             return Err(filter.nothing());
         }
         let jobs: Vec<Job> = all.iter().map(|s| s.kernel.job(&target)).collect();
-        for (Sample { name, kernel, work, .. }, result) in all.into_iter().zip(engine.compile_all(&jobs)) {
+        for (Sample { name, kernel, work, .. }, result) in
+            all.into_iter().zip(engine.compile_all(&jobs))
+        {
             match result {
                 Ok(code) => {
                     // A source may hold several kernels; the sample is of one.
-                    let reports = code.report(&target, kernel.shared).into_iter().filter(|r| r.kernel == kernel.entry);
+                    let reports = code
+                        .report(&target, kernel.shared)
+                        .into_iter()
+                        .filter(|r| r.kernel == kernel.entry);
                     let (dynamic, card) = (kernel.shared, target.arch().card.as_ref());
-                    rows.extend(reports.map(|report| Row { name: name.clone(), report, dynamic, work, card }));
+                    rows.extend(reports.map(|report| Row {
+                        name: name.clone(),
+                        report,
+                        dynamic,
+                        work,
+                        card,
+                    }));
                 }
                 Err(e) => told.failed(&e),
             }
@@ -62,7 +73,11 @@ impl Row {
     fn issue(&self) -> Option<IssueBound> {
         let card = self.card?;
         let arch = ARCHS.iter().find(|a| a.id == card.arch)?;
-        kjit_kernels::issue::executed(card.arch, &self.name, self.report.bytes)?.bound(arch, card, self.report.wave)
+        kjit_kernels::issue::executed(card.arch, &self.name, self.report.bytes)?.bound(
+            arch,
+            card,
+            self.report.wave,
+        )
     }
 
     fn cells(&self) -> Vec<Cell> {
@@ -82,11 +97,17 @@ impl Row {
             cell("scratch", r.scratch).titled("scratch"),
             cell("lds", r.lds).titled("LDS"),
             cell("dynamic_lds", self.dynamic).titled("dynamic LDS"),
-            cell("occupancy_percent", r.occupancy.fraction() * 100.0).titled("occupancy %").digits(0),
+            cell("occupancy_percent", r.occupancy.fraction() * 100.0)
+                .titled("occupancy %")
+                .digits(0),
             cell("moves_bytes", self.work.bytes).titled("must move B"),
             cell("operations", self.work.operations).titled("operations"),
             cell("floor_us", self.floor()).titled("floor µs").digits(2).unknown("?"),
-            cell("issue_us", issue.map(|i| i.us)).titled("issue µs").digits(2).unknown("?").not_in_csv(),
+            cell("issue_us", issue.map(|i| i.us))
+                .titled("issue µs")
+                .digits(2)
+                .unknown("?")
+                .not_in_csv(),
             cell("issue_by", issue.map(|i| i.by)).titled("busiest").unknown("?").not_in_csv(),
         ]
     }
@@ -104,13 +125,15 @@ fn print(rows: &[Row], output: BenchOutput) -> anyhow::Result<()> {
             let (arch, name, memory, arithmetic) = (c.arch, c.name, c.gb_per_s, c.tflop_per_s);
             writeln!(
                 out,
-                "Computed, not measured. The floor on {arch} is that of a {name} by its data sheet: {memory} GB/s, {arithmetic} TFLOP/s."
+                "Computed, not measured. The floor on {arch} is that of a {name} by its data \
+                 sheet: {memory} GB/s, {arithmetic} TFLOP/s."
             )?;
             if c.units > 0 {
                 let (units, mhz) = (c.units, c.mhz);
                 writeln!(
                     out,
-                    "Issue is the least time for the instructions that a launch executes, counted on an emulator: {units} units at {mhz} MHz (docs/amd-bounds.md)."
+                    "Issue is the least time for the instructions that a launch executes, counted \
+                     on an emulator: {units} units at {mhz} MHz (docs/amd-bounds.md)."
                 )?;
             }
         }

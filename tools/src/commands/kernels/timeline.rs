@@ -1,4 +1,5 @@
-//! `kjit bench MODEL --kernels --timeline FILE`: where the blocks of a token that is one launch are, and wait.
+//! `kjit bench MODEL --kernels --timeline FILE`: where the blocks of a token that is one launch
+//! are, and wait.
 
 use crate::args::{self, Shared, Whole};
 use crate::load::{How, open_one};
@@ -32,10 +33,12 @@ pub fn timeline(args: &args::Bench, file: &Path, shared: &Shared) -> anyhow::Res
     })?;
     let gpu = opened.session.gpu().context("--timeline is about a GPU")?;
     let Some(seen) = gpu.timeline()? else {
-        let why = gpu.plan().no_persistent.as_deref().unwrap_or("the device keeps no blocks together");
+        let why =
+            gpu.plan().no_persistent.as_deref().unwrap_or("the device keeps no blocks together");
         bail!("a token of {} is not one launch: {why}", path.display());
     };
-    let title = format!("{} on {}", path.file_name().unwrap_or_default().display(), opened.device());
+    let title =
+        format!("{} on {}", path.file_name().unwrap_or_default().display(), opened.device());
     std::fs::write(file, page(&title, &seen)).with_context(|| file.display().to_string())?;
     table::write(&summary(&seen), args.output, &mut std::io::stdout().lock())?;
     Ok(ExitCode::SUCCESS)
@@ -58,7 +61,8 @@ fn page(title: &str, seen: &Timeline) -> String {
     PAGE.replace("FIGURES", &figures.to_string().replace('<', "\\u003c"))
 }
 
-/// Medians over blocks and layers: until the values were there, until they were computed, until the step was left.
+/// Medians over blocks and layers: until the values were there, until they were computed, until the
+/// step was left.
 fn summary(seen: &Timeline) -> Vec<Vec<Cell>> {
     let mut order: Vec<String> = vec![];
     let mut all: HashMap<String, [Vec<u32>; 4]> = HashMap::new();
@@ -68,7 +72,8 @@ fn summary(seen: &Timeline) -> Vec<Vec<Cell>> {
             order.push(kind.clone());
         }
         let of = all.entry(kind).or_default();
-        let steps: Vec<&[u32; 4]> = (0..seen.blocks).filter_map(|b| seen.ns.get(b * seen.names.len() + i)).collect();
+        let steps: Vec<&[u32; 4]> =
+            (0..seen.blocks).filter_map(|b| seen.ns.get(b * seen.names.len() + i)).collect();
         for s in &steps {
             for (part, ends) in of.iter_mut().zip(s.windows(2)) {
                 part.push(ends.iter().rev().copied().reduce(u32::saturating_sub).unwrap_or(0));

@@ -14,12 +14,27 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// `kjit bench --kernels --tune`, and the process that measures for it.
-pub fn tuning(engine: &Engine, args: &args::Bench, filter: &Filter, shared: &Shared) -> anyhow::Result<ExitCode> {
+pub fn tuning(
+    engine: &Engine,
+    args: &args::Bench,
+    filter: &Filter,
+    shared: &Shared,
+) -> anyhow::Result<ExitCode> {
     let device = open_device(engine, shared, "--tune")?;
     let depth = if args.depth > 0 { args.depth } else { DEPTH };
     let course = match &args.model {
-        Some(model) => course(engine, &model.path(shared)?, &args.setup, args.most_sequences(), depth, &device)?,
-        None => Course { subjects: representative(&settled(engine, device.target()), depth)?, token: vec![] },
+        Some(model) => course(
+            engine,
+            &model.path(shared)?,
+            &args.setup,
+            args.most_sequences(),
+            depth,
+            &device,
+        )?,
+        None => Course {
+            subjects: representative(&settled(engine, device.target()), depth)?,
+            token: vec![],
+        },
     };
     if args.measure_for_parent {
         return measure(engine, &device, &course);
@@ -40,22 +55,34 @@ pub enum Tuning {
     Measured(ExitCode),
 }
 
-/// The same for `kjit warm MODEL --tune`, whose plan has its own sizes; what is chosen is in force for what
-/// is warmed then. In the process that measures: answers its parent until there are no more questions.
+/// The same for `kjit warm MODEL --tune`, whose plan has its own sizes; what is chosen is in force
+/// for what is warmed then. In the process that measures: answers its parent until there are no
+/// more questions.
 ///
 /// # Errors
 /// A model or device that cannot be had.
 pub fn tune_for(engine: &Engine, args: &args::Warm, shared: &Shared) -> anyhow::Result<Tuning> {
-    let model = args.model.as_ref().context("--tune needs a MODEL: its kernels are what is tuned")?;
+    let model =
+        args.model.as_ref().context("--tune needs a MODEL: its kernels are what is tuned")?;
     let device = open_device(engine, shared, "--tune")?;
-    let course = course(engine, &model.path(shared)?, &args.setup, args.sequences.unwrap_or(1), DEPTH, &device)?;
+    let course = course(
+        engine,
+        &model.path(shared)?,
+        &args.setup,
+        args.sequences.unwrap_or(1),
+        DEPTH,
+        &device,
+    )?;
     if args.measure_for_parent {
         return measure(engine, &device, &course).map(Tuning::Measured);
     }
     let all = run(engine, &device, &course, &Filter(None), args.tries, shared)?;
     if !shared.quiet {
         let better = all.iter().filter(|t| t.chosen != t.default).count();
-        say(format_args!("{} kernels tuned, {better} of them have another variant than the default now", all.len()));
+        say(format_args!(
+            "{} kernels tuned, {better} of them have another variant than the default now",
+            all.len()
+        ));
     }
     Ok(Tuning::Done(device.target().clone()))
 }
@@ -85,9 +112,15 @@ fn run(
     shared: &Shared,
 ) -> anyhow::Result<Vec<Tuned>> {
     if !shared.quiet {
-        say(format_args!("device: {}, {} ({})", device.label(), device.info().name, device.info().arch_id));
+        say(format_args!(
+            "device: {}, {} ({})",
+            device.label(),
+            device.info().name,
+            device.info().arch_id
+        ));
     }
-    let program = std::env::current_exe().context("this program cannot be found, to measure in a child of it")?;
+    let program = std::env::current_exe()
+        .context("this program cannot be found, to measure in a child of it")?;
     let spawn = || {
         let mut child = Command::new(&program);
         child.args(std::env::args_os().skip(1)).arg("--measure-for-parent");
@@ -102,8 +135,8 @@ fn run(
         }
         _ => {}
     };
-    let all =
-        tune(engine, device, course, &|s| filter.wants(s), &options, &spawn, &told).map_err(anyhow::Error::msg)?;
+    let all = tune(engine, device, course, &|s| filter.wants(s), &options, &spawn, &told)
+        .map_err(anyhow::Error::msg)?;
     if all.is_empty() { Err(filter.nothing()) } else { Ok(all) }
 }
 
@@ -113,7 +146,13 @@ fn outcome(t: &Tuned) -> String {
     let failed = if failed > 0 { format!(", {failed} failed") } else { String::new() };
     let what = match t.duel {
         Some((usual, best, chance)) if t.chosen != t.default => {
-            format!("{} ({:.2} → {:.2} µs, chance {:.2})", t.chosen, usual * 1e6, best * 1e6, chance * 1e6)
+            format!(
+                "{} ({:.2} → {:.2} µs, chance {:.2})",
+                t.chosen,
+                usual * 1e6,
+                best * 1e6,
+                chance * 1e6
+            )
         }
         Some((usual, best, chance)) => format!(
             "the default stays ({:.2} µs, the best other {:.2}, chance {:.2})",
@@ -129,13 +168,17 @@ fn outcome(t: &Tuned) -> String {
 fn print(all: &[Tuned], output: BenchOutput) -> anyhow::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
     let micros = |s: f64| format!("{:.2}", s * 1e6);
-    let duel =
-        |t: &Tuned| t.duel.map_or([String::new(), String::new(), String::new()], |(a, b, c)| [a, b, c].map(micros));
+    let duel = |t: &Tuned| {
+        t.duel.map_or([String::new(), String::new(), String::new()], |(a, b, c)| {
+            [a, b, c].map(micros)
+        })
+    };
     match output {
         BenchOutput::Md => {
             writeln!(
                 out,
-                "| kernel | variants | failed | default µs | best µs | chance µs | chosen | of |\n|---|---|---|---|---|---|---|---|"
+                "| kernel | variants | failed | default µs | best µs | chance µs | chosen | of \
+                 |\n|---|---|---|---|---|---|---|---|"
             )?;
             for t in all {
                 let [usual, best, chance] = duel(t);
@@ -160,7 +203,11 @@ fn print(all: &[Tuned], output: BenchOutput) -> anyhow::Result<()> {
                     };
                     let chosen = c.tuning == t.chosen;
                     let error = error.replace('"', "'");
-                    writeln!(out, "\"{}\",\"{}\",{us},{spread},{chosen},\"{error}\"", t.subject.spec, c.tuning)?;
+                    writeln!(
+                        out,
+                        "\"{}\",\"{}\",{us},{spread},{chosen},\"{error}\"",
+                        t.subject.spec, c.tuning
+                    )?;
                 }
             }
         }
@@ -191,9 +238,16 @@ fn rows(all: &[Tuned], device: &Device, file: &Path) -> anyhow::Result<()> {
         .iter()
         .filter(|t| t.chosen != t.default)
         .map(|t| {
-            format!("{}\t{}\t{}\t{}\n", device.target().id(), t.subject.spec, t.chosen, t.measured(&device.info().name))
+            format!(
+                "{}\t{}\t{}\t{}\n",
+                device.target().id(),
+                t.subject.spec,
+                t.chosen,
+                t.measured(&device.info().name)
+            )
         })
         .collect();
     let open = std::fs::File::options().create(true).append(true).open(file);
-    open.and_then(|mut f| f.write_all(lines.as_bytes())).with_context(|| format!("cannot write {}", file.display()))
+    open.and_then(|mut f| f.write_all(lines.as_bytes()))
+        .with_context(|| format!("cannot write {}", file.display()))
 }

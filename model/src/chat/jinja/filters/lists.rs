@@ -10,7 +10,12 @@ use super::super::value::Value;
 use super::super::{Fault, methods, ops, tests, text, wrong};
 use super::filter as apply;
 
-pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn filter(
+    name: &str,
+    value: &Value,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     match name {
         "length" | "count" => {
             arguments.bind(name, [], 0)?;
@@ -31,7 +36,9 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
             Value::Undefined => Value::generator(Vec::new(), meter),
             Value::Map(map) => {
                 Value::room_for(map.entries.len().saturating_mul(3), meter)?;
-                let pair = |(key, value): &(Value, Value)| Value::tuple(vec![key.clone(), value.clone()], meter);
+                let pair = |(key, value): &(Value, Value)| {
+                    Value::tuple(vec![key.clone(), value.clone()], meter)
+                };
                 Value::generator(map.entries.iter().map(pair).collect::<Result<_, _>>()?, meter)
             }
             other => wrong(format!("items: {} is no object", other.kind())),
@@ -51,7 +58,8 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
             Value::Text(text) => {
                 meter.bytes(text.len())?;
                 Value::room_for(text.len() / 16, meter)?;
-                Ok(Value::text(&text.chars().rev().collect::<String>(), meter)?.marked_safe(text.safe))
+                Ok(Value::text(&text.chars().rev().collect::<String>(), meter)?
+                    .marked_safe(text.safe))
             }
             _ => {
                 let mut items = ops::items(value, meter)?;
@@ -64,10 +72,15 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         },
         "join" => {
             let [between, attribute] = arguments.bind(name, ["d", "attribute"], 0)?;
-            let between = between.map_or_else(|| Ok(String::new()), |between| text::to_string(between, meter))?;
+            let between = between
+                .map_or_else(|| Ok(String::new()), |between| text::to_string(between, meter))?;
             let mut items = ops::items(value, meter)?;
-            if let Some(attribute) = attribute.filter(|attribute| !matches!(attribute, Value::None)) {
-                items = items.iter().map(|item| path(item, attribute, None, meter)).collect::<Result<_, _>>()?;
+            if let Some(attribute) = attribute.filter(|attribute| !matches!(attribute, Value::None))
+            {
+                items = items
+                    .iter()
+                    .map(|item| path(item, attribute, None, meter))
+                    .collect::<Result<_, _>>()?;
             }
             methods::join(&between, &items, meter)
         }
@@ -95,7 +108,8 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
                 Value::room_for(count, meter)?;
                 last.resize(count, fill.clone());
             }
-            let rows = rows.into_iter().map(|row| Value::list(row, meter)).collect::<Result<_, _>>()?;
+            let rows =
+                rows.into_iter().map(|row| Value::list(row, meter)).collect::<Result<_, _>>()?;
             Value::generator(rows, meter)
         }
         _ => {
@@ -125,7 +139,12 @@ fn filling(fill: Option<&Value>) -> Option<&Value> {
 }
 
 /// `a.b.0` of a value; the default, if there is one, for what is missing on the way.
-pub fn path(value: &Value, attribute: &Value, default: Option<&Value>, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn path(
+    value: &Value,
+    attribute: &Value,
+    default: Option<&Value>,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let part = |value: &Value, part: &Value| {
         meter.work(1)?;
         let found = ops::item(value, part, meter)?;
@@ -163,7 +182,10 @@ pub fn map(run: &mut Run, value: &Value, mut arguments: Arguments) -> Result<Val
         let name = text::to_string(&arguments.positional.remove(0), &meter)?;
         // Filters over filters go as deep as their names are written, and no deeper than levels do.
         for item in items {
-            let arguments = Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
+            let arguments = Arguments {
+                positional: arguments.positional.clone(),
+                named: arguments.named.clone(),
+            };
             meter.work(1 + arguments.positional.len() + arguments.named.len())?;
             out.push(run.deeper(|run| apply(run, &name, &item, arguments))?);
         }
@@ -171,7 +193,12 @@ pub fn map(run: &mut Run, value: &Value, mut arguments: Arguments) -> Result<Val
     Value::generator(out, &meter)
 }
 
-pub fn select(run: &mut Run, name: &str, value: &Value, mut arguments: Arguments) -> Result<Value, Fault> {
+pub fn select(
+    run: &mut Run,
+    name: &str,
+    value: &Value,
+    mut arguments: Arguments,
+) -> Result<Value, Fault> {
     let meter = run.meter.clone();
     let items = ops::items(value, &meter)?;
     let mut positional = std::mem::take(&mut arguments.positional).into_iter();

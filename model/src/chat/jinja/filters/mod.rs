@@ -71,13 +71,19 @@ pub const FILTERS: [&str; 55] = [
 ];
 
 /// `value|name(arguments)`
-pub fn filter(run: &mut Run, name: &str, value: &Value, arguments: Arguments) -> Result<Value, Fault> {
+pub fn filter(
+    run: &mut Run,
+    name: &str,
+    value: &Value,
+    arguments: Arguments,
+) -> Result<Value, Fault> {
     let meter = &run.meter.clone();
     meter.work(1)?;
     match name {
         "default" | "d" => {
             let [default, loose] = arguments.bind(name, ["default_value", "boolean"], 0)?;
-            let missing = matches!(value, Value::Undefined) || (flag(loose, false) && !value.is_true());
+            let missing =
+                matches!(value, Value::Undefined) || (flag(loose, false) && !value.is_true());
             match (missing, default) {
                 (false, _) => Ok(value.clone()),
                 (true, Some(default)) => Ok(default.clone()),
@@ -89,20 +95,23 @@ pub fn filter(run: &mut Run, name: &str, value: &Value, arguments: Arguments) ->
             let attribute = text::to_string(attribute.unwrap_or(&Value::Undefined), meter)?;
             Ok(methods::own_attribute(value, &attribute, meter)?.unwrap_or(Value::Undefined))
         }
-        "abs" | "filesizeformat" | "float" | "int" | "round" => numbers::filter(name, value, &arguments, meter),
-        "capitalize" | "center" | "format" | "indent" | "lower" | "pprint" | "replace" | "split" | "string"
-        | "title" | "tojson" | "trim" | "truncate" | "upper" | "wordcount" | "wordwrap" => {
-            texts::filter(name, value, &arguments, meter)
+        "abs" | "filesizeformat" | "float" | "int" | "round" => {
+            numbers::filter(name, value, &arguments, meter)
         }
-        "e" | "escape" | "forceescape" | "safe" | "striptags" | "urlencode" | "urlize" | "xmlattr" => {
-            html::filter(name, value, &arguments, meter)
+        "capitalize" | "center" | "format" | "indent" | "lower" | "pprint" | "replace"
+        | "split" | "string" | "title" | "tojson" | "trim" | "truncate" | "upper" | "wordcount"
+        | "wordwrap" => texts::filter(name, value, &arguments, meter),
+        "e" | "escape" | "forceescape" | "safe" | "striptags" | "urlencode" | "urlize"
+        | "xmlattr" => html::filter(name, value, &arguments, meter),
+        "dictsort" | "groupby" | "max" | "min" | "sort" | "unique" => {
+            orders::filter(name, value, &arguments, meter)
         }
-        "dictsort" | "groupby" | "max" | "min" | "sort" | "unique" => orders::filter(name, value, &arguments, meter),
-        "batch" | "count" | "first" | "items" | "join" | "last" | "length" | "list" | "reverse" | "slice" | "sum" => {
-            lists::filter(name, value, &arguments, meter)
-        }
+        "batch" | "count" | "first" | "items" | "join" | "last" | "length" | "list" | "reverse"
+        | "slice" | "sum" => lists::filter(name, value, &arguments, meter),
         "map" => lists::map(run, value, arguments),
-        "reject" | "rejectattr" | "select" | "selectattr" => lists::select(run, name, value, arguments),
+        "reject" | "rejectattr" | "select" | "selectattr" => {
+            lists::select(run, name, value, arguments)
+        }
         "random" => wrong("random chooses by chance, which a prompt does not do"),
         _ => wrong(format!("there is no filter '{name:.40}'")),
     }

@@ -7,12 +7,19 @@ use super::super::meter::Meter;
 use super::super::value::Value;
 use super::super::{Fault, chars, wrong};
 
-pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn filter(
+    name: &str,
+    value: &Value,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     match name {
         "abs" => {
             arguments.bind(name, [], 0)?;
             match value {
-                Value::Int(n) => n.checked_abs().map_or_else(|| wrong("a number is too large"), |n| Ok(Value::Int(n))),
+                Value::Int(n) => n
+                    .checked_abs()
+                    .map_or_else(|| wrong("a number is too large"), |n| Ok(Value::Int(n))),
                 Value::Bool(b) => Ok(Value::Int(i128::from(*b))),
                 Value::Float(x) => Ok(Value::Float(x.abs())),
                 other => wrong(format!("abs: {} is no number", other.kind())),
@@ -25,7 +32,8 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         "float" => {
             let [default] = arguments.bind(name, ["default"], 0)?;
-            Ok(float(value).map_or_else(|| default.cloned().unwrap_or(Value::Float(0.0)), Value::Float))
+            Ok(float(value)
+                .map_or_else(|| default.cloned().unwrap_or(Value::Float(0.0)), Value::Float))
         }
         "round" => {
             let [precision, method] = arguments.bind(name, ["precision", "method"], 0)?;
@@ -59,7 +67,8 @@ fn float(value: &Value) -> Option<f64> {
 }
 
 fn int(value: &Value, default: Value, base: i128) -> Result<Value, Fault> {
-    let cut = |x: f64| if x.is_finite() && x.abs() < 1e38 { Some(Value::Int(x as i128)) } else { None };
+    let cut =
+        |x: f64| if x.is_finite() && x.abs() < 1e38 { Some(Value::Int(x as i128)) } else { None };
     match value {
         Value::Int(_) => Ok(value.clone()),
         Value::Bool(b) => Ok(Value::Int(i128::from(*b))),
@@ -111,11 +120,16 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
         ("floor", _) => scaled(f64::floor),
         ("common", Value::Int(n)) => Ok(Value::Int(round_int(*n, precision))),
         ("common", Value::Bool(b)) => Ok(Value::Int(round_int(i128::from(*b), precision))),
-        ("common", _) if precision >= 0 => Ok(Value::Float(format!("{x:.*}", precision as usize).parse().unwrap_or(x))),
+        ("common", _) if precision >= 0 => {
+            Ok(Value::Float(format!("{x:.*}", precision as usize).parse().unwrap_or(x)))
+        }
         ("common", _) if x.abs() < 1e30 && precision > -30 => {
             // Halves are those of the whole number and nothing behind it.
             let (n, behind) = (x.trunc() as i128, x.fract() != 0.0);
-            let rounded = round_int(if behind { n.saturating_mul(10) + n.signum() } else { n * 10 }, precision - 1);
+            let rounded = round_int(
+                if behind { n.saturating_mul(10) + n.signum() } else { n * 10 },
+                precision - 1,
+            );
             Ok(Value::Float(((rounded / 10) as f64).copysign(x)))
         }
         ("common", _) => Ok(Value::Float(if x.abs() < 1e30 { 0f64.copysign(x) } else { x })),

@@ -10,37 +10,54 @@ use super::super::value::{Key, ListKind, Value};
 use super::super::{Fault, ops, wrong};
 use super::lists::path;
 
-pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn filter(
+    name: &str,
+    value: &Value,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     match name {
         "sort" => {
-            let [reverse, case, attribute] = arguments.bind(name, ["reverse", "case_sensitive", "attribute"], 0)?;
+            let [reverse, case, attribute] =
+                arguments.bind(name, ["reverse", "case_sensitive", "attribute"], 0)?;
             let attributes = attributes(attribute, meter)?;
             let key = |item: &Value| {
-                let keys =
-                    attributes.iter().map(|attribute| by(item, attribute.as_ref(), None, flag(case, false), meter));
+                let keys = attributes
+                    .iter()
+                    .map(|attribute| by(item, attribute.as_ref(), None, flag(case, false), meter));
                 Value::list(keys.collect::<Result<_, _>>()?, meter)
             };
             let all = keyed(ops::items(value, meter)?, key)?;
             Value::list(items(sorted(all, flag(reverse, false), meter)?), meter)
         }
         "dictsort" => {
-            let [case, by_what, reverse] = arguments.bind(name, ["case_sensitive", "by", "reverse"], 0)?;
+            let [case, by_what, reverse] =
+                arguments.bind(name, ["case_sensitive", "by", "reverse"], 0)?;
             let at = match text(by_what, "by")?.unwrap_or("key") {
                 "key" => 0,
                 "value" => 1,
                 _ => return wrong("dictsort: 'by' is key or value"),
             };
-            let Value::Map(map) = value else { return wrong(format!("dictsort: {} is no object", value.kind())) };
+            let Value::Map(map) = value else {
+                return wrong(format!("dictsort: {} is no object", value.kind()));
+            };
             Value::room_for(map.entries.len().saturating_mul(3), meter)?;
-            let pair = |(key, value): &(Value, Value)| Value::tuple(vec![key.clone(), value.clone()], meter);
+            let pair = |(key, value): &(Value, Value)| {
+                Value::tuple(vec![key.clone(), value.clone()], meter)
+            };
             let pairs = map.entries.iter().map(pair).collect::<Result<_, _>>()?;
-            let all = keyed(pairs, |pair| by(pair, Some(&Value::Int(at)), None, flag(case, false), meter))?;
+            let all = keyed(pairs, |pair| {
+                by(pair, Some(&Value::Int(at)), None, flag(case, false), meter)
+            })?;
             Value::list(items(sorted(all, flag(reverse, false), meter)?), meter)
         }
         "groupby" => {
-            let [attribute, default, case] = arguments.bind(name, ["attribute", "default", "case_sensitive"], 1)?;
+            let [attribute, default, case] =
+                arguments.bind(name, ["attribute", "default", "case_sensitive"], 1)?;
             let default = default.filter(|default| !matches!(default, Value::None));
-            let all = keyed(ops::items(value, meter)?, |item| by(item, attribute, default, flag(case, false), meter))?;
+            let all = keyed(ops::items(value, meter)?, |item| {
+                by(item, attribute, default, flag(case, false), meter)
+            })?;
             let mut groups: Vec<(Value, Vec<Value>)> = Vec::new();
             for (key, item) in sorted(all, false, meter)? {
                 match groups.last_mut() {
@@ -50,14 +67,22 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
             }
             let group = |(_, items): (Value, Vec<Value>)| {
                 // As the first of the group has it, not in lower case.
-                let key = by(items.first().unwrap_or(&Value::Undefined), attribute, default, true, meter)?;
+                let key = by(
+                    items.first().unwrap_or(&Value::Undefined),
+                    attribute,
+                    default,
+                    true,
+                    meter,
+                )?;
                 Value::sequence(vec![key, Value::list(items, meter)?], ListKind::Group, meter)
             };
             Value::list(groups.into_iter().map(group).collect::<Result<_, _>>()?, meter)
         }
         "unique" => {
             let [case, attribute] = arguments.bind(name, ["case_sensitive", "attribute"], 0)?;
-            let all = keyed(ops::items(value, meter)?, |item| by(item, attribute, None, flag(case, false), meter))?;
+            let all = keyed(ops::items(value, meter)?, |item| {
+                by(item, attribute, None, flag(case, false), meter)
+            })?;
             let mut seen = HashSet::new();
             let mut kept = Vec::new();
             for (key, item) in all {
@@ -70,7 +95,9 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         _ => {
             let [case, attribute] = arguments.bind(name, ["case_sensitive", "attribute"], 0)?;
-            let all = keyed(ops::items(value, meter)?, |item| by(item, attribute, None, flag(case, false), meter))?;
+            let all = keyed(ops::items(value, meter)?, |item| {
+                by(item, attribute, None, flag(case, false), meter)
+            })?;
             let wanted = if name == "min" { Ordering::Less } else { Ordering::Greater };
             let mut best: Option<(Value, Value)> = None;
             for (key, item) in all {
@@ -111,12 +138,17 @@ fn by(
 /// The attributes of `a,b`; one that is none, where there is none.
 fn attributes(attribute: Option<&Value>, meter: &Rc<Meter>) -> Result<Vec<Option<Value>>, Fault> {
     match attribute {
-        Some(Value::Text(names)) => names.split(',').map(|name| Value::text(name, meter).map(Some)).collect(),
+        Some(Value::Text(names)) => {
+            names.split(',').map(|name| Value::text(name, meter).map(Some)).collect()
+        }
         other => Ok(vec![other.cloned()]),
     }
 }
 
-fn keyed(items: Vec<Value>, key: impl Fn(&Value) -> Result<Value, Fault>) -> Result<Vec<(Value, Value)>, Fault> {
+fn keyed(
+    items: Vec<Value>,
+    key: impl Fn(&Value) -> Result<Value, Fault>,
+) -> Result<Vec<(Value, Value)>, Fault> {
     items.into_iter().map(|item| Ok((key(&item)?, item))).collect()
 }
 
@@ -125,7 +157,11 @@ fn items(keyed: Vec<(Value, Value)>) -> Vec<Value> {
 }
 
 /// By rising keys or falling ones; of equal ones in the order in which they came.
-fn sorted(mut keyed: Vec<(Value, Value)>, reverse: bool, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>, Fault> {
+fn sorted(
+    mut keyed: Vec<(Value, Value)>,
+    reverse: bool,
+    meter: &Rc<Meter>,
+) -> Result<Vec<(Value, Value)>, Fault> {
     sort(&mut keyed, |(a, _), (b, _)| {
         let order = ops::order(a, b, meter)?.unwrap_or(Ordering::Equal);
         Ok(if reverse { order.reverse() } else { order })
@@ -133,9 +169,12 @@ fn sorted(mut keyed: Vec<(Value, Value)>, reverse: bool, meter: &Rc<Meter>) -> R
     Ok(keyed)
 }
 
-/// A stable merge sort whose comparisons may fail, and need not be an order at all (NaN; whole numbers beyond
-/// what a float can tell apart): the standard library's sort may panic then.
-fn sort<T: Clone>(all: &mut Vec<T>, compare: impl Fn(&T, &T) -> Result<Ordering, Fault>) -> Result<(), Fault> {
+/// A stable merge sort whose comparisons may fail, and need not be an order at all (NaN; whole
+/// numbers beyond what a float can tell apart): the standard library's sort may panic then.
+fn sort<T: Clone>(
+    all: &mut Vec<T>,
+    compare: impl Fn(&T, &T) -> Result<Ordering, Fault>,
+) -> Result<(), Fault> {
     let mut width = 1;
     while width < all.len() {
         let mut merged = Vec::with_capacity(all.len());

@@ -8,7 +8,12 @@ use super::super::value::Value;
 use super::super::{Fault, chars, format, methods, text as written, wrong};
 use super::wrap;
 
-pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn filter(
+    name: &str,
+    value: &Value,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let whole = written::as_text(value, meter)?;
     let this = whole.as_text().unwrap_or_default();
     let safe = matches!(&whole, Value::Text(text) if text.safe);
@@ -16,7 +21,8 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         Value::Text(_) => Ok(()),
         other => wrong(format!("{name} takes a text, not {}", other.kind())),
     };
-    let string = |value: Option<&Value>| value.map(|value| written::to_string(value, meter)).transpose();
+    let string =
+        |value: Option<&Value>| value.map(|value| written::to_string(value, meter)).transpose();
     meter.bytes(this.len())?;
     match name {
         "string" => {
@@ -49,17 +55,25 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         "center" => {
             let [width] = arguments.bind(name, ["width"], 0)?;
-            Ok(methods::fill_up(this, name, size(width, "width", 80)?, " ", meter)?.marked_safe(safe))
+            Ok(methods::fill_up(this, name, size(width, "width", 80)?, " ", meter)?
+                .marked_safe(safe))
         }
         "format" => {
             if !arguments.positional.is_empty() && !arguments.named.is_empty() {
                 return wrong("format takes values or values with names, not both");
             }
-            let named = arguments.named.iter().map(|(name, value)| Ok((Value::text(name, meter)?, value.clone())));
+            let named = arguments
+                .named
+                .iter()
+                .map(|(name, value)| Ok((Value::text(name, meter)?, value.clone())));
             let named = named.collect::<Result<Vec<_>, Fault>>()?;
             let named = if named.is_empty() { Value::None } else { Value::map(named, meter)? };
             let named_alone = std::slice::from_ref(&named);
-            let values = if matches!(named, Value::None) { arguments.positional.as_slice() } else { named_alone };
+            let values = if matches!(named, Value::None) {
+                arguments.positional.as_slice()
+            } else {
+                named_alone
+            };
             Ok(format::percent(this, safe, values, &named, meter)?.marked_safe(safe))
         }
         "indent" => {
@@ -77,12 +91,16 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         "truncate" => {
             needs_text()?;
-            let [length, kill, end, leeway] = arguments.bind(name, ["length", "killwords", "end", "leeway"], 0)?;
+            let [length, kill, end, leeway] =
+                arguments.bind(name, ["length", "killwords", "end", "leeway"], 0)?;
             let end = string(end)?.unwrap_or_else(|| "...".to_owned());
-            let (length, leeway) = (size(length, "length", 255)?, optional(leeway, "leeway")?.unwrap_or(5));
+            let (length, leeway) =
+                (size(length, "length", 255)?, optional(leeway, "leeway")?.unwrap_or(5));
             let ending = end.chars().count();
             if length < ending || leeway < 0 {
-                return wrong(format!("truncate: a length of {length} has no room for its end of {ending}"));
+                return wrong(format!(
+                    "truncate: a length of {length} has no room for its end of {ending}"
+                ));
             }
             let most = length.saturating_add(usize::try_from(leeway).unwrap_or(usize::MAX));
             if this.chars().count() <= most {
@@ -97,18 +115,25 @@ pub fn filter(name: &str, value: &Value, arguments: &Arguments, meter: &Rc<Meter
         }
         "wordcount" => {
             arguments.bind(name, [], 0)?;
-            Ok(Value::Int(this.split(|c| !chars::is_word(c)).filter(|word| !word.is_empty()).count() as i128))
+            Ok(Value::Int(
+                this.split(|c| !chars::is_word(c)).filter(|word| !word.is_empty()).count() as i128,
+            ))
         }
         "wordwrap" => {
             needs_text()?;
-            let [width, long, between, hyphens] =
-                arguments.bind(name, ["width", "break_long_words", "wrapstring", "break_on_hyphens"], 0)?;
+            let [width, long, between, hyphens] = arguments.bind(
+                name,
+                ["width", "break_long_words", "wrapstring", "break_on_hyphens"],
+                0,
+            )?;
             let width = match size(width, "width", 79)? {
                 0 => return wrong("wordwrap: a line has at least one character"),
                 width => width,
             };
-            let between = text(between.filter(|between| !matches!(between, Value::None)), "wrapstring")?;
-            let wrap = wrap::Wrap { width, long_words: flag(long, true), hyphens: flag(hyphens, true) };
+            let between =
+                text(between.filter(|between| !matches!(between, Value::None)), "wrapstring")?;
+            let wrap =
+                wrap::Wrap { width, long_words: flag(long, true), hyphens: flag(hyphens, true) };
             wrap.text(this, between.unwrap_or("\n"), meter)
         }
         "tojson" => to_json(value, arguments, meter),
@@ -133,7 +158,13 @@ fn title(text: &str) -> String {
     out
 }
 
-fn indent(text: &str, width: &str, first: bool, blank: bool, meter: &Rc<Meter>) -> Result<Value, Fault> {
+fn indent(
+    text: &str,
+    width: &str,
+    first: bool,
+    blank: bool,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let mut out = Growing::new(meter);
     // A line that ends has an empty one behind it.
     let open = text.is_empty() || text.ends_with(|c| c != '\r' && chars::is_line_end(c));
@@ -159,14 +190,17 @@ fn to_json(value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Va
         },
     };
     let (item, key) = match separators {
-        None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()),
+        None | Some(Value::None) => {
+            (if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned())
+        }
         Some(Value::List(pair)) => match pair.items.as_slice() {
             [Value::Text(item), Value::Text(key)] => (item.to_string(), key.to_string()),
             _ => return wrong("tojson: separators are two texts"),
         },
         Some(_) => return wrong("tojson: separators are two texts"),
     };
-    let json = written::Json { indent, item, key, ascii: flag(ascii, false), sorted: flag(sorted, false) };
+    let json =
+        written::Json { indent, item, key, ascii: flag(ascii, false), sorted: flag(sorted, false) };
     let mut out = Growing::new(meter);
     json.write(value, 0, &mut out, meter)?;
     Value::grown(out, meter)

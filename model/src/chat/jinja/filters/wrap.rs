@@ -27,7 +27,13 @@ impl Wrap {
         Value::grown(out, meter)
     }
 
-    fn line(&self, line: &str, between: &str, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+    fn line(
+        &self,
+        line: &str,
+        between: &str,
+        out: &mut Growing,
+        meter: &Rc<Meter>,
+    ) -> Result<(), Fault> {
         Value::room_for(line.len(), meter)?;
         let letters: Vec<char> = line.chars().collect();
         // Pieces that stay whole, the next one last.
@@ -65,11 +71,14 @@ impl Wrap {
         Ok(())
     }
 
-    /// Where a long word is cut: behind the last hyphen that fits, if something else stands before it.
+    /// Where a long word is cut: behind the last hyphen that fits, if something else stands before
+    /// it.
     fn cut(&self, piece: &[char], room: usize) -> usize {
         let start = piece.get(..room).unwrap_or(piece);
         match start.iter().rposition(|c| *c == '-') {
-            Some(at) if self.hyphens && at > 0 && start.iter().take(at).any(|c| *c != '-') => at + 1,
+            Some(at) if self.hyphens && at > 0 && start.iter().take(at).any(|c| *c != '-') => {
+                at + 1
+            }
             _ => start.len(),
         }
     }
@@ -89,8 +98,9 @@ impl Wrap {
     fn piece_end(&self, letters: &[char], from: usize) -> usize {
         let at = |i: usize| letters.get(i).copied();
         let blank = |i: usize| at(i).is_some_and(is_space);
-        let run =
-            |from: usize, is: &dyn Fn(usize) -> bool| (from..letters.len()).find(|i| !is(*i)).unwrap_or(letters.len());
+        let run = |from: usize, is: &dyn Fn(usize) -> bool| {
+            (from..letters.len()).find(|i| !is(*i)).unwrap_or(letters.len())
+        };
         if blank(from) {
             return run(from, &blank);
         }
@@ -98,9 +108,12 @@ impl Wrap {
             return run(from, &|i| !blank(i));
         }
         let hyphen = |i: usize| at(i) == Some('-');
-        let letter =
-            |i: Option<usize>| i.and_then(at).is_some_and(|c| chars::is_word(c) && c != '_' && !chars::is_numeric(c));
-        let punctuated = |i: Option<usize>| i.and_then(at).is_some_and(|c| chars::is_word(c) || "!\"'&.,?".contains(c));
+        let letter = |i: Option<usize>| {
+            i.and_then(at).is_some_and(|c| chars::is_word(c) && c != '_' && !chars::is_numeric(c))
+        };
+        let punctuated = |i: Option<usize>| {
+            i.and_then(at).is_some_and(|c| chars::is_word(c) || "!\"'&.,?".contains(c))
+        };
         // Hyphens between words, two or more.
         let dashes = |i: usize| {
             let end = if punctuated(i.checked_sub(1)) { run(i, &hyphen) } else { i };
@@ -114,7 +127,8 @@ impl Wrap {
             let before = |n: usize| i.checked_sub(n);
             let word = letter(before(1)) && letter(before(2))
                 || punctuated(before(1)) && before(2).is_some_and(hyphen) && letter(before(3));
-            let more = letter(Some(i + 1)) && (letter(Some(i + 2)) || hyphen(i + 2) && letter(Some(i + 3)));
+            let more = letter(Some(i + 1))
+                && (letter(Some(i + 2)) || hyphen(i + 2) && letter(Some(i + 3)));
             if hyphen(i) && word && more {
                 return i + 1;
             }

@@ -8,7 +8,12 @@ use super::super::{Fault, methods, ops, text, wrong};
 use super::spec;
 
 /// `pattern.format(…)`
-pub fn braces(pattern: &str, values: &[Value], named: &[(String, Value)], meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn braces(
+    pattern: &str,
+    values: &[Value],
+    named: &[(String, Value)],
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let mut out = Growing::new(meter);
     Fields { values, named, next: 0, numbered: false, meter }.write(pattern, 2, &mut out)?;
     Value::grown(out, meter)
@@ -37,7 +42,9 @@ impl Fields<'_> {
                 rest = rest.get(2..).unwrap_or_default();
                 continue;
             }
-            let Some(end) = field_end(rest) else { return wrong("format: '{' without '}', or '}' without '{'") };
+            let Some(end) = field_end(rest) else {
+                return wrong("format: '{' without '}', or '}' without '{'");
+            };
             self.field(rest.get(1..end).unwrap_or_default(), levels, out)?;
             rest = rest.get(end + 1..).unwrap_or_default();
         }
@@ -101,7 +108,9 @@ impl Fields<'_> {
         while !rest.is_empty() {
             self.meter.work(1)?;
             if let Some(item) = rest.strip_prefix('[') {
-                let Some((item, more)) = item.split_once(']') else { return wrong("format: '[' without ']'") };
+                let Some((item, more)) = item.split_once(']') else {
+                    return wrong("format: '[' without ']'");
+                };
                 let key = match item.parse() {
                     Ok(at) => Value::Int(at),
                     Err(_) => Value::text(item, self.meter)?,

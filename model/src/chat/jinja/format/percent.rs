@@ -21,7 +21,13 @@ struct Spec {
 }
 
 /// `pattern % values`, with `%(name)s` from an object. Texts are escaped where the pattern is HTML.
-pub fn percent(pattern: &str, safe: bool, values: &[Value], named: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn percent(
+    pattern: &str,
+    safe: bool,
+    values: &[Value],
+    named: &Value,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let mut out = Growing::new(meter);
     let mut rest = values.iter();
     let mut chars = pattern.chars().peekable();
@@ -57,7 +63,8 @@ pub fn percent(pattern: &str, safe: bool, values: &[Value], named: &Value, meter
         spec.left |= columns < 0;
         spec.width = width(usize::try_from(columns.unsigned_abs()).unwrap_or(usize::MAX))?;
         if chars.next_if_eq(&'.').is_some() {
-            let digits = usize::try_from(number(&mut chars, &mut rest)?.max(0)).unwrap_or(usize::MAX);
+            let digits =
+                usize::try_from(number(&mut chars, &mut rest)?.max(0)).unwrap_or(usize::MAX);
             spec.precision = Some(precision(digits)?);
         }
         let Some(kind) = chars.next() else { return wrong("format: the pattern ends within '%'") };
@@ -65,19 +72,26 @@ pub fn percent(pattern: &str, safe: bool, values: &[Value], named: &Value, meter
             out.push("%")?;
             continue;
         }
-        let Some(value) = by_name.or_else(|| rest.next()) else { return wrong("format: there are too few values") };
+        let Some(value) = by_name.or_else(|| rest.next()) else {
+            return wrong("format: there are too few values");
+        };
         convert(kind, &spec, value, safe, &mut out, meter)?;
     }
     match values {
         [Value::Map(_) | Value::List(_)] => {}
-        _ if rest.len() > 0 => return wrong("format: there are more values than the pattern has places"),
+        _ if rest.len() > 0 => {
+            return wrong("format: there are more values than the pattern has places");
+        }
         _ => {}
     }
     Value::grown(out, meter)
 }
 
 /// A number of the pattern, or of the values where it has `*`.
-fn number<'v>(chars: &mut Peekable<Chars>, values: &mut impl Iterator<Item = &'v Value>) -> Result<i128, Fault> {
+fn number<'v>(
+    chars: &mut Peekable<Chars>,
+    values: &mut impl Iterator<Item = &'v Value>,
+) -> Result<i128, Fault> {
     if chars.next_if_eq(&'*').is_some() {
         return match values.next() {
             Some(Value::Int(n)) => Ok(*n),
@@ -145,7 +159,10 @@ fn convert(
         }
         'f' | 'F' | 'e' | 'E' | 'g' | 'G' => {
             let Some(x) = as_float else { return no_number() };
-            (x.is_sign_negative() && !x.is_nan(), float(kind, spec.precision.unwrap_or(6), x.abs(), spec.other))
+            (
+                x.is_sign_negative() && !x.is_nan(),
+                float(kind, spec.precision.unwrap_or(6), x.abs(), spec.other),
+            )
         }
         _ => return wrong(format!("format: %{kind} is not known")),
     };

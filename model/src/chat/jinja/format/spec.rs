@@ -1,4 +1,5 @@
-//! Specifications of `str.format`: `[[fill]align][sign][z][#][0][width][grouping][.precision][type]`.
+//! Specifications of `str.format`:
+//! `[[fill]align][sign][z][#][0][width][grouping][.precision][type]`.
 
 use std::rc::Rc;
 
@@ -62,7 +63,12 @@ impl Spec {
 }
 
 /// `format(value, spec)`, at the end of a text.
-pub fn write(value: &Value, source: &str, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+pub fn write(
+    value: &Value,
+    source: &str,
+    out: &mut Growing,
+    meter: &Rc<Meter>,
+) -> Result<(), Fault> {
     if source.is_empty() {
         return text::write(value, out, meter);
     }
@@ -86,7 +92,12 @@ fn of_text(this: &str, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
         Some(kind) => return unknown(kind, "a text"),
     }
     let align = spec.align.unwrap_or('<');
-    if spec.sign.is_some() || spec.other || spec.positive_zero || spec.grouping.is_some() || align == '=' {
+    if spec.sign.is_some()
+        || spec.other
+        || spec.positive_zero
+        || spec.grouping.is_some()
+        || align == '='
+    {
         return wrong("format: a text has no sign and no digits");
     }
     let cut: String = this.chars().take(spec.precision.unwrap_or(usize::MAX)).collect();
@@ -112,9 +123,20 @@ fn of_int(n: i128, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
         'c' => match u32::try_from(n).ok().and_then(char::from_u32) {
             Some(c) if spec.sign.is_none() && !spec.other && spec.grouping.is_none() => {
                 let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
-                return aligned("", &c.to_string(), spec.align.unwrap_or('>'), fill, spec.width, out);
+                return aligned(
+                    "",
+                    &c.to_string(),
+                    spec.align.unwrap_or('>'),
+                    fill,
+                    spec.width,
+                    out,
+                );
             }
-            _ => return wrong("format: the type 'c' takes the number of a character, without a sign"),
+            _ => {
+                return wrong(
+                    "format: the type 'c' takes the number of a character, without a sign",
+                );
+            }
         },
         other => return unknown(other, "a whole number"),
     };
@@ -130,23 +152,31 @@ fn of_float(x: f64, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
     let size = x.abs();
     let digits = match (spec.kind, spec.precision) {
         (None, None) => match text::float(size).split_once('e') {
-            Some((digits, power)) if spec.other && !digits.contains('.') => format!("{digits}.e{power}"),
+            Some((digits, power)) if spec.other && !digits.contains('.') => {
+                format!("{digits}.e{power}")
+            }
             _ => text::float(size),
         },
-        (None, Some(precision)) if size.is_finite() => general(size, precision.max(1), spec.other, true),
+        (None, Some(precision)) if size.is_finite() => {
+            general(size, precision.max(1), spec.other, true)
+        }
         (None, Some(_)) => text::float(size),
         (Some('n'), _) if spec.grouping.is_some() => {
             return wrong("format: groups do not go with the type 'n'");
         }
         (Some('n'), precision) => float('g', precision.unwrap_or(6), size, spec.other),
-        (Some('%'), precision) => float('f', precision.unwrap_or(6), size * 100.0, spec.other) + "%",
+        (Some('%'), precision) => {
+            float('f', precision.unwrap_or(6), size * 100.0, spec.other) + "%"
+        }
         (Some(kind @ ('e' | 'E' | 'f' | 'F' | 'g' | 'G')), precision) => {
             float(kind, precision.unwrap_or(6), size, spec.other)
         }
         (Some(kind), _) => return unknown(kind, "a number"),
     };
-    let zero = digits.chars().take_while(|c| !c.is_ascii_alphabetic()).all(|c| !matches!(c, '1'..='9'));
-    let negative = x.is_sign_negative() && !x.is_nan() && !(spec.positive_zero && zero && x.is_finite());
+    let zero =
+        digits.chars().take_while(|c| !c.is_ascii_alphabetic()).all(|c| !matches!(c, '1'..='9'));
+    let negative =
+        x.is_sign_negative() && !x.is_nan() && !(spec.positive_zero && zero && x.is_finite());
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let (whole, rest) = digits.split_at_checked(end).unwrap_or((&digits, ""));
     number(sign(negative, spec), whole, rest, 3, spec, out)
@@ -162,7 +192,14 @@ fn sign(negative: bool, spec: &Spec) -> &'static str {
 }
 
 /// A number by its parts, the digits before its point in groups.
-fn number(before: &str, digits: &str, rest: &str, every: usize, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
+fn number(
+    before: &str,
+    digits: &str,
+    rest: &str,
+    every: usize,
+    spec: &Spec,
+    out: &mut Growing,
+) -> Result<(), Fault> {
     let zeros = spec.zero && spec.align.is_none();
     let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
     let align = spec.align.unwrap_or(if zeros { '=' } else { '>' });
@@ -191,7 +228,14 @@ fn number(before: &str, digits: &str, rest: &str, every: usize, spec: &Spec, out
     aligned(before, &body.finish_uncounted(), align, fill, spec.width, out)
 }
 
-fn aligned(before: &str, body: &str, align: char, fill: char, width: usize, out: &mut Growing) -> Result<(), Fault> {
+fn aligned(
+    before: &str,
+    body: &str,
+    align: char,
+    fill: char,
+    width: usize,
+    out: &mut Growing,
+) -> Result<(), Fault> {
     let missing = width.saturating_sub(before.chars().count() + body.chars().count());
     let (left, within, right) = match align {
         '<' => (0, 0, missing),

@@ -1,4 +1,5 @@
-//! Attributes and methods of values, as far as a sandbox has them in which nothing that exists is changed.
+//! Attributes and methods of values, as far as a sandbox has them in which nothing that exists is
+//! changed.
 
 mod texts;
 
@@ -83,8 +84,9 @@ pub fn own_attribute(value: &Value, name: &str, meter: &Rc<Meter>) -> Result<Opt
 fn of_loop(state: &Loop, name: &str) -> Option<Value> {
     let (at, count) = (state.at.get(), state.items.items.len());
     let int = |n: usize| Some(Value::Int(n as i128));
-    let item =
-        |at: Option<usize>| Some(at.and_then(|at| state.items.items.get(at)).cloned().unwrap_or(Value::Undefined));
+    let item = |at: Option<usize>| {
+        Some(at.and_then(|at| state.items.items.get(at)).cloned().unwrap_or(Value::Undefined))
+    };
     match name {
         "index" => int(at + 1),
         "index0" => int(at),
@@ -102,7 +104,12 @@ fn of_loop(state: &Loop, name: &str) -> Option<Value> {
 }
 
 /// Calls a method that [`attribute`] found.
-pub fn call(run: &mut Run, value: &Value, name: &str, arguments: Arguments) -> Result<Value, Fault> {
+pub fn call(
+    run: &mut Run,
+    value: &Value,
+    name: &str,
+    arguments: Arguments,
+) -> Result<Value, Fault> {
     let meter = &run.meter.clone();
     meter.work(1)?;
     match value {
@@ -124,14 +131,19 @@ pub fn call(run: &mut Run, value: &Value, name: &str, arguments: Arguments) -> R
                     count += 1;
                 }
             }
-            if name == "index" { wrong("index(): it is not in the list") } else { Ok(Value::Int(count)) }
+            if name == "index" {
+                wrong("index(): it is not in the list")
+            } else {
+                Ok(Value::Int(count))
+            }
         }
         Value::Loop(state) => of_running_loop(state, name, arguments, meter),
         Value::Cycler(cycler) => {
             let at = cycler.at.get();
             let next = if name == "reset" { 0 } else { (at + 1) % cycler.items.items.len().max(1) };
             cycler.at.set(next);
-            Ok(if name == "reset" { None } else { cycler.items.items.get(at).cloned() }.unwrap_or(Value::None))
+            Ok(if name == "reset" { None } else { cycler.items.items.get(at).cloned() }
+                .unwrap_or(Value::None))
         }
         Value::Int(n) => Ok(Value::Int(i128::from(match name {
             "bit_length" => 128 - n.unsigned_abs().leading_zeros(),
@@ -143,20 +155,32 @@ pub fn call(run: &mut Run, value: &Value, name: &str, arguments: Arguments) -> R
     }
 }
 
-fn of_object(value: &Value, map: &Map, name: &str, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+fn of_object(
+    value: &Value,
+    map: &Map,
+    name: &str,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let count = map.entries.len();
     match name {
         "items" => {
             arguments.bind(name, [], 0)?;
             Value::room_for(count.saturating_mul(3), meter)?;
-            let pair = |(key, value): &(Value, Value)| Value::tuple(vec![key.clone(), value.clone()], meter);
+            let pair = |(key, value): &(Value, Value)| {
+                Value::tuple(vec![key.clone(), value.clone()], meter)
+            };
             let pairs = map.entries.iter().map(pair).collect::<Result<_, _>>()?;
             Value::sequence(pairs, ListKind::Items, meter)
         }
         "keys" => Value::sequence(ops::items(value, meter)?, ListKind::Keys, meter),
         "values" => {
             Value::room_for(count, meter)?;
-            Value::sequence(map.entries.iter().map(|(_, value)| value.clone()).collect(), ListKind::Values, meter)
+            Value::sequence(
+                map.entries.iter().map(|(_, value)| value.clone()).collect(),
+                ListKind::Values,
+                meter,
+            )
         }
         "get" => {
             let [key, default] = arguments.bind(name, ["key", "default"], 1)?;
@@ -175,11 +199,20 @@ fn of_object(value: &Value, map: &Map, name: &str, arguments: &Arguments, meter:
     }
 }
 
-fn of_running_loop(state: &Loop, name: &str, arguments: Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+fn of_running_loop(
+    state: &Loop,
+    name: &str,
+    arguments: Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     if name == "cycle" {
         return match arguments.positional.len() {
             0 => wrong("cycle() takes at least one value"),
-            n => Ok(arguments.positional.get(state.at.get() % n).cloned().unwrap_or(Value::Undefined)),
+            n => Ok(arguments
+                .positional
+                .get(state.at.get() % n)
+                .cloned()
+                .unwrap_or(Value::Undefined)),
         };
     }
     // A loop that held itself would never be freed.
@@ -204,13 +237,17 @@ fn of_running_loop(state: &Loop, name: &str, arguments: Arguments, meter: &Rc<Me
 /// A method that there is not, or that would change what exists.
 pub fn unknown<T>(value: &Value, name: &str) -> Result<T, Fault> {
     let changes = match value {
-        Value::List(_) => ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"].contains(&name),
+        Value::List(_) => {
+            ["append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"]
+                .contains(&name)
+        }
         Value::Map(_) => ["clear", "pop", "popitem", "setdefault", "update"].contains(&name),
         _ => false,
     };
     if changes {
         return wrong(format!(
-            "{name}(): a template changes nothing that exists; make another ('set x = x + [y]', 'dict(x, a=1)')"
+            "{name}(): a template changes nothing that exists; make another ('set x = x + [y]', \
+             'dict(x, a=1)')"
         ));
     }
     wrong(format!("{} has no method {name:.40}()", value.kind()))

@@ -60,15 +60,20 @@ pub const METHODS: [&str; 46] = [
 ];
 
 /// Calls one. What comes of HTML by the same letters is HTML.
-pub fn call(this: &Text, name: &str, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn call(
+    this: &Text,
+    name: &str,
+    arguments: &Arguments,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     meter.bytes(this.len())?;
     let result = match name {
         "upper" | "lower" | "casefold" | "title" | "capitalize" | "swapcase" => {
             arguments.bind(name, [], 0)?;
             in_case(this, name, meter)
         }
-        "isalnum" | "isalpha" | "isascii" | "isdecimal" | "isdigit" | "isidentifier" | "islower" | "isnumeric"
-        | "isprintable" | "isspace" | "istitle" | "isupper" => {
+        "isalnum" | "isalpha" | "isascii" | "isdecimal" | "isdigit" | "isidentifier"
+        | "islower" | "isnumeric" | "isprintable" | "isspace" | "istitle" | "isupper" => {
             arguments.bind(name, [], 0)?;
             Ok(Value::Bool(is(this, name)))
         }
@@ -116,13 +121,15 @@ pub fn call(this: &Text, name: &str, arguments: &Arguments, meter: &Rc<Meter>) -
             if by.is_empty() {
                 return wrong(format!("{name}() by nothing"));
             }
-            let found = if name == "partition" { this.split_once(by) } else { this.rsplit_once(by) };
+            let found =
+                if name == "partition" { this.split_once(by) } else { this.rsplit_once(by) };
             let parts = match (found, name) {
                 (Some((before, after)), _) => [before, by, after],
                 (None, "partition") => [this, "", ""],
                 (None, _) => ["", "", this],
             };
-            let parts = parts.into_iter().map(|part| Value::text(part, meter)).collect::<Result<_, _>>()?;
+            let parts =
+                parts.into_iter().map(|part| Value::text(part, meter)).collect::<Result<_, _>>()?;
             return Value::tuple(parts, meter);
         }
         "replace" => {
@@ -133,7 +140,11 @@ pub fn call(this: &Text, name: &str, arguments: &Arguments, meter: &Rc<Meter>) -
         "removeprefix" | "removesuffix" => {
             let [part] = arguments.bind(name, ["part"], 1)?;
             let part = needed(part, "part")?;
-            let rest = if name == "removeprefix" { this.strip_prefix(part) } else { this.strip_suffix(part) };
+            let rest = if name == "removeprefix" {
+                this.strip_prefix(part)
+            } else {
+                this.strip_suffix(part)
+            };
             Value::text(rest.unwrap_or(this), meter)
         }
         "startswith" | "endswith" | "find" | "rfind" | "index" | "rindex" | "count" => {
@@ -145,7 +156,10 @@ pub fn call(this: &Text, name: &str, arguments: &Arguments, meter: &Rc<Meter>) -
             let [all] = arguments.bind(name, ["iterable"], 1)?;
             let items = ops::items(all.unwrap_or(&Value::Undefined), meter)?;
             if let Some(other) = items.iter().find(|item| item.as_text().is_none()) {
-                return wrong(format!("join() takes texts, not {}; '|join' takes any value", other.kind()));
+                return wrong(format!(
+                    "join() takes texts, not {}; '|join' takes any value",
+                    other.kind()
+                ));
             }
             join(this, &items, meter)
         }
@@ -222,7 +236,13 @@ pub fn strip(this: &str, name: &str, set: Option<&str>, meter: &Rc<Meter>) -> Re
 }
 
 /// Filled up to a width: an odd one out stands in front where Python puts it.
-pub fn fill_up(this: &str, name: &str, width: usize, fill: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn fill_up(
+    this: &str,
+    name: &str,
+    width: usize,
+    fill: &str,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let missing = width.saturating_sub(this.chars().count());
     let before = match name {
         "ljust" => 0,
@@ -284,12 +304,17 @@ fn search(
     if let "startswith" | "endswith" = name {
         let has = |wanted: &Value| {
             let wanted = needed(Some(wanted), "sub")?;
-            let has = |part: &str| if name == "startswith" { part.starts_with(wanted) } else { part.ends_with(wanted) };
+            let has = |part: &str| {
+                if name == "startswith" { part.starts_with(wanted) } else { part.ends_with(wanted) }
+            };
             Ok(part.is_some_and(has))
         };
         let Value::List(list) = wanted else { return has(wanted).map(Value::Bool) };
         if !list.kind.is_tuple() {
-            return wrong(format!("{name}() takes a text or a tuple of texts, not {}", wanted.kind()));
+            return wrong(format!(
+                "{name}() takes a text or a tuple of texts, not {}",
+                wanted.kind()
+            ));
         }
         for wanted in &list.items {
             meter.work(1)?;
@@ -313,7 +338,9 @@ fn search(
         _ => part.and_then(|part| part.find(wanted)),
     };
     match found {
-        Some(at) => Ok(Value::Int(this.get(..offset + at).map_or(0, |before| before.chars().count()) as i128)),
+        Some(at) => Ok(Value::Int(
+            this.get(..offset + at).map_or(0, |before| before.chars().count()) as i128,
+        )),
         None if name.ends_with("index") => wrong(format!("{name}(): it is not in the text")),
         None => Ok(Value::Int(-1)),
     }
@@ -330,7 +357,13 @@ pub fn join(between: &str, items: &[Value], meter: &Rc<Meter>) -> Result<Value, 
     Value::grown(out, meter)
 }
 
-pub fn replace(this: &str, old: &str, new: &str, most: Option<usize>, meter: &Rc<Meter>) -> Result<Value, Fault> {
+pub fn replace(
+    this: &str,
+    old: &str,
+    new: &str,
+    most: Option<usize>,
+    meter: &Rc<Meter>,
+) -> Result<Value, Fault> {
     let mut out = Growing::new(meter);
     let mut from = 0;
     for (at, found) in this.match_indices(old).take(most.unwrap_or(usize::MAX)) {
@@ -377,7 +410,11 @@ fn words(
 ) -> Result<(), Fault> {
     let mut rest = this;
     for piece in 1.. {
-        rest = if from_end { rest.trim_end_matches(chars::is_space) } else { rest.trim_start_matches(chars::is_space) };
+        rest = if from_end {
+            rest.trim_end_matches(chars::is_space)
+        } else {
+            rest.trim_start_matches(chars::is_space)
+        };
         if rest.is_empty() {
             break;
         }

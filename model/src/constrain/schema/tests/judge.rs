@@ -32,48 +32,67 @@ pub fn keeps(value: &Value, schema: &Value, root: &Value) -> bool {
                 _ => ((n / end).round() * end - n).abs() < 1e-9 * n.abs().max(1.0),
             }
         }
-        "minLength" => value.as_str().is_none_or(|s| s.chars().count() as u64 >= says.as_u64().unwrap()),
-        "maxLength" => value.as_str().is_none_or(|s| s.chars().count() as u64 <= says.as_u64().unwrap()),
+        "minLength" => {
+            value.as_str().is_none_or(|s| s.chars().count() as u64 >= says.as_u64().unwrap())
+        }
+        "maxLength" => {
+            value.as_str().is_none_or(|s| s.chars().count() as u64 <= says.as_u64().unwrap())
+        }
         "pattern" => value.as_str().is_none_or(|s| found(says.as_str().unwrap(), s)),
         "minItems" => value.as_array().is_none_or(|all| all.len() as u64 >= says.as_u64().unwrap()),
         "maxItems" => value.as_array().is_none_or(|all| all.len() as u64 <= says.as_u64().unwrap()),
         "uniqueItems" => value.as_array().is_none_or(|all| {
-            says == &Value::Bool(false) || all.iter().enumerate().all(|(i, a)| all[..i].iter().all(|b| !same(a, b)))
+            says == &Value::Bool(false)
+                || all.iter().enumerate().all(|(i, a)| all[..i].iter().all(|b| !same(a, b)))
         }),
-        "items" if says.is_array() => {
-            value.as_array().is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root)))
-        }
-        "prefixItems" => value.as_array().is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root))),
+        "items" if says.is_array() => value
+            .as_array()
+            .is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root))),
+        "prefixItems" => value
+            .as_array()
+            .is_none_or(|all| all.iter().zip(list(says)).all(|(v, s)| keeps(v, s, root))),
         "items" | "additionalItems" => {
             let before = match word.as_str() {
                 "items" => schema.get("prefixItems"),
                 _ => schema.get("items").filter(|items| items.is_array()),
             };
             let from = before.map_or(0, |before| list(before).len());
-            value.as_array().is_none_or(|all| all.iter().skip(from).all(|one| keeps(one, says, root)))
+            value
+                .as_array()
+                .is_none_or(|all| all.iter().skip(from).all(|one| keeps(one, says, root)))
         }
-        "required" => {
-            value.as_object().is_none_or(|map| list(says).iter().all(|name| map.contains_key(name.as_str().unwrap())))
-        }
+        "required" => value.as_object().is_none_or(|map| {
+            list(says).iter().all(|name| map.contains_key(name.as_str().unwrap()))
+        }),
         "properties" => value.as_object().is_none_or(|map| {
-            map.iter().all(|(name, one)| says.get(name).is_none_or(|schema| keeps(one, schema, root)))
+            map.iter()
+                .all(|(name, one)| says.get(name).is_none_or(|schema| keeps(one, schema, root)))
         }),
         "patternProperties" => value.as_object().is_none_or(|map| {
             let all = says.as_object().unwrap();
-            map.iter().all(|(name, one)| all.iter().all(|(p, schema)| !found(p, name) || keeps(one, schema, root)))
+            map.iter().all(|(name, one)| {
+                all.iter().all(|(p, schema)| !found(p, name) || keeps(one, schema, root))
+            })
         }),
         "additionalProperties" => value.as_object().is_none_or(|map| {
-            let named = |name: &String| schema.get("properties").is_some_and(|all| all.get(name).is_some());
-            let patterns: Vec<&String> =
-                schema.get("patternProperties").and_then(Value::as_object).map_or(vec![], |all| all.keys().collect());
+            let named =
+                |name: &String| schema.get("properties").is_some_and(|all| all.get(name).is_some());
+            let patterns: Vec<&String> = schema
+                .get("patternProperties")
+                .and_then(Value::as_object)
+                .map_or(vec![], |all| all.keys().collect());
             let other = |name: &String| !named(name) && !patterns.iter().any(|p| found(p, name));
             map.iter().filter(|(name, _)| other(name)).all(|(_, one)| keeps(one, says, root))
         }),
-        "propertyNames" => {
-            value.as_object().is_none_or(|map| map.keys().all(|name| keeps(&Value::from(name.as_str()), says, root)))
+        "propertyNames" => value.as_object().is_none_or(|map| {
+            map.keys().all(|name| keeps(&Value::from(name.as_str()), says, root))
+        }),
+        "minProperties" => {
+            value.as_object().is_none_or(|map| map.len() as u64 >= says.as_u64().unwrap())
         }
-        "minProperties" => value.as_object().is_none_or(|map| map.len() as u64 >= says.as_u64().unwrap()),
-        "maxProperties" => value.as_object().is_none_or(|map| map.len() as u64 <= says.as_u64().unwrap()),
+        "maxProperties" => {
+            value.as_object().is_none_or(|map| map.len() as u64 <= says.as_u64().unwrap())
+        }
         _ => true,
     })
 }
