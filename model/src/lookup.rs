@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Tokens that must agree, the most first: long agreements are right more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
-/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device
-/// hardly more than one.
-pub const MOST: usize = 7;
+/// Tokens drafted at most.
+pub const MOST: usize = crate::exec::DRAFTS;
 
 /// The places of a text's short pieces.
 #[derive(Debug, Clone, Default)]
@@ -185,7 +184,7 @@ pub fn decode(
     let mut tokens = text.get(text.len().saturating_sub(start)..).unwrap_or_default().to_vec();
     // A GPU chooses token after token and runs ahead meanwhile: there a draft is run for what was
     // counted before.
-    let runs_ahead = session.gpu().is_some_and(|gpu| gpu.before().is_none());
+    let runs_ahead = session.runs_ahead();
     let mut after_drafts = false;
     loop {
         let (len, fed) = (session.len(sequence)?, tokens.len());

@@ -8,13 +8,12 @@
 //! model is opened.
 
 use super::hot::{Hot, Mine};
+use super::open::Source;
 use super::plan::{AtPause, BufferId, Pause, Plan, Program, Streaming};
 use super::ring::Ring;
-use crate::gguf::Gguf;
+use crate::exec::{HostOps, HostPrompts, OpenOptions, SessionError};
 use crate::graph::op::Elsewhere;
 use crate::graph::{Graph, Op, State, StateKind, Weight};
-use crate::host::{HostRunner, Isa};
-use crate::session::{HostPrompts, OpenOptions, SessionError};
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -108,7 +107,7 @@ impl std::fmt::Display for Copied {
 
 /// The CPU's part of a model whose other parts are on a device.
 pub(super) struct Aside {
-    host: Mutex<HostRunner>,
+    host: Mutex<Box<dyn HostOps>>,
     rows: PinnedBuffer<f32>,
     /// Rows that the CPU takes at once.
     chunk: usize,
@@ -120,7 +119,7 @@ impl Aside {
     /// For a graph's operations that are elsewhere; none where there are none.
     pub fn new(
         device: &Device,
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         graph: &Graph,
         plan: &Plan,
         options: &OpenOptions,
@@ -146,11 +145,7 @@ impl Aside {
         let part = Graph { ops, states, weights, ropes: vec![], hands_on: true, ..graph.clone() };
         // As many positions as a piece has rows: an operation without a state knows no other.
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
-        let mut host = HostRunner::new(Arc::clone(gguf), part, &options, Isa::best())?;
-        host.add(SLOT)?;
-        // A layer of the device's takes some tens of µs, about as long as threads look before they
-        // sleep; to wake them takes longer.
-        host.be_patient();
+        let host = (source.host)(Arc::clone(source.gguf), part, &options)?;
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
         Ok(Some(Aside { host: Mutex::new(host), rows, chunk, hot }))
     }
@@ -203,7 +198,7 @@ impl Aside {
             let ids = vec![0; rows];
             let mut once = || {
                 let now = Instant::now();
-                let done = host.run_op(SLOT, pause.op, 0, &ids, inputs);
+                let done = host.run_op(pause.op, 0, &ids, inputs);
                 done.map_err(|e| Error::Buffer(e.to_string()))?;
                 Ok::<_, Error>(now.elapsed())
             };
@@ -286,7 +281,7 @@ impl Aside {
             };
             let parts: Vec<Vec<f32>> = inputs.iter().map(of).collect();
             let parts: Vec<&[f32]> = parts.iter().map(Vec::as_slice).collect();
-            let out = host.run_op(SLOT, op, 0, ids.get(..end - first).unwrap_or_default(), &parts);
+            let out = host.run_op(op, 0, ids.get(..end - first).unwrap_or_default(), &parts);
             made.extend(out.map_err(|e| Error::Buffer(e.to_string()))?.into_iter().flatten());
         }
         let here = self.rows.slice(..made.len())?;
@@ -294,9 +289,6 @@ impl Aside {
         Ok(here)
     }
 }
-
-/// The sequence that the host's operations are given; they keep nothing of it.
-const SLOT: usize = 0;
 
 /// Elements of a buffer's rows of singles, of which a program has so many.
 pub(super) fn rows_of(

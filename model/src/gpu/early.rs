@@ -15,7 +15,7 @@
 //!
 //! Numbers differ in their last bits between the two ways, and when the change comes depends on the
 //! clock. So who was promised the same tokens twice must wait for all kernels: without
-//! [`OpenOptions::early`](crate::session::OpenOptions::early) opening does.
+//! [`OpenOptions::early`](crate::exec::OpenOptions::early) opening does.
 //!
 //! Rejected, by what they cost (nvrtc 13.5, that model, seconds of one core for all 31 kernels:
 //! 7.0):
@@ -28,7 +28,7 @@
 
 use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
 use super::trust::Proofs;
-use crate::session::SessionError;
+use crate::exec::SessionError;
 use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -9,12 +9,12 @@
 //! A slot whose expert is the CPU's is given a place all the same, with a share of 0: what lies
 //! there is a number, since it is never one that is being written.
 
+use super::plan::expert_places::layers;
 use super::plan::{JobId, Plan};
 use super::ring::Repacker;
 use crate::gguf::Gguf;
-use crate::graph::op::{ExpertMatMul, Placed};
+use crate::graph::experts_here;
 use crate::graph::{Graph, Op, WeightId};
-use crate::placement::experts_here;
 use kjit_engine::{Device, DeviceBuffer, Error, Event, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -289,31 +289,6 @@ impl Hot {
     pub fn mine(&self) -> Result<Mine> {
         self.lock().mine.take().ok_or_else(|| Error::Buffer("experts were not divided".to_owned()))
     }
-}
-
-/// The layers that have places, with the products of what lies there.
-fn layers(graph: &Graph) -> Vec<(&Placed, Vec<&ExpertMatMul>)> {
-    let mut all = vec![];
-    for (at, op) in graph.ops.iter().enumerate() {
-        if let Op::Placed(placed) = op {
-            let behind = graph.ops.iter().skip(at + 1).take(placed.instead);
-            let products = behind.filter_map(|op| match op {
-                Op::ExpertMatMul(product) if product.experts == placed.places => Some(product),
-                _ => None,
-            });
-            all.push((placed, products.collect()));
-        }
-    }
-    all
-}
-
-/// Bytes of the device beside the weights, where experts are brought to it: room for a matrix as
-/// the file has it.
-pub(super) fn room(graph: &Graph) -> u64 {
-    let products = layers(graph).into_iter().flat_map(|(_, products)| products);
-    let bytes =
-        products.map(|p| graph.weight(p.weight)).map(|w| (w.bytes() / w.experts.max(1)) as u64);
-    bytes.max().unwrap_or(0)
 }
 
 /// Matrices of a layer's experts, in the file and on the device.

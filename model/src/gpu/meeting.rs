@@ -6,9 +6,9 @@
 //! there.
 
 use super::plan::{Meeting, Room};
-use crate::gpu::plan::WORDS;
+use crate::exec::SessionError;
+use crate::plan::WORDS;
 use crate::ranks::{Far, Waiting};
-use crate::session::SessionError;
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

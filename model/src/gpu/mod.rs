@@ -3,7 +3,7 @@
 //! Decide, hold and launch stay apart: `fuse` says which operations belong together,
 //! [`plan`](mod@plan) chooses kernels and lays memory out (no device is asked: `kjit warm` does as
 //! much on a laptop), `open` uploads and compiles, [`GpuRunner`] launches what a
-//! [`Session`](crate::session::Session) asks for. No vendor is named here: what depends on one is
+//! `Session` asks for. No vendor is named here: what depends on one is
 //! in the engine and, as a target, in the kernels' specs.
 
 // What is hidden is for this project's command, tests and benches: no promise is made of it.
@@ -11,9 +11,6 @@ mod aside;
 #[doc(hidden)]
 pub mod bundle;
 mod early;
-mod fit;
-#[doc(hidden)]
-pub mod fuse;
 mod hot;
 #[doc(hidden)]
 pub mod limit;
@@ -22,7 +19,6 @@ pub mod measure;
 mod meeting;
 mod open;
 mod ours;
-pub mod plan;
 mod process;
 #[doc(hidden)]
 pub mod prove;
@@ -37,42 +33,18 @@ mod trust;
 pub mod tune;
 mod upload;
 
+pub use crate::exec::PageCount;
+pub use crate::plan;
+#[doc(hidden)]
+pub use crate::plan::fuse;
 pub use aside::Copied;
 pub use early::{Early, EarlyStatus};
 pub use hot::HotCounts;
-pub(crate) use open::free_memory;
-pub use open::{Statistics, Streamed, jobs_for, plan_for};
-pub(crate) use plan::why_no_pages;
+pub use open::free_memory;
+pub use open::{Source, Statistics, Streamed, jobs_for, plan_for};
 pub use resident::Timeline;
-pub(crate) use runner::Apart;
-pub use runner::{GpuRunner, PageCount};
+pub use runner::Apart;
+pub use runner::GpuRunner;
 pub use settle::settled;
-pub(crate) use share::{Shared, lacks, shared};
+pub use share::{Shared, lacks, shared};
 pub use trust::Proven;
-
-use crate::session::SessionError;
-use kjit_engine::Error;
-
-impl From<Error> for SessionError {
-    fn from(error: Error) -> SessionError {
-        match error {
-            Error::OutOfMemory { what, asked, free, total, device } => SessionError::Memory {
-                what: format!("{what} on {device}"),
-                bytes: asked,
-                hint: format!("{free} of {total} bytes are free"),
-            },
-            // A call that the driver refuses leaves a context of which nobody knows what still
-            // works.
-            lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => {
-                SessionError::Lost(lost.to_string())
-            }
-            other => SessionError::Device(other.to_string()),
-        }
-    }
-}
-
-impl From<plan::PlanError> for SessionError {
-    fn from(error: plan::PlanError) -> SessionError {
-        SessionError::Device(error.to_string())
-    }
-}

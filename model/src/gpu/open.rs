@@ -12,10 +12,10 @@ use super::trust::{self, Proofs, Proven};
 use super::tune::Kept;
 use super::upload::{Matrix, SLOT, Uploader, vector};
 use super::{Early, GpuRunner};
+use crate::exec::{HostPrompts, KvType, OpenHostOps, OpenOptions, Persistence, SessionError};
 use crate::gguf::Gguf;
+use crate::graph::is_ffn_apart;
 use crate::graph::{Graph, Op, Rope, ValueId, WeightId};
-use crate::placement::is_ffn_apart;
-use crate::session::{HostPrompts, KvType, OpenOptions, Persistence, SessionError};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_kernels::changes;
 use kjit_kernels::copies;
@@ -119,24 +119,52 @@ pub fn plan_for(
     Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
 }
 
+/// A model's file, and the CPU for the operations that a graph leaves to it.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The file.
+    pub gguf: &'a Arc<Gguf>,
+    /// Sets the CPU up for such operations.
+    pub host: OpenHostOps,
+}
+
 impl GpuRunner {
     /// Everything on the device, and what comes to it later. Kernels are compiled (or found) while
     /// the weights travel.
-    pub(crate) fn open(
+    ///
+    /// # Errors
+    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not
+    /// compile.
+    pub fn open(
         engine: &Engine,
         device: &Device,
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         graph: Graph,
         options: &OpenOptions,
     ) -> Result<GpuRunner, SessionError> {
-        GpuRunner::open_at(engine, device, gguf, graph, options, (None, None))
+        GpuRunner::open_planned(engine, device, source, graph, options, None)
+    }
+
+    /// The same with the plan, where it was made before.
+    ///
+    /// # Errors
+    /// As [`GpuRunner::open`].
+    pub fn open_planned(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+        planned: Option<Plan>,
+    ) -> Result<GpuRunner, SessionError> {
+        GpuRunner::open_at(engine, device, source, graph, options, (None, planned))
     }
 
     /// The same for a device that meets others there; with the plan, where it was made before.
     pub(crate) fn open_at(
         engine: &Engine,
         device: &Device,
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         graph: Graph,
         options: &OpenOptions,
         (meeting, mut planned): (Option<MeetingPlace>, Option<Plan>),
@@ -144,20 +172,26 @@ impl GpuRunner {
         let (mut remarks, ladder) = (vec![], trust::ladder(&settled(engine, device.target())));
         for (i, target) in ladder.iter().enumerate() {
             let known = (meeting.as_ref(), planned.take().filter(|plan| plan.target == *target));
-            let wrong =
-                match GpuRunner::open_as(engine, (device, target), gguf, &graph, options, known) {
-                    Ok(mut runner) => {
-                        runner.remark(remarks);
-                        return Ok(runner);
-                    }
-                    Err(SessionError::Wrong(lines)) => lines,
-                    Err(other) if remarks.is_empty() => return Err(other),
-                    // Why it was tried at all comes first.
-                    Err(other) => {
-                        remarks.push(other.to_string());
-                        return Err(SessionError::Wrong(remarks));
-                    }
-                };
+            let wrong = match GpuRunner::open_as(
+                engine,
+                (device, target),
+                source,
+                &graph,
+                options,
+                known,
+            ) {
+                Ok(mut runner) => {
+                    runner.remark(remarks);
+                    return Ok(runner);
+                }
+                Err(SessionError::Wrong(lines)) => lines,
+                Err(other) if remarks.is_empty() => return Err(other),
+                // Why it was tried at all comes first.
+                Err(other) => {
+                    remarks.push(other.to_string());
+                    return Err(SessionError::Wrong(remarks));
+                }
+            };
             let next = ladder
                 .get(i + 1)
                 .map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
@@ -171,7 +205,7 @@ impl GpuRunner {
     fn open_as(
         engine: &Engine,
         (device, target): (&Device, &Target),
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         graph: &Graph,
         options: &OpenOptions,
         (meeting, planned): (Option<&MeetingPlace>, Option<Plan>),
@@ -201,8 +235,14 @@ impl GpuRunner {
         let (options, request) = (&options, Request { options: &options, ..request });
         fit_memory(device, &request, &mut plan)?;
         let memory = plan.memory;
-        let opened =
-            GpuRunner::open_plan(engine, device, gguf, &request, (plan, meeting), (start, before));
+        let opened = GpuRunner::open_plan(
+            engine,
+            device,
+            source,
+            &request,
+            (plan, meeting),
+            (start, before),
+        );
         let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
         runner.remark(left_out.into_iter().collect());
         Ok(runner)
@@ -212,7 +252,7 @@ impl GpuRunner {
     fn open_plan(
         engine: &Engine,
         device: &Device,
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         request: &Request,
         (plan, meeting): (Plan, Option<&MeetingPlace>),
         (start, before): (Instant, CompileCounts),
@@ -229,10 +269,10 @@ impl GpuRunner {
         // All sides at once; the uploader's own few kernels first.
         let (kernels, weights, tables) = std::thread::scope(|scope| {
             let uploading = scope.spawn(|| {
-                let done = upload(engine, &copies, gguf, graph, (&plan, &proofs));
+                let done = upload(engine, &copies, source.gguf, graph, (&plan, &proofs));
                 (done, start.elapsed().as_secs_f64())
             });
-            let tables = scope.spawn(|| tables(gguf, graph, context));
+            let tables = scope.spawn(|| tables(source.gguf, graph, context));
             // Token by token a prompt would have all layers copied for each.
             // What sees later tokens does not go token by token at all.
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
@@ -264,8 +304,9 @@ impl GpuRunner {
         let mut resident =
             assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
-        let hot = Hot::new(device, gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
-        resident.aside = Aside::new(device, gguf, graph, &resident.plan, options, hot)?;
+        let hot =
+            Hot::new(device, source.gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
+        resident.aside = Aside::new(device, source, graph, &resident.plan, options, hot)?;
         let copied = match (&resident.aside, &resident.ring) {
             (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
                 Copied::of(aside, &resident.plan, ring, options.host_prompts)?
@@ -326,7 +367,7 @@ fn system_memory() -> u64 {
 /// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's
 /// own GPU is often the part that the firmware set aside. What it gets of the rest is found by
 /// trying; all of it is the bound.
-pub(crate) fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
+pub fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
     let system = if device.info().integrated { system_memory() } else { 0 };
     Ok((free.max(system), total))

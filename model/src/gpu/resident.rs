@@ -8,8 +8,8 @@ use super::plan::{
     Pause, Plan, Program,
 };
 use super::ring::Ring;
+use crate::exec::{Probe, SessionError};
 use crate::graph::{StateId, ValueId, WeightId};
-use crate::session::{Probe, SessionError};
 use kjit_engine::{
     Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream,
 };

@@ -14,8 +14,8 @@ use super::open::Streamed;
 use super::ours;
 use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
 use super::stock::{Piece, Stock};
+use crate::exec::SessionError;
 use crate::graph::{Graph, WeightId};
-use crate::session::SessionError;
 use kjit_engine::{
     Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target,
 };

@@ -1,17 +1,15 @@
 //! How much of a model that a device does not hold the CPU computes, while the rest is copied: by
 //! rates that are measured before it is opened, of both at once, since they read the same memory.
 
-use super::open::{budget, kept_values, room_in};
+use super::open::{Source, budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
 use super::settle::settled;
 use super::stock::cannot_lock;
 use super::tune::Kept;
-use crate::gguf::Gguf;
+use crate::exec::{OpenOptions, SessionError};
+use crate::graph::FfnApart;
 use crate::graph::op::{Elsewhere, Operation};
 use crate::graph::{Graph, Op, State, StateKind, WeightId};
-use crate::host::{HostRunner, Isa};
-use crate::placement::FfnApart;
-use crate::session::{OpenOptions, SessionError};
 use kjit_engine::{Device, Engine, Error};
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +33,7 @@ const WORTH: f64 = 0.75;
 
 /// Bytes a second.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Rates {
+pub struct Rates {
     /// Of copies from page-locked memory, alone.
     pub copy: f64,
     /// Of weights that the CPU multiplies by a row, alone.
@@ -69,7 +67,7 @@ impl Rates {
     /// Measures them with some of these parts.
     fn measure(
         device: &Device,
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         apart: &Graph,
         options: &OpenOptions,
     ) -> Result<Rates, SessionError> {
@@ -92,21 +90,15 @@ impl Rates {
         let (rows, bytes): (Vec<usize>, Vec<u64>) =
             ops.iter().map(|op| (elems(op), op.bytes(apart))).unzip();
         let part = Graph { ops, states, ropes: vec![], hands_on: true, ..apart.clone() };
-        let mut host = HostRunner::new(
-            Arc::clone(gguf),
-            part,
-            &OpenOptions { context: Some(1), ..options.clone() },
-            Isa::best(),
-        )?;
-        host.add(0)?;
-        host.be_patient();
+        let options_of_one = OpenOptions { context: Some(1), ..options.clone() };
+        let mut host = (source.host)(Arc::clone(source.gguf), part, &options_of_one)?;
         // Seconds that all of them take.
         let mut all = || -> Result<f64, SessionError> {
             let start = Instant::now();
             for (op, width) in rows.iter().enumerate() {
                 let row: Vec<f32> =
                     (0..*width).map(|i| ((i * 37 % 101) as f32 - 50.0) / 50.0).collect();
-                host.run_op(0, op, 0, &[0], &[&row])?;
+                host.run_op(op, 0, &[0], &[&row])?;
             }
             Ok(start.elapsed().as_secs_f64())
         };
@@ -149,7 +141,7 @@ impl Rates {
 }
 
 /// What one device is to have of a model, by rates where it does not hold all.
-pub(crate) struct Shared {
+pub struct Shared {
     /// With the feed-forward parts that the CPU should compute, and the rates that say so; none
     /// where all fits, where copies alone are about as fast, or where the CPU can have none.
     pub apart: Option<(FfnApart, Rates)>,
@@ -185,16 +177,16 @@ fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
 
 /// Why a kernel of a plan, beside those of another, will not be there: none where each was compiled
 /// before, or can be.
-pub(crate) fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
+pub fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
     let known: Vec<_> = beside.into_iter().flat_map(Plan::compiled).collect();
     plan.compiled().filter(|job| !known.contains(job)).find_map(|job| engine.cached(job).err())
 }
 
 /// Finds that out: the plan of the whole where it fits, which nothing else is asked for then.
-pub(crate) fn shared(
+pub fn shared(
     engine: &Engine,
     device: &Device,
-    gguf: &Arc<Gguf>,
+    source: Source<'_>,
     graph: &Graph,
     options: &OpenOptions,
 ) -> Result<Shared, SessionError> {
@@ -229,10 +221,11 @@ pub(crate) fn shared(
     // any length, and a prompt of 2048 of 70b would take minutes instead of 0.7 s. Who asks for
     // parts has them so.
     let first = parts_of(&all.graph).into_iter().flatten().next();
-    if let Some(why) = first.and_then(|weight| cannot_lock(device, gguf, &all.graph, weight)) {
+    if let Some(why) = first.and_then(|weight| cannot_lock(device, source.gguf, &all.graph, weight))
+    {
         return copies(whole, format!("the file's pages cannot be locked ({why})"));
     }
-    let rates = match Rates::measure(device, gguf, &all.graph, options) {
+    let rates = match Rates::measure(device, source, &all.graph, options) {
         Ok(rates) => rates,
         // What is only measured to be faster ends no opening: without a page to lock, say, all is
         // copied.
@@ -267,9 +260,9 @@ pub(crate) fn shared(
 mod tests {
     use super::{Rates, parts_of, worth};
     use crate::catalogue::COMMON;
-    use crate::gpu::plan::{Request, plan};
-    use crate::placement::FfnApart;
-    use crate::session::OpenOptions;
+    use crate::exec::OpenOptions;
+    use crate::graph::FfnApart;
+    use crate::plan::{Request, plan};
     use kjit_engine::Target;
     use kjit_kernels::tuning::Shipped;
 

@@ -7,9 +7,9 @@
 
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
+use crate::exec::SessionError;
 use crate::gguf::Gguf;
 use crate::graph::{Graph, WeightId};
-use crate::session::SessionError;
 use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
 use std::collections::HashMap;
 use std::ops::Range;

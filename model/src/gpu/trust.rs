@@ -14,7 +14,7 @@
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;
-use crate::session::SessionError;
+use crate::exec::SessionError;
 use kjit_engine::Verdicts;
 use kjit_engine::{
     CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,

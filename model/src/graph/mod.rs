@@ -3,20 +3,27 @@
 //!
 //! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says
 //! how, where, in which precision or in what order of memory it is computed: that is the executors'
-//! business ([`host`](crate::host) runs a graph as it stands, and is what everything else is held
-//! against). Operations are in an order in which they can be run.
+//! business (the CPU's runs a graph as it stands, and is what everything else is held against). Operations are in an order in which they can be run.
 
 mod activation;
 mod build;
+mod cut;
+mod experts;
+mod ffn;
 pub mod op;
 mod print;
 mod rope;
+mod shard;
 mod state;
 
 pub use activation::Activation;
 pub use build::{Builder, GraphError, Part};
+pub use cut::{CutError, Layers};
+pub use experts::{ExpertsError, experts_apart, experts_here, of_experts};
+pub use ffn::{FfnApart, FfnError, is_ffn_apart, spread, spread_from_first};
 pub use op::Op;
 pub use rope::{Pairing, Rope, RopeScaling, Sections};
+pub use shard::{RANKS, ShardError, shard, shard_of_rank};
 pub use state::{Kv, State, StateKind};
 
 use kjit_kernels::format::Format;

@@ -44,7 +44,7 @@ pub enum StateKind {
         /// How many.
         elems: usize,
     },
-    /// What a layer of another stage keeps ([`placement`](crate::placement)): nothing is kept here.
+    /// What a layer of another stage keeps: nothing is kept here.
     Elsewhere,
 }
 

@@ -400,7 +400,7 @@ mod tests {
     use super::super::simd::Isa;
     use super::super::testing::Rng;
     use super::*;
-    use crate::session::KvType;
+    use crate::exec::KvType;
 
     /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window,
     /// soft cap.

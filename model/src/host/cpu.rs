@@ -1,6 +1,7 @@
 //! The processor, for people and scripts; and what this process took of the machine.
 
 use super::Isa;
+use crate::exec::default_threads;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -34,11 +35,6 @@ impl Cpu {
             paths: Isa::available().into_iter().map(Isa::name).collect(),
         }
     }
-}
-
-/// As many threads as cores that this process may use.
-pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The most memory that this process held at once, in bytes, pages of mapped files included; `None`

@@ -8,7 +8,7 @@ use super::pool::Pool;
 use super::run::SERIAL;
 use super::share::Shared;
 use super::simd::{Isa, Job, LANES, Vector};
-use crate::session::{KvType, SessionError as ExecError};
+use crate::exec::{KvType, SessionError as ExecError};
 use half::f16;
 use memmap2::MmapMut;
 

@@ -7,7 +7,7 @@
 //! itself on given inputs ([`HostRunner::run_op`]).
 //!
 //! One precision runs through: activations and sums are f32 in both modes. What
-//! [`OpenOptions::precise`](crate::session::OpenOptions::precise) adds is that keys and values stay
+//! [`OpenOptions::precise`](crate::exec::OpenOptions::precise) adds is that keys and values stay
 //! in f32 and that all products are of f32. By default activations are rounded to 16 bits per block
 //! of 32 where they are multiplied with integer codes: in decoding, and in prompts, but for a
 //! mixture's experts, where the processor has an instruction for such integers. Where it has tiles
@@ -22,18 +22,19 @@
 )]
 
 mod attend_tiles;
-pub(crate) mod attention;
+mod attention;
 mod beside;
 mod byte_tiles;
 mod cpu;
 mod dot;
-pub(crate) mod elementwise;
+mod elementwise;
 mod gemm;
-pub(crate) mod groups;
+mod groups;
 mod kv;
 mod limit;
 mod matvec;
-pub(crate) mod multiply;
+mod multiply;
+mod op;
 mod plan;
 mod pool;
 mod product;
@@ -44,7 +45,7 @@ mod run;
 mod runner;
 mod scattered;
 mod scratch;
-pub(crate) mod share;
+mod share;
 mod simd;
 mod state;
 #[cfg(test)]
@@ -54,10 +55,11 @@ mod unpack;
 mod weights;
 mod words;
 
-pub use cpu::{Cpu, default_threads, peak_memory};
+pub use crate::exec::default_threads;
+pub use cpu::{Cpu, peak_memory};
 pub use limit::read_bandwidth;
 pub use rates::{ProductRate, StepRate};
 pub use simd::Isa;
 
-pub(crate) use run::Run;
-pub use runner::{HostRunner, Tap};
+use run::Run;
+pub use runner::{HostRunner, Tap, open_ops};

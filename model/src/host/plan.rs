@@ -1,6 +1,6 @@
 //! In which order, for which rows and in which buffers a graph is run.
 
-use crate::graph::op::goes_with;
+use super::op::goes_with;
 use crate::graph::{Graph, Op, ValueId};
 
 /// Operations that are run together, and what they need.

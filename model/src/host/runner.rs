@@ -4,6 +4,7 @@
 //! several: their rows lie one behind the other and share every product of matrices, so a matrix is
 //! read once for all of them; rotation, state and attention go by sequence.
 
+use super::op::run_together;
 use super::plan::Plan;
 use super::pool::Pool;
 use super::quantise::Quantised;
@@ -12,13 +13,12 @@ use super::run::{Piece, Run};
 use super::simd::Isa;
 use super::state::State;
 use super::weights::Weights;
-use crate::gguf::Gguf;
-use crate::graph::op::run_together;
-use crate::graph::{Graph, Op, Rope, ValueId};
-use crate::placement::{Made, Piece as Ahead, Sink, Stage};
-use crate::session::{
-    Given, KvType, OpenOptions, SessionError, Task, Want, choose, embeds, follow,
+use crate::exec::{
+    Given, HostOps, KvType, Late, Made, OpenOptions, Piece as Tokens, Runner, SessionError, Sink,
+    Task, Want, choose, embeds, follow,
 };
+use crate::gguf::Gguf;
+use crate::graph::{Graph, Op, Rope, ValueId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ pub struct HostRunner {
     buffers: Vec<Vec<f32>>,
     taps: HashMap<ValueId, Tap>,
     /// The layers before, on another device, and their rows for the pass at hand.
-    before: Option<Box<Stage>>,
+    before: Option<Box<dyn Runner>>,
     given: Vec<f32>,
 }
 
@@ -140,8 +140,11 @@ fn smaller(pass: &Pass, elems: usize) -> String {
 }
 
 impl HostRunner {
-    /// Sets a model up; nothing is computed yet.
-    pub(crate) fn new(
+    /// Sets a model up; nothing is computed yet. The graph must have been built from this file.
+    ///
+    /// # Errors
+    /// A graph that does not fit the file; memory that is refused.
+    pub fn new(
         file: Arc<Gguf>,
         graph: Graph,
         options: &OpenOptions,
@@ -193,14 +196,10 @@ impl HostRunner {
     }
 
     /// Behind these stages.
-    pub(crate) fn behind(mut self, before: Option<Box<Stage>>) -> HostRunner {
+    #[must_use]
+    pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> HostRunner {
         self.before = before;
         self
-    }
-
-    /// The stage before.
-    pub(crate) fn before(&self) -> Option<&Stage> {
-        self.before.as_deref()
     }
 
     /// The graph that is run.
@@ -250,7 +249,7 @@ impl HostRunner {
     }
 
     /// Room for a sequence in this slot.
-    pub(crate) fn add(&mut self, slot: usize) -> Result<(), SessionError> {
+    fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         let state = match self.spare.pop() {
             Some(state) => state,
             None => State::new(&self.graph, self.kv, self.context)?,
@@ -266,7 +265,7 @@ impl HostRunner {
     }
 
     /// Forgets a slot's sequence.
-    pub(crate) fn remove(&mut self, slot: usize) {
+    fn remove(&mut self, slot: usize) {
         if let Some(before) = &mut self.before {
             before.remove(slot);
         }
@@ -281,12 +280,7 @@ impl HostRunner {
 
     /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has
     /// then.
-    pub(crate) fn copy(
-        &mut self,
-        from: usize,
-        to: usize,
-        len: usize,
-    ) -> Result<usize, SessionError> {
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
             // As far as that can be: what is missing there is run again when rows of it are asked
             // for.
@@ -302,12 +296,12 @@ impl HostRunner {
 
     /// Keeps a copy of a slot's states as they are now, for as long as the sequence is there;
     /// whether there is anything to keep.
-    pub(crate) fn checkpoint(&mut self, slot: usize) -> bool {
+    fn checkpoint(&mut self, slot: usize) -> bool {
         self.states.get_mut(slot).and_then(Option::as_mut).is_some_and(State::keep)
     }
 
     /// Forgets a slot's tokens from position `len` on; the number of those that are left.
-    pub(crate) fn truncate(&mut self, slot: usize, len: usize) -> usize {
+    fn truncate(&mut self, slot: usize, len: usize) -> usize {
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(len);
         // A recurrent state went back to its last checkpoint: what lies between is run again.
@@ -352,7 +346,7 @@ impl HostRunner {
 
     /// Threads wait longer for the next operation before they sleep: those of another device come
     /// between.
-    pub(crate) fn be_patient(&self) {
+    fn be_patient(&self) {
         self.pool.be_patient();
     }
 
@@ -428,7 +422,7 @@ impl HostRunner {
     }
 
     /// Does all of it. After an error the caller takes the sequences back.
-    pub(crate) fn step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<Given>, SessionError> {
+    fn step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<Given>, SessionError> {
         if self.graph.pooling.is_some() {
             return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
         }
@@ -497,11 +491,7 @@ impl HostRunner {
     }
 
     /// Runs tokens for the stage behind, and hands their rows on.
-    pub(crate) fn rows(
-        &mut self,
-        pieces: &[Ahead<'_>],
-        sink: &mut Sink<'_>,
-    ) -> Result<(), SessionError> {
+    fn rows(&mut self, pieces: &[Tokens<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
         for p in pieces {
             // The sequence went back since, or a step failed behind this stage.
             if self.truncate(p.slot, p.first) != p.first {
@@ -561,12 +551,12 @@ impl HostRunner {
             })?;
         }
         given.resize(elems, 0.0);
-        let piece = |p: &Part| Ahead {
+        let piece = |p: &Part| Tokens {
             slot: p.slot,
             first: p.first,
             tokens: &pass.tokens[p.start..p.start + p.tokens],
         };
-        let pieces: Vec<Ahead<'_>> = pass.parts.iter().map(piece).collect();
+        let pieces: Vec<Tokens<'_>> = pass.parts.iter().map(piece).collect();
         before.rows(&pieces, &mut |first, made| match made {
             Made::Host(rows) => {
                 given[first * width..][..rows.len()].copy_from_slice(rows);
@@ -698,5 +688,102 @@ impl HostRunner {
                 );
             }
         }
+    }
+}
+
+impl Runner for HostRunner {
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn before(&self) -> Option<&dyn Runner> {
+        self.before.as_deref()
+    }
+
+    fn add(&mut self, slot: usize) -> Result<(), SessionError> {
+        HostRunner::add(self, slot)
+    }
+
+    fn remove(&mut self, slot: usize) {
+        HostRunner::remove(self, slot);
+    }
+
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+        HostRunner::copy(self, from, to, len)
+    }
+
+    fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize {
+        if len < now { HostRunner::truncate(self, slot, len) } else { now }
+    }
+
+    fn undo(&mut self, slot: usize, len: usize) -> usize {
+        HostRunner::truncate(self, slot, len)
+    }
+
+    fn rows(&mut self, pieces: &[Tokens<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+        HostRunner::rows(self, pieces, sink)
+    }
+
+    fn step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        if let Some(late) = late {
+            late(tasks);
+        }
+        HostRunner::step(self, tasks)
+    }
+
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        HostRunner::embed(self, tokens)
+    }
+
+    fn grows(&self) -> bool {
+        self.before.is_none()
+    }
+
+    fn checkpoint(&mut self, slot: usize) -> bool {
+        HostRunner::checkpoint(self, slot)
+    }
+}
+
+/// The one sequence of [`open_ops`]'s runner; its operations keep nothing of it.
+const SLOT: usize = 0;
+
+/// Sets the CPU up for the operations of a graph that a GPU leaves to it.
+///
+/// # Errors
+/// As [`HostRunner::new`].
+pub fn open_ops(
+    file: Arc<Gguf>,
+    graph: Graph,
+    options: &OpenOptions,
+) -> Result<Box<dyn HostOps>, SessionError> {
+    let mut host = HostRunner::new(file, graph, options, Isa::best())?;
+    host.add(SLOT)?;
+    // A layer of the device's takes some tens of µs, about as long as threads look before they
+    // sleep; to wake them takes longer.
+    host.be_patient();
+    Ok(Box::new(host))
+}
+
+impl HostOps for HostRunner {
+    fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    fn context(&self) -> usize {
+        self.context
+    }
+
+    fn run_op(
+        &mut self,
+        op: usize,
+        first: usize,
+        tokens: &[u32],
+        inputs: &[&[f32]],
+    ) -> Result<Vec<Vec<f32>>, SessionError> {
+        HostRunner::run_op(self, SLOT, op, first, tokens, inputs)
     }
 }

@@ -7,8 +7,8 @@
 
 use super::kv::KvStore;
 use super::run::Kept;
+use crate::exec::{KvType, SessionError};
 use crate::graph::{Graph, Kv, StateId, StateKind};
-use crate::session::{KvType, SessionError};
 use std::sync::Arc;
 
 /// Copies of the recurrent states that are kept, the newest ones; and of those that somebody asked

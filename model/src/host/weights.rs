@@ -4,9 +4,9 @@ use super::beside::Beside;
 use super::cpu::memory_limit;
 use super::pool::Pool;
 use super::product::Matrix;
+use crate::exec::SessionError as ExecError;
 use crate::gguf::Gguf;
 use crate::graph::{Graph, GraphError, Op, WeightId};
-use crate::session::SessionError as ExecError;
 use std::ops::Range;
 use std::sync::Arc;
 

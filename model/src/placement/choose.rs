@@ -1,8 +1,6 @@
 //! From what was asked for to stages: which devices, and which layers on each.
 
-use super::cut::{CutError, Layers};
-use super::divide::{DivideError, LayerNeed, Room, divide, needs};
-use super::stage::Place;
+use super::{CutError, DivideError, LayerNeed, Layers, Place, Room, divide, needs};
 use crate::device::DeviceChoice;
 use crate::gguf::Gguf;
 use crate::gpu::{free_memory, plan_for};

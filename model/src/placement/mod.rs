@@ -8,24 +8,16 @@
 //! are.
 
 mod choose;
-mod cut;
-mod divide;
-mod experts;
-mod ffn;
-mod hot;
 mod rank;
-mod shard;
 mod stage;
 
+pub use crate::graph::{
+    CutError, ExpertsError, FfnApart, FfnError, Layers, ShardError, experts_apart, experts_here,
+    shard, shard_of_rank,
+};
+pub use crate::plan::divide::{DivideError, LayerNeed, Room, divide, needs};
+pub use crate::plan::expert_places::Apart;
 pub use choose::PlacementError;
 pub(crate) use choose::Wanted;
-pub use cut::{CutError, Layers};
-pub use divide::{DivideError, LayerNeed, Room, divide, needs};
-pub use experts::{ExpertsError, experts_apart, experts_here};
-pub use ffn::{FfnApart, FfnError};
-pub(crate) use ffn::{is_ffn_apart, spread, spread_from_first};
-pub use hot::Apart;
 pub(crate) use rank::open_rank;
-pub use shard::{ShardError, shard, shard_of_rank};
 pub use stage::Place;
-pub(crate) use stage::{Made, Piece, Sink, Stage};

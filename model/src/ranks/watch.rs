@@ -6,7 +6,7 @@
 //! and every later call has the reason.
 
 use super::Links;
-use crate::session::SessionError;
+use crate::exec::SessionError;
 use kjit_engine::{Collective, Device, DeviceBuffer, PinnedBuffer, Stream};
 use std::io::{Read, Write};
 use std::net::TcpStream;

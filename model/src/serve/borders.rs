@@ -32,8 +32,7 @@ fn asked(tokens: &[u32]) -> &[u32] {
 
 /// Whether states are kept so.
 pub(super) fn has(session: &Session) -> bool {
-    session.graph().is_recurrent()
-        && (session.copies() > 0 || session.cpu().is_some_and(|host| host.before().is_none()))
+    session.graph().is_recurrent() && (session.copies() > 0 || session.grows())
 }
 
 /// Whose prompt is being computed to a border at which this request can begin, and which that is.

@@ -6,21 +6,20 @@
 //! is uploaded for a newcomer. [`Session::decode`] is the loop that most callers want: on a GPU the
 //! device chooses each token and goes on while the host watches behind.
 
-mod embed;
-mod error;
 mod open;
-mod options;
 mod pages;
 
-pub(crate) use embed::embeds;
-pub use error::{SessionError, check_scores};
-pub use options::{HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, Split};
+pub use crate::exec::{
+    After, Given, HostPrompts, KvType, OpenOptions, Output, Persistence, Probe, SessionError,
+    Split, Want, check_scores,
+};
 
+use crate::exec::{Late, Runner, Task};
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;
 use crate::host::HostRunner;
-use crate::placement::Stage;
 use crate::sample::{Mark, SampleOptions, Sampler, TokenMask};
+use std::any::Any;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The next sequence's number, whichever session's: so that no session takes another's for its own.
@@ -40,24 +39,6 @@ impl SequenceId {
     }
 }
 
-/// What a step is to give for a sequence.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// Nothing: the tokens only enter the state.
-    Nothing,
-    /// The logits after the last token.
-    Last,
-    /// The logits after every token, in order.
-    All,
-    /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next
-    /// step may.
-    Choose,
-    /// So many of the tokens, the last ones, are drafts: a token chosen after the one before them
-    /// and after each draft, as long as drafts are what was chosen. Those that are not are
-    /// forgotten: after the step [`Session::len`] says where the sequence is.
-    Drafted(usize),
-}
-
 /// What a step does for a sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
@@ -67,48 +48,6 @@ pub struct Work<'a> {
     pub tokens: &'a [u32],
     /// What for.
     pub want: Want,
-}
-
-/// What a step gave for a sequence.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Given {
-    /// Nothing was wanted.
-    Nothing,
-    /// Rows of logits, `n_vocab` each.
-    Logits(Vec<f32>),
-    /// The token that was chosen.
-    Token(u32),
-    /// The tokens that were chosen, at least one: all but the last are drafts that were right, and
-    /// are fed.
-    Tokens(Vec<u32>),
-}
-
-/// What becomes of a sequence after a token of [`Session::decode`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
-    /// It goes on.
-    Go,
-    /// It ends; the others go on.
-    End,
-    /// All of them stop here, and can be started again with the last token of each.
-    Pause,
-}
-
-/// A sequence's part of a step, as runners see it: checked.
-pub(crate) struct Task<'a> {
-    pub slot: usize,
-    /// Tokens that are there already.
-    pub first: usize,
-    pub tokens: &'a [u32],
-    pub want: Want,
-    pub sampler: &'a mut Sampler,
-}
-
-impl Task<'_> {
-    /// Position of the token behind its last.
-    pub fn next(&self) -> usize {
-        self.first + self.tokens.len()
-    }
 }
 
 /// What computes some of the layers, or all.
@@ -129,7 +68,7 @@ struct Sequence {
 /// A model on a device, and the sequences in it.
 pub struct Session {
     /// What computes: the last stage, which has those before it.
-    runner: Stage,
+    runner: Box<dyn Runner>,
     /// What the model computes, where that is several stages' work.
     whole: Option<Graph>,
     /// By slot.
@@ -147,11 +86,9 @@ pub struct Session {
 }
 
 impl Session {
-    /// Has something said with what the device's runner says.
+    /// Adds a line to what the device's runner says.
     pub(crate) fn remark(&mut self, line: String) {
-        if let Stage::Gpu(gpu) = &mut self.runner {
-            gpu.remark(vec![line]);
-        }
+        self.runner.remark(line);
     }
 
     /// Sequences that fit.
@@ -162,7 +99,7 @@ impl Session {
     /// Has more sequences fit, where each takes memory as its tokens come: on the CPU alone. Else
     /// nothing changes.
     pub fn seat(&mut self, sequences: usize) -> bool {
-        let may = self.cpu().is_some_and(|host| host.before().is_none());
+        let may = self.grows();
         if may && sequences > self.sequences.len() {
             self.sequences.resize_with(sequences, || None);
         }
@@ -209,13 +146,12 @@ impl Session {
     /// What computes, the first layers' runner first.
     pub fn stages(&self) -> Vec<StageRunner<'_>> {
         let mut all = vec![];
-        let mut at = Some(&self.runner);
-        while let Some(stage) = at {
-            all.push(match stage {
-                Stage::Host(host) => StageRunner::Cpu(host),
-                Stage::Gpu(gpu) => StageRunner::Gpu(gpu),
-            });
-            at = stage.before();
+        let mut at = Some(&*self.runner);
+        while let Some(runner) = at {
+            let any: &dyn Any = runner;
+            all.extend(any.downcast_ref().map(StageRunner::Cpu));
+            all.extend(any.downcast_ref().map(StageRunner::Gpu));
+            at = runner.before();
         }
         all.reverse();
         all
@@ -223,26 +159,30 @@ impl Session {
 
     /// What is particular to the CPU, if that computes: of several stages the last.
     pub fn cpu(&self) -> Option<&HostRunner> {
-        match &self.runner {
-            Stage::Host(host) => Some(host),
-            Stage::Gpu(_) => None,
-        }
+        let any: &dyn Any = &*self.runner;
+        any.downcast_ref()
     }
 
     /// The same, to tap values and run operations by themselves.
     pub fn cpu_mut(&mut self) -> Option<&mut HostRunner> {
-        match &mut self.runner {
-            Stage::Host(host) => Some(host),
-            Stage::Gpu(_) => None,
-        }
+        let any: &mut dyn Any = &mut *self.runner;
+        any.downcast_mut()
     }
 
     /// What is particular to a GPU, if one computes: of several stages the last.
     pub fn gpu(&self) -> Option<&GpuRunner> {
-        match &self.runner {
-            Stage::Host(_) => None,
-            Stage::Gpu(gpu) => Some(gpu),
-        }
+        let any: &dyn Any = &*self.runner;
+        any.downcast_ref()
+    }
+
+    /// Whether [`Session::seat`] may add sequences.
+    pub(crate) fn grows(&self) -> bool {
+        self.runner.grows()
+    }
+
+    /// Whether [`Session::decode`] runs ahead of the host: the device chooses each token.
+    pub(crate) fn runs_ahead(&self) -> bool {
+        self.runner.runs_ahead()
     }
 
     /// A new sequence without tokens, whose tokens are chosen so.
@@ -300,6 +240,20 @@ impl Session {
         Ok(())
     }
 
+    /// A text's vector, of a model that makes such.
+    ///
+    /// # Errors
+    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a
+    /// device that failed.
+    pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        self.not_lost()?;
+        let made = self.runner.embed(tokens);
+        if let Err(SessionError::Lost(why)) = &made {
+            self.lost = Some(why.clone());
+        }
+        made
+    }
+
     /// Tokens in a sequence.
     ///
     /// # Errors
@@ -330,14 +284,7 @@ impl Session {
     /// [`SessionError::NoSequence`].
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<usize, SessionError> {
         let now = self.sequence(id)?.len;
-        let kept = match &mut self.runner {
-            Stage::Host(host) if len < now => host.truncate(id.slot, len),
-            Stage::Gpu(gpu) => {
-                gpu.keep_pages(id.slot, len.min(now));
-                len.min(now)
-            }
-            Stage::Host(_) => len.min(now),
-        };
+        let kept = self.runner.truncate(id.slot, len.min(now), now);
         self.sequence_mut(id)?.len = kept;
         Ok(kept)
     }
@@ -406,16 +353,7 @@ impl Session {
         // behind them: then nobody has drawn anything.
         let drafts = tasks.iter().any(|t| matches!(t.want, Want::Drafted(_)));
         let marks: Vec<Mark> = tasks.iter().filter(|_| drafts).map(|t| t.sampler.mark()).collect();
-        let done = match (tasks.is_empty(), runner) {
-            (true, _) => Ok(vec![]),
-            (false, Stage::Host(host)) => {
-                if let Some(late) = late {
-                    late(&mut tasks);
-                }
-                host.step(&mut tasks)
-            }
-            (false, Stage::Gpu(gpu)) => gpu.step(&mut tasks, late),
-        };
+        let done = if tasks.is_empty() { Ok(vec![]) } else { runner.step(&mut tasks, late) };
         let given = match done {
             Ok(given) => given,
             Err(error) => {
@@ -502,15 +440,13 @@ impl Session {
             starts.iter().filter_map(|(id, _)| self.sequence(*id).ok()).map(|s| &s.sampler);
         let plain = !starts.is_empty() && samplers.all(Sampler::takes_logits_as_they_are);
         let (mut tasks, runner) = tasks(&mut self.sequences, &mut self.runner, &work);
-        let gpu = match runner {
-            // Behind other stages a token must be known to the first one before there is a next.
-            Stage::Gpu(gpu) if plain && gpu.before().is_none() => gpu,
-            _ => return self.decode_by_steps(starts, sink),
+        let Some(ahead) = runner.ahead().filter(|_| plain) else {
+            return self.decode_by_steps(starts, sink);
         };
         let mut handed = |index: usize, token| {
             starts.get(index).map_or(After::Pause, |(id, _)| sink(*id, token))
         };
-        let (lens, done) = gpu.decode(&mut tasks, &mut handed);
+        let (lens, done) = ahead.decode(&mut tasks, &mut handed);
         for ((id, _), len) in starts.iter().zip(lens) {
             self.sequence_mut(*id)?.len = len;
         }
@@ -587,12 +523,10 @@ impl Session {
 
     /// After a failed step: back to so many tokens in each slot, as far as there is a way.
     fn undo(&mut self, slots: &[(usize, usize)], error: SessionError) -> SessionError {
-        if let Stage::Host(host) = &mut self.runner {
-            for &(slot, len) in slots {
-                let kept = host.truncate(slot, len);
-                if let Some(Some(sequence)) = self.sequences.get_mut(slot) {
-                    sequence.len = kept;
-                }
+        for &(slot, len) in slots {
+            let kept = self.runner.undo(slot, len);
+            if let Some(Some(sequence)) = self.sequences.get_mut(slot) {
+                sequence.len = kept;
             }
         }
         if let SessionError::Lost(why) = &error {
@@ -617,15 +551,12 @@ impl Session {
     }
 }
 
-/// Tells the samplers what was not known before.
-pub(crate) type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
-
 /// Checked work as tasks, beside what does them.
 fn tasks<'s, 'w: 's>(
     sequences: &'s mut [Option<Sequence>],
-    runner: &'s mut Stage,
+    runner: &'s mut Box<dyn Runner>,
     work: &[Work<'w>],
-) -> (Vec<Task<'s>>, &'s mut Stage) {
+) -> (Vec<Task<'s>>, &'s mut dyn Runner) {
     let mut by_slot: Vec<Option<&mut Sequence>> =
         sequences.iter_mut().map(Option::as_mut).collect();
     let task = |w: &Work<'w>| {
@@ -638,44 +569,5 @@ fn tasks<'s, 'w: 's>(
             sampler: &mut s.sampler,
         })
     };
-    (work.iter().filter_map(task).collect(), runner)
-}
-
-/// Holds drafts against what is chosen from these rows of logits, one of the token before them and
-/// one of each: what was chosen, up to the first that was not drafted.
-pub(crate) fn follow(
-    task: &mut Task<'_>,
-    rows: &[f32],
-    n_vocab: usize,
-    drafts: &[u32],
-) -> Result<Vec<u32>, SessionError> {
-    let (mut chosen, first) = (vec![], task.next().saturating_sub(drafts.len()));
-    for (i, row) in rows.chunks_exact(n_vocab).enumerate() {
-        check_scores(row)?;
-        let mut row = row.to_vec();
-        if !task.sampler.restrict(&mut row) {
-            return Err(SessionError::NothingAllowed);
-        }
-        let id = task.sampler.choose(first + i, &mut row);
-        chosen.push(id);
-        if drafts.get(i) != Some(&id) {
-            break;
-        }
-    }
-    if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
-}
-
-/// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an
-/// error none is.
-pub(crate) fn choose<'a, 'b: 'a>(
-    rows: impl IntoIterator<Item = (&'a mut Task<'b>, Vec<f32>)>,
-) -> Result<Vec<u32>, SessionError> {
-    let mut rows: Vec<_> = rows.into_iter().collect();
-    for (task, row) in &mut rows {
-        check_scores(row)?;
-        if !task.sampler.restrict(row) {
-            return Err(SessionError::NothingAllowed);
-        }
-    }
-    Ok(rows.into_iter().map(|(task, mut row)| task.sampler.choose(task.next(), &mut row)).collect())
+    (work.iter().filter_map(task).collect(), &mut **runner)
 }

@@ -3,11 +3,12 @@
 
 use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
+use crate::exec::Runner;
 use crate::gguf::Gguf;
-use crate::gpu::{Apart as Refused, GpuRunner, Shared, lacks, plan_for, shared};
+use crate::gpu::{Apart as Refused, GpuRunner, Shared, Source, lacks, plan_for, shared};
 use crate::graph::Graph;
-use crate::host::{HostRunner, Isa};
-use crate::placement::{Apart, FfnApart, Layers, Place, Stage, shard, shard_of_rank};
+use crate::host::{HostRunner, Isa, open_ops};
+use crate::placement::{Apart, FfnApart, Layers, Place, shard, shard_of_rank};
 use crate::ranks::Ranks;
 use kjit_engine::{Device, Engine};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ impl Session {
         let runner = HostRunner::new(gguf, graph, options, isa)?;
         let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
         Ok(Session::with(
-            Stage::Host(Box::new(runner)),
+            Box::new(runner),
             options.sequences,
             context,
             n_vocab,
@@ -71,7 +72,7 @@ impl Session {
                         options.sequences <= 1 && !options.stream && options.output == Output::Own;
                     match asked {
                         None if nothing_else => {
-                            match shared(engine, device, gguf, &graph, options)? {
+                            match shared(engine, device, source(gguf), &graph, options)? {
                                 Shared { apart: Some((apart, rates)), plan, .. } => {
                                     let said = format!("{apart}: {rates}");
                                     (apart.graph, Some((graph, said)), None, Some(plan))
@@ -94,7 +95,7 @@ impl Session {
                 }
             };
         let asked = options.host_ffn.filter(|n| *n > 0).map(|n| (n, part.clone()));
-        let opened = GpuRunner::open_at(engine, device, gguf, part, options, (None, planned));
+        let opened = GpuRunner::open_planned(engine, device, source(gguf), part, options, planned);
         let mut runner = opened.map_err(|error| match asked {
             Some((n, part)) if matches!(error, SessionError::Device(_)) => {
                 without_kernels(engine, device, (&part, n), options).unwrap_or(error)
@@ -120,8 +121,7 @@ impl Session {
             (_, Some(_)) => options.chunk_on_gpu(),
             (_, None) => options.chunk_on_cpu(),
         };
-        let session =
-            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, piece, kv);
+        let session = Session::with(Box::new(runner), slots, context, n_vocab, piece, kv);
         Ok(Session { whole, ..session })
     }
 
@@ -146,15 +146,14 @@ impl Session {
         let (early, drafts, stream) = (false, false, false);
         // Each would decide for itself how many sequences fit.
         let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
-        let runner = GpuRunner::together(engine, devices, gguf, shards, options);
+        let runner = GpuRunner::together(engine, devices, source(gguf), shards, options);
         let runner = runner.map_err(|apart| match apart {
             Refused::Link(why) => Ok(why),
             Refused::Other(error) => Err(error),
         })?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        let session =
-            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        let session = Session::with(Box::new(runner), slots, context, n_vocab, usize::MAX, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
@@ -180,11 +179,10 @@ impl Session {
         let (early, drafts, persistent, stream) = (false, false, Persistence::Off, false);
         let options =
             &OpenOptions { early, drafts, persistent, stream, fewer: false, ..options.clone() };
-        let runner = GpuRunner::of_rank(engine, device, gguf, share, options, ranks)?;
+        let runner = GpuRunner::of_rank(engine, device, source(gguf), share, options, ranks)?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };
-        let session =
-            Session::with(Stage::Gpu(Box::new(runner)), slots, context, n_vocab, usize::MAX, kv);
+        let session = Session::with(Box::new(runner), slots, context, n_vocab, usize::MAX, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
@@ -221,19 +219,18 @@ impl Session {
             context: Some(options.context_of(&graph)),
             ..options.clone()
         };
-        let (mut before, mut first) = (None, 0);
+        let (mut before, mut first): (Option<Box<dyn Runner>>, usize) = (None, 0);
         for (place, n) in stages {
             let part = layers.part(&graph, first..first + n);
             first += n;
-            let stage = match place {
-                Place::Cpu => Stage::Host(Box::new(
+            before = Some(match place {
+                Place::Cpu => Box::new(
                     HostRunner::new(Arc::clone(gguf), part, options, Isa::best())?.behind(before),
-                )),
-                Place::Gpu(device) => Stage::Gpu(Box::new(
-                    GpuRunner::open(engine, device, gguf, part, options)?.behind(before)?,
-                )),
-            };
-            before = Some(Box::new(stage));
+                ),
+                Place::Gpu(device) => Box::new(
+                    GpuRunner::open(engine, device, source(gguf), part, options)?.behind(before)?,
+                ),
+            });
         }
         let Some(last) = before else {
             return Err(SessionError::Device("there is no device".to_owned()));
@@ -242,17 +239,17 @@ impl Session {
         let context = graph.positions.map_or(context, |n| n.min(context));
         let gpus = stages.iter().all(|(place, _)| matches!(place, Place::Gpu(_)));
         let piece = if gpus { usize::MAX } else { options.chunk_on_cpu() };
-        let kv = match (&*last, options.kv_stored()) {
+        let kv = match (stages.last(), options.kv_stored()) {
             // Halves are the most that a GPU keeps.
-            (Stage::Gpu(_), KvType::F32) => KvType::F16,
+            (Some((Place::Gpu(_), _)), KvType::F32) => KvType::F16,
             (_, kv) => kv,
         };
-        let session = Session::with(*last, options.sequences, context, n_vocab, piece, kv);
+        let session = Session::with(last, options.sequences, context, n_vocab, piece, kv);
         Ok(Session { whole: Some(graph), ..session })
     }
 
     fn with(
-        runner: Stage,
+        runner: Box<dyn Runner>,
         sequences: usize,
         context: usize,
         n_vocab: usize,
@@ -272,6 +269,11 @@ impl Session {
             lost: None,
         }
     }
+}
+
+/// A model's file for a GPU, with the CPU for what it computes of the GPU's passes.
+fn source(gguf: &Arc<Gguf>) -> Source<'_> {
+    Source { gguf, host: open_ops }
 }
 
 /// A model that copies alone do not make fit, with why rates were not asked.

@@ -1,6 +1,6 @@
 //! What is measured: every kernel of a model's plan, or one of each kernel at common sizes.
 
-use crate::gpu::plan::{JobId, Launch, Plan, Program};
+use crate::plan::{JobId, Launch, Plan, Program};
 use kjit_engine::Target;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::{Size, SpecError, matrix};

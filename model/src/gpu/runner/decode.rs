@@ -1,8 +1,8 @@
 //! Decoding with the choice of every token on the device, which runs ahead of the host.
 
 use super::{GpuRunner, choice_of};
-use crate::gpu::plan::Choice;
-use crate::session::{After, SessionError, Task};
+use crate::exec::{After, SessionError, Task};
+use crate::plan::Choice;
 use kjit_engine::Trace;
 
 /// Tokens that the device may be ahead of the host. What is ahead at an end is thrown away, and
@@ -37,7 +37,7 @@ impl Running {
 impl GpuRunner {
     /// Feeds each task's tokens, then chooses, hands out and feeds token by token. Gives each
     /// sequence's length, whatever happened.
-    pub(crate) fn decode(
+    pub(super) fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
         sink: &mut dyn FnMut(usize, u32) -> After,

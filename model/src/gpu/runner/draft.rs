@@ -6,9 +6,9 @@
 //! when the step is over.
 
 use super::{Again, GpuRunner, choice_of};
-use crate::gpu::plan::{Choice, DRAFTED, Now, PICK};
+use crate::exec::{SessionError, Task, Want, follow};
 use crate::gpu::resident::{NONE, Whose};
-use crate::session::{SessionError, Task, Want, follow};
+use crate::plan::{Choice, DRAFTED, Now, PICK};
 
 /// Recordings that are kept: they name a slot's memory, so each slot has its own. The oldest goes.
 const KEPT: usize = 64;

@@ -1,8 +1,7 @@
 //! Vectors of texts.
 
 use super::GpuRunner;
-use crate::placement::{Made, Piece};
-use crate::session::{SessionError, embeds};
+use crate::exec::{Made, Piece, Runner, SessionError, embeds};
 
 impl GpuRunner {
     /// A text's vector.

@@ -23,8 +23,7 @@ mod tables;
 mod takeover;
 mod together;
 
-pub use pages::PageCount;
-pub(crate) use together::Apart;
+pub use together::Apart;
 
 use super::aside::Copied;
 use super::early::Early;
@@ -32,9 +31,8 @@ use super::hot::{Hot, HotCounts};
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
 use super::resident::{NONE, Resident, Timeline, Whose};
+use crate::exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
 use crate::graph::Graph;
-use crate::sample::{SampleOptions, Sampler};
-use crate::session::{Probe, SessionError};
 use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_kernels::changes::{self, HEAD, MOST};
@@ -276,7 +274,8 @@ impl GpuRunner {
         &self.remarks
     }
 
-    pub(crate) fn remark(&mut self, lines: Vec<String>) {
+    /// Adds lines to them.
+    pub fn remark(&mut self, lines: Vec<String>) {
         self.remarks.extend(lines);
     }
 
@@ -338,7 +337,7 @@ impl GpuRunner {
     }
 
     /// Where the blocks of the last token's one launch were; none where a token is many, or was
-    /// opened without [`Probe::Stamps`](crate::session::Probe).
+    /// opened without [`Probe::Stamps`](Probe).
     ///
     /// # Errors
     /// A device that failed.
@@ -560,12 +559,7 @@ impl GpuRunner {
     /// Makes a slot's keys and values those of another, in the order of the stream. All that a slot
     /// has room for: one copy for each layer's, whatever their layout; 8b's 4096 tokens are half a
     /// gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
-    pub(crate) fn copy(
-        &mut self,
-        from: usize,
-        to: usize,
-        len: usize,
-    ) -> Result<usize, SessionError> {
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
             // What is missing there is run again when rows of it are asked for.
             before.stage.copy(from, to, len)?;
@@ -609,7 +603,7 @@ impl GpuRunner {
     }
 
     /// Whether a slot's states hold its first `len` tokens and no more.
-    pub(crate) fn reaches(&self, slot: usize, len: usize) -> bool {
+    fn reaches(&self, slot: usize, len: usize) -> bool {
         // At position 0 they are zeros, whatever they were.
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }

@@ -7,28 +7,8 @@
 //! done there is handed out as [`Change`]s, in the order of its stream, so that a page which is
 //! free here may be another's at once.
 
+use crate::exec::PageCount;
 use kjit_kernels::kv::PAGE;
-
-/// How many pages there are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PageCount {
-    /// All of them.
-    pub total: usize,
-    /// Those that somebody has.
-    pub used: usize,
-    /// Those that several have.
-    pub shared: usize,
-}
-
-impl PageCount {
-    /// Positions of a page.
-    pub const POSITIONS: usize = PAGE;
-
-    /// Those that nobody has.
-    pub fn free(&self) -> usize {
-        self.total - self.used
-    }
-}
 
 /// What is to be done on the device before positions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,15 +4,15 @@
 
 use super::GpuRunner;
 use super::together::prove;
+use crate::exec::{OpenOptions, SessionError, Task};
 use crate::gguf::Gguf;
 use crate::gpu::meeting::MeetingPlace;
+use crate::gpu::open::Source;
 use crate::gpu::open::plan_for;
 use crate::graph::Graph;
 use crate::ranks::{Far, Hello, Links, Ranks, RanksError, Waiting, meet};
-use crate::session::{OpenOptions, SessionError, Task};
 use kjit_engine::{COLLECTIVE_ID, Device, Engine, Stream};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the library may take to join ranks that are all there.
@@ -53,10 +53,10 @@ impl Drop for Leaving {
 
 impl GpuRunner {
     /// This process's share of a model: what was made of the graph for its rank.
-    pub(crate) fn of_rank(
+    pub fn of_rank(
         engine: &Engine,
         device: &Device,
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         share: Graph,
         options: &OpenOptions,
         ranks: &Ranks,
@@ -64,7 +64,7 @@ impl GpuRunner {
         let error = |error: RanksError| SessionError::Device(error.to_string());
         let library = device.collective_library()?;
         let version = library.version();
-        let hello = hello(gguf, device, options, version, ranks.size);
+        let hello = hello(source.gguf, device, options, version, ranks.size);
         let (id, links) = meet(ranks, &hello, || {
             library.id().map(Vec::from).map_err(|e| RanksError::Meeting(e.to_string()))
         })
@@ -81,8 +81,14 @@ impl GpuRunner {
         if let Some(far) = meeting.far() {
             first_word(device, far, place).map_err(instead)?;
         }
-        let opened =
-            GpuRunner::open_at(engine, device, gguf, share, options, (Some(meeting.clone()), None));
+        let opened = GpuRunner::open_at(
+            engine,
+            device,
+            source,
+            share,
+            options,
+            (Some(meeting.clone()), None),
+        );
         let mut runner = opened.map_err(instead)?;
         runner.far = Some(Leaving(meeting.clone(), runner.resident.stream.clone()));
         let proven = prove(std::slice::from_ref(&runner), ranks.rank, ranks.size);

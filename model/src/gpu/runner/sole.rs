@@ -8,7 +8,7 @@
 //! the next one on where it is in the midst of an answer.
 
 use super::GpuRunner;
-use crate::session::SessionError;
+use crate::exec::SessionError;
 use kjit_engine::{Device, Stream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

@@ -5,10 +5,13 @@
 //! memory of both.
 
 use super::{GpuRunner, Last};
-use crate::gpu::plan::{BufferId, Program};
-use crate::placement::{Made, Piece, Stage};
-use crate::session::SessionError;
+use crate::exec::{
+    After, Ahead, Given, KvPages, Late, Made, Piece, Runner, SessionError, Sink, Task,
+};
+use crate::graph::Graph;
+use crate::plan::{BufferId, Program};
 use kjit_engine::{Crossing, DeviceBuffer, PinnedBuffer, Stream};
+use std::any::Any;
 
 /// Words of the pattern, and of the page-locked memory that rows go through piece by piece.
 const PATTERN: usize = 64 << 10;
@@ -16,7 +19,7 @@ const STAGING: usize = 4 << 20;
 
 /// The stage before, and the way from there to here.
 pub(super) struct Before {
-    pub stage: Box<Stage>,
+    pub stage: Box<dyn Runner>,
     way: Way,
     /// Elements of a row.
     width: usize,
@@ -37,11 +40,12 @@ enum Way {
 impl Before {
     /// The way from a stage to a stream; with a sentence where a link between two devices is not
     /// used.
-    fn new(stage: Box<Stage>, to: &Stream) -> Result<(Before, Option<String>), SessionError> {
+    fn new(stage: Box<dyn Runner>, to: &Stream) -> Result<(Before, Option<String>), SessionError> {
         let width = stage.graph().value(stage.graph().logits).width;
         let room = STAGING.next_multiple_of(width.max(1));
         let (mut way, mut there, mut said) = (Way::Host, None, None);
-        if let Stage::Gpu(gpu) = &*stage {
+        let any: &dyn Any = &*stage;
+        if let Some(gpu) = any.downcast_ref::<GpuRunner>() {
             let from = &gpu.resident.stream;
             match peer(from, to) {
                 Ok(Some(crossing)) => way = Way::Peer(crossing),
@@ -136,18 +140,16 @@ fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
 
 impl GpuRunner {
     /// Behind these stages.
-    pub(crate) fn behind(mut self, before: Option<Box<Stage>>) -> Result<GpuRunner, SessionError> {
+    ///
+    /// # Errors
+    /// A device that failed.
+    pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> Result<GpuRunner, SessionError> {
         if let Some(stage) = before {
             let (before, said) = Before::new(stage, &self.resident.stream)?;
             self.remarks.extend(said);
             self.before = Some(before);
         }
         Ok(self)
-    }
-
-    /// The stage before.
-    pub(crate) fn before(&self) -> Option<&Stage> {
-        self.before.as_ref().map(|b| &*b.stage)
     }
 
     /// How rows come from the stage before: `device to device`, `through the host`.
@@ -158,38 +160,7 @@ impl GpuRunner {
         })
     }
 
-    /// Room for a sequence: here there is, in stages before it may have to be made.
-    pub(crate) fn add(&mut self, slot: usize) -> Result<(), SessionError> {
-        self.before.as_mut().map_or(Ok(()), |b| b.stage.add(slot))
-    }
-
-    /// Forgets a slot's sequence.
-    pub(crate) fn remove(&mut self, slot: usize) {
-        if let Some(before) = &mut self.before {
-            before.stage.remove(slot);
-        }
-        self.keep_pages(slot, 0);
-    }
-
-    /// Runs tokens for the stage behind, and hands their rows on.
-    pub(crate) fn rows(
-        &mut self,
-        pieces: &[Piece<'_>],
-        sink: &mut crate::placement::Sink<'_>,
-    ) -> Result<(), SessionError> {
-        let done = self.try_rows(pieces, sink);
-        if done.is_err() {
-            let slots: Vec<usize> = pieces.iter().map(|p| p.slot).collect();
-            self.doubt(&slots);
-        }
-        done
-    }
-
-    fn try_rows(
-        &mut self,
-        pieces: &[Piece<'_>],
-        sink: &mut crate::placement::Sink<'_>,
-    ) -> Result<(), SessionError> {
+    fn try_rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
         for p in pieces {
             self.put(p.slot, p.first, p.tokens)?;
         }
@@ -215,11 +186,7 @@ impl GpuRunner {
     }
 
     /// Hands on the rows of what ran last, the first of which has this number; how many they are.
-    fn hand_on(
-        &self,
-        first: usize,
-        sink: &mut crate::placement::Sink<'_>,
-    ) -> Result<usize, SessionError> {
+    fn hand_on(&self, first: usize, sink: &mut Sink<'_>) -> Result<usize, SessionError> {
         let (program, rows) = match self.last {
             Last::Prompt(index, rows) => (self.prompt(index)?, rows),
             Last::Rows(rows) => (self.rows_of(rows)?.program, rows),
@@ -270,5 +237,88 @@ impl GpuRunner {
             .map(|(&(slot, first, _), tokens)| Piece { slot, first, tokens })
             .collect();
         before.rows(&pieces, &r.stream, &given)
+    }
+}
+
+impl Runner for GpuRunner {
+    fn graph(&self) -> &Graph {
+        GpuRunner::graph(self)
+    }
+
+    fn before(&self) -> Option<&dyn Runner> {
+        self.before.as_ref().map(|b| &*b.stage)
+    }
+
+    /// Here there is room; in stages before it may have to be made.
+    fn add(&mut self, slot: usize) -> Result<(), SessionError> {
+        self.before.as_mut().map_or(Ok(()), |b| b.stage.add(slot))
+    }
+
+    fn remove(&mut self, slot: usize) {
+        if let Some(before) = &mut self.before {
+            before.stage.remove(slot);
+        }
+        self.keep_pages(slot, 0);
+    }
+
+    fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
+        GpuRunner::copy(self, from, to, len)
+    }
+
+    fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize {
+        self.keep_pages(slot, len.min(now));
+        len.min(now)
+    }
+
+    fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
+        let done = self.try_rows(pieces, sink);
+        if done.is_err() {
+            let slots: Vec<usize> = pieces.iter().map(|p| p.slot).collect();
+            self.doubt(&slots);
+        }
+        done
+    }
+
+    fn step(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        late: Option<Late<'_>>,
+    ) -> Result<Vec<Given>, SessionError> {
+        GpuRunner::step(self, tasks, late)
+    }
+
+    fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
+        GpuRunner::embed(self, tokens)
+    }
+
+    /// Behind other stages a token must be known to the first one before there is a next.
+    fn ahead(&mut self) -> Option<&mut dyn Ahead> {
+        if self.before.is_none() { Some(self) } else { None }
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.before.is_none()
+    }
+
+    fn pages(&self) -> Option<&dyn KvPages> {
+        Some(self)
+    }
+
+    fn pages_mut(&mut self) -> Option<&mut dyn KvPages> {
+        Some(self)
+    }
+
+    fn remark(&mut self, line: String) {
+        GpuRunner::remark(self, vec![line]);
+    }
+}
+
+impl Ahead for GpuRunner {
+    fn decode(
+        &mut self,
+        tasks: &mut [Task<'_>],
+        sink: &mut dyn FnMut(usize, u32) -> After,
+    ) -> (Vec<usize>, Result<(), SessionError>) {
+        GpuRunner::decode(self, tasks, sink)
     }
 }

@@ -1,9 +1,9 @@
 //! A step: pieces of prompts one after the other, then a token of each sequence together.
 
 use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
-use crate::gpu::plan::Choice;
+use crate::exec::{Given, Late, SessionError, Task, Want, choose, follow};
 use crate::gpu::resident::Whose;
-use crate::session::{Given, Late, SessionError, Task, Want, choose, follow};
+use crate::plan::Choice;
 use kjit_engine::DeviceBuffer;
 use kjit_kernels::changes::MOST;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const LOOK_EVERY: usize = 4;
 
 impl GpuRunner {
     /// Does all of it, or says why not: then no sequence is changed.
-    pub(crate) fn step(
+    pub(super) fn step(
         &mut self,
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,

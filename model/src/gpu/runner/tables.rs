@@ -2,42 +2,23 @@
 
 use super::pages::Change;
 use super::{GpuRunner, PageCount};
-use crate::gpu::plan::Parts;
-use crate::session::{SessionError, Task};
+use crate::exec::{KvPages, SessionError, Task};
+use crate::plan::Parts;
 
 impl GpuRunner {
     /// The pages of keys and values; none where each slot has a place of its own.
-    pub fn pages(&self) -> Option<PageCount> {
+    pub(super) fn page_count(&self) -> Option<PageCount> {
         self.pages.as_ref().map(|(pages, _)| pages.count())
     }
 
     /// Pages that it takes to write a slot's positions from `first` to before `end`.
-    pub(crate) fn pages_needed(&self, slot: usize, first: usize, end: usize) -> usize {
+    pub(super) fn pages_needed(&self, slot: usize, first: usize, end: usize) -> usize {
         self.pages.as_ref().map_or(0, |(pages, _)| pages.need(slot, first, end))
     }
 
     /// The pages that have a slot's positions.
-    pub(crate) fn pages_of(&self, slot: usize) -> &[u32] {
+    pub(super) fn pages_of(&self, slot: usize) -> &[u32] {
         self.pages.as_ref().map_or(&[], |(pages, _)| pages.of(slot))
-    }
-
-    /// How many have a page.
-    pub(crate) fn page_users(&self, page: u32) -> usize {
-        self.pages.as_ref().map_or(0, |(pages, _)| pages.users(page))
-    }
-
-    /// Somebody beside the slots has these pages.
-    pub(crate) fn hold_pages(&mut self, held: &[u32]) {
-        if let Some((pages, _)) = &mut self.pages {
-            pages.hold(held);
-        }
-    }
-
-    /// He has them no more.
-    pub(crate) fn release_pages(&mut self, held: &[u32]) {
-        if let Some((pages, _)) = &mut self.pages {
-            pages.release(held);
-        }
     }
 
     /// A slot begins with these pages.
@@ -45,42 +26,6 @@ impl GpuRunner {
         let Some((pages, _)) = &mut self.pages else { return Ok(()) };
         let changes = pages.begin(slot, with);
         self.change(&changes)
-    }
-
-    /// A slot begins with these tokens, which are in these pages; where there are states that do
-    /// not grow, they are those of this copy.
-    pub(crate) fn begin_as(
-        &mut self,
-        slot: usize,
-        tokens: &[u32],
-        pages: &[u32],
-        copy: Option<usize>,
-    ) -> Result<(), SessionError> {
-        self.begin_with(slot, pages)?;
-        if let Some(copy) = copy {
-            // To go back from here takes the tokens.
-            self.put(slot, 0, tokens)?;
-            self.copy_states(self.resident.plan.slots + copy, slot)?;
-            self.note(slot, |s| s.held = Some(tokens.len()));
-        }
-        Ok(())
-    }
-
-    /// Keeps a copy of a slot's states that do not grow, as they are behind its first `len` tokens:
-    /// false where they are not.
-    pub(crate) fn keep_states(
-        &mut self,
-        slot: usize,
-        len: usize,
-        copy: usize,
-    ) -> Result<bool, SessionError> {
-        let fine = self.pages.is_some()
-            && self.slot(slot).held == Some(len)
-            && copy < self.resident.plan.copies();
-        if fine {
-            self.copy_states(slot, self.resident.plan.slots + copy)?;
-        }
-        Ok(fine)
     }
 
     /// Makes these the states that do not grow of another slot, or copy, in the order of the
@@ -100,7 +45,7 @@ impl GpuRunner {
     }
 
     /// A slot keeps the pages of its first `len` positions.
-    pub(crate) fn keep_pages(&mut self, slot: usize, len: usize) {
+    pub(super) fn keep_pages(&mut self, slot: usize, len: usize) {
         if let Some((pages, _)) = &mut self.pages {
             pages.truncate(slot, len);
         }
@@ -135,7 +80,7 @@ impl GpuRunner {
     }
 
     fn lack(&self, needed: usize) -> SessionError {
-        SessionError::Pages { needed, free: self.pages().unwrap_or_default().free() }
+        SessionError::Pages { needed, free: self.page_count().unwrap_or_default().free() }
     }
 
     /// Changes tables and pages on the device, in the order of its stream.
@@ -175,7 +120,7 @@ impl GpuRunner {
 
     /// Says before anything is done if there are no pages for all of it.
     pub(super) fn all_have_place(&self, tasks: &[Task<'_>]) -> Result<(), SessionError> {
-        let Some(pages) = self.pages() else { return Ok(()) };
+        let Some(pages) = self.page_count() else { return Ok(()) };
         // What went back where states cannot is written again from its beginning on.
         let from = |t: &Task<'_>| if self.reaches(t.slot, t.first) { t.first } else { 0 };
         let needed = tasks
@@ -183,5 +128,73 @@ impl GpuRunner {
             .map(|t| self.pages_needed(t.slot, from(t), t.first + t.tokens.len()))
             .sum();
         if needed <= pages.free() { Ok(()) } else { Err(self.lack(needed)) }
+    }
+}
+
+impl KvPages for GpuRunner {
+    fn count(&self) -> Option<PageCount> {
+        self.page_count()
+    }
+
+    /// States that do not reach there are made again from the beginning, and so is what lies in
+    /// shared pages.
+    fn needed(&self, slot: usize, len: usize, end: usize) -> usize {
+        let first = if self.reaches(slot, len) { len } else { 0 };
+        self.pages_needed(slot, first, end)
+    }
+
+    fn reaches(&self, slot: usize, len: usize) -> bool {
+        GpuRunner::reaches(self, slot, len)
+    }
+
+    fn users(&self, page: u32) -> usize {
+        self.pages.as_ref().map_or(0, |(pages, _)| pages.users(page))
+    }
+
+    fn of(&self, slot: usize) -> &[u32] {
+        self.pages_of(slot)
+    }
+
+    fn hold(&mut self, held: &[u32]) {
+        if let Some((pages, _)) = &mut self.pages {
+            pages.hold(held);
+        }
+    }
+
+    fn release(&mut self, held: &[u32]) {
+        if let Some((pages, _)) = &mut self.pages {
+            pages.release(held);
+        }
+    }
+
+    fn begin_as(
+        &mut self,
+        slot: usize,
+        tokens: &[u32],
+        pages: &[u32],
+        copy: Option<usize>,
+    ) -> Result<(), SessionError> {
+        self.begin_with(slot, pages)?;
+        if let Some(copy) = copy {
+            // To go back from here takes the tokens.
+            self.put(slot, 0, tokens)?;
+            self.copy_states(self.resident.plan.slots + copy, slot)?;
+            self.note(slot, |s| s.held = Some(tokens.len()));
+        }
+        Ok(())
+    }
+
+    fn copies(&self) -> usize {
+        self.resident.plan.copies()
+    }
+
+    fn keep_states(&mut self, slot: usize, len: usize, copy: usize) -> Result<bool, SessionError> {
+        let fine = self.pages.is_some()
+            && self.slot(slot).held == Some(len)
+            && copy < self.resident.plan.copies();
+        if fine {
+            self.copy_states(slot, self.resident.plan.slots + copy)?;
+        }
+        Ok(fine)
     }
 }

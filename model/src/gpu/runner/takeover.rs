@@ -2,8 +2,8 @@
 //! them (`gpu/early.rs`).
 
 use super::GpuRunner;
+use crate::exec::SessionError;
 use crate::gpu::resident::Persistent;
-use crate::session::SessionError;
 
 impl GpuRunner {
     /// If the kernel of a whole token has just come, it takes over here, between two tokens.

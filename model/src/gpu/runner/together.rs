@@ -7,14 +7,14 @@
 
 use super::GpuRunner;
 use super::sole::Sole;
-use crate::gguf::Gguf;
+use crate::exec::Sampler;
+use crate::exec::{After, Given, Late, OpenOptions, SessionError, Task, Want};
 use crate::gpu::meeting::{MeetingPlace, Way};
+use crate::gpu::open::Source;
 use crate::gpu::open::plan_for;
-use crate::gpu::plan::{Bind, Choice, Room};
 use crate::gpu::resident::{Persistent, Whose};
 use crate::graph::Graph;
-use crate::sample::Sampler;
-use crate::session::{After, Given, Late, OpenOptions, SessionError, Task, Want};
+use crate::plan::{Bind, Choice, Room};
 use kjit_engine::{Device, Engine, Stream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -56,7 +56,7 @@ impl Drop for Others {
 }
 
 /// Why devices that were opened do not compute together.
-pub(crate) enum Apart {
+pub enum Apart {
     /// They are not of one kind, or what one sends does not arrive.
     Link(String),
     /// Something else.
@@ -96,10 +96,10 @@ type Follower<'a> =
 
 impl GpuRunner {
     /// The shares of a model on these devices, the first of which answers.
-    pub(crate) fn together(
+    pub fn together(
         engine: &Engine,
         devices: &[Device],
-        gguf: &Arc<Gguf>,
+        source: Source<'_>,
         shards: Vec<Graph>,
         options: &OpenOptions,
     ) -> Result<GpuRunner, Apart> {
@@ -133,7 +133,7 @@ impl GpuRunner {
             let parts = devices.iter().zip(shards).zip(places);
             let opening = parts.map(|((device, graph), place)| {
                 scope.spawn(move || {
-                    GpuRunner::open_at(engine, device, gguf, graph, options, (Some(place), None))
+                    GpuRunner::open_at(engine, device, source, graph, options, (Some(place), None))
                 })
             });
             let opening: Vec<_> = opening.collect();

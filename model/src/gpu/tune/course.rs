@@ -2,7 +2,7 @@
 //! and speak of its parts by their texts.
 
 use crate::gpu::measure::{Subject, of_plan};
-use crate::gpu::plan::Plan;
+use crate::plan::Plan;
 use kjit_engine::Target;
 
 /// Kernels to measure.
@@ -21,7 +21,7 @@ impl Course {
     #[must_use]
     pub fn of_plan(plan: &Plan, depth: usize) -> Course {
         let subjects = of_plan(plan, depth);
-        let index = |launch: &crate::gpu::plan::Launch| {
+        let index = |launch: &crate::plan::Launch| {
             let job = plan.jobs.get(launch.job.0 as usize)?;
             subjects.iter().position(|s| s.program == "decode" && s.spec == job.spec)
         };

@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Activation, Builder, Graph, ValueId};
-use crate::host::Run;
 
 /// `out = act(x)`.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,13 +29,6 @@ impl Operation for Act {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         vec![graph.value(self.x).name.clone(), format!("{:?}", self.act)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, act) = (host.input(self.x), self.act);
-        host.by_rows(outs[0], &|at, out| {
-            out.iter_mut().zip(&x[at..]).for_each(|(o, &x)| *o = act.of(x));
-        });
     }
 }
 

@@ -2,8 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, ValueId};
-use crate::host::Run;
-use crate::host::elementwise::AddRows;
 
 /// `out = a + b`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,20 +29,6 @@ impl Operation for Add {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         [self.a, self.b].map(|v| graph.value(v).name.clone()).into()
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (a, b, isa) = (host.input(self.a), host.input(self.b), host.isa);
-        host.by_rows(outs[0], &|at, out| {
-            // SAFETY: the job asks for nothing.
-            #[allow(
-                unsafe_code,
-                reason = "entering the vector instructions that were found at the start"
-            )]
-            unsafe {
-                isa.run(AddRows(&a[at..at + out.len()], &b[at..at + out.len()], out))
-            }
-        });
     }
 }
 

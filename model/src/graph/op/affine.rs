@@ -2,7 +2,6 @@
 
 use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Graph, ValueId, WeightId};
-use crate::host::Run;
 
 /// `out = scale · weight · x + bias`, element by element. A weight or bias shorter than a row
 /// repeats: a factor for all, or one per element of a head; or each of its elements serves so many
@@ -47,19 +46,6 @@ impl Operation for Affine {
         args.extend(maybe("bias", graph, self.bias));
         args.extend((self.each != 1).then(|| format!("for {} each", self.each)));
         args
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, scale, each) = (host.input(self.x), self.scale, self.each);
-        let [weight, bias] = [self.weight, self.bias].map(|w| w.map(|w| host.weights.vector(w)));
-        host.by_rows(outs[0], &|at, out| {
-            let own = |v: Option<&'_ [f32]>, i: usize, none: f32| {
-                v.map_or(none, |v| v[(at + i) / each % v.len()])
-            };
-            for (i, o) in out.iter_mut().enumerate() {
-                *o = x[at + i] * scale * own(weight, i, 1.0) + own(bias, i, 0.0);
-            }
-        });
     }
 }
 

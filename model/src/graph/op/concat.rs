@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
-use crate::host::Run;
 
 /// Each of `groups` runs of a row: the run of `a`, then that of `b`. Where `b` is one run only, it
 /// is taken for every group.
@@ -36,18 +35,6 @@ impl Operation for Concat {
     fn args(&self, graph: &Graph) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![v(self.a), v(self.b), format!("{} groups", self.groups)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (a, b, groups) = (host.input(self.a), host.input(self.b), self.groups);
-        let (first, behind) = (a.len() / host.rows / groups, self.behind);
-        // Runs of b in a row: one for each group, or one for all.
-        let runs = b.len() / host.rows / behind;
-        for (i, out) in outs[0].chunks_exact_mut(first + behind).enumerate() {
-            let (row, group) = (i / groups, i % groups);
-            out[..first].copy_from_slice(&a[i * first..][..first]);
-            out[first..].copy_from_slice(&b[(row * runs + group % runs) * behind..][..behind]);
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Graph, StateId, ValueId, WeightId};
-use crate::host::Run;
 
 /// Causal convolution of each channel by itself: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K
 /// − 1) + k][c]`. The `K − 1` tokens before the ones at hand are the state, zeros at first.
@@ -47,34 +46,6 @@ impl Operation for Conv {
         args.extend(maybe("bias", graph, self.bias));
         args.push(format!("state {}", graph.state(self.state).name));
         args
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, taps) = (host.input(self.x), host.graph.weight(self.weight).cols);
-        let (w, bias) =
-            (host.weights.vector(self.weight), self.bias.map(|b| host.weights.vector(b)));
-        let width = x.len() / host.rows;
-        let mut at = 0;
-        for piece in &mut host.pieces {
-            let past = piece.state.recurrent(self.state);
-            let n = piece.rows * width;
-            let (x, out) = (&x[at..at + n], &mut outs[0][at..at + n]);
-            // What lies before the piece's rows is the state, so rows are counted from its first.
-            let seen = |row: usize, c: usize| {
-                let i = row * width + c;
-                if i < past.len() { past[i] } else { x[i - past.len()] }
-            };
-            for (t, out) in out.chunks_exact_mut(width).enumerate() {
-                for (c, o) in out.iter_mut().enumerate() {
-                    let sum: f32 = (0..taps).map(|k| w[c * taps + k] * seen(t + k, c)).sum();
-                    *o = sum + bias.map_or(0.0, |b| b[c]);
-                }
-            }
-            let next: Vec<f32> =
-                (0..past.len()).map(|i| seen(piece.rows + i / width, i % width)).collect();
-            past.copy_from_slice(&next);
-            at += n;
-        }
     }
 }
 

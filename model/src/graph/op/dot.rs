@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
-use crate::host::Run;
 
 /// `out[h] = Σ_i a[h][i] · b[h][i]`.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,15 +32,6 @@ impl Operation for Dot {
     fn args(&self, graph: &Graph) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![v(self.a), v(self.b), format!("heads {}", self.heads)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (a, b) = (host.input(self.a), host.input(self.b));
-        let each = a.len() / outs[0].len();
-        for (out, (a, b)) in outs[0].iter_mut().zip(a.chunks_exact(each).zip(b.chunks_exact(each)))
-        {
-            *out = a.iter().zip(b).map(|(a, b)| a * b).sum();
-        }
     }
 }
 

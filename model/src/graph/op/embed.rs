@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
-use crate::host::Run;
 
 /// What chooses a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,30 +52,6 @@ impl Operation for Embed {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         vec![graph.weight(self.table).name.clone(), format!("scale {}", self.scale)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let w = host.weights.matrix(host.graph, self.table, 0);
-        let one = |row: usize, out: &mut [f32]| {
-            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and
-            // positions were checked by `feed`.
-            let decoded = w.format.decode(w.part(row, 0, w.cols), out);
-            debug_assert!(decoded.is_ok());
-            if self.scale != 1.0 {
-                out.iter_mut().for_each(|x| *x *= self.scale);
-            }
-        };
-        let which: Vec<usize> = match self.by {
-            By::Token => host.tokens.iter().map(|&token| token as usize).collect(),
-            By::Position => host.positions().collect(),
-        };
-        let out = &mut outs[0][..which.len() * w.cols];
-        host.by_rows(out, &|at, out| {
-            which[at / w.cols..]
-                .iter()
-                .zip(out.chunks_exact_mut(w.cols))
-                .for_each(|(&row, out)| one(row, out));
-        });
     }
 }
 

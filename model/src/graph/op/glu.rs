@@ -2,8 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Activation, Builder, Graph, ValueId};
-use crate::host::Run;
-use crate::host::elementwise::GluRows;
 
 /// `out = act(gate) · up`. A gate narrower than `up` is spread over it: each of its elements for a
 /// run of the other's.
@@ -35,29 +33,6 @@ impl Operation for Glu {
     fn args(&self, graph: &Graph) -> Vec<String> {
         let v = |id: ValueId| graph.value(id).name.clone();
         vec![v(self.gate), v(self.up), format!("{:?}", self.act)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (gate, up, isa, act) = (host.input(self.gate), host.input(self.up), host.isa, self.act);
-        let each = up.len() / gate.len();
-        if each == 1 && matches!(act, Activation::Silu | Activation::GeluTanh) {
-            return host.by_rows(outs[0], &|at, out| {
-                let (gate, up) = (&gate[at..at + out.len()], &up[at..at + out.len()]);
-                // SAFETY: the job asks for nothing.
-                #[allow(
-                    unsafe_code,
-                    reason = "entering the vector instructions that were found at the start"
-                )]
-                unsafe {
-                    isa.run(GluRows { gate, up, act, out })
-                }
-            });
-        }
-        host.by_rows(outs[0], &|at, out| {
-            for (i, o) in out.iter_mut().enumerate() {
-                *o = act.gate(gate[(at + i) / each], up[at + i]);
-            }
-        });
     }
 }
 

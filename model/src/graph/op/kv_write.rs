@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, StateId, ValueId};
-use crate::host::Run;
 
 /// Keeps this token's keys and values; of a latent state, the one row that is both.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,22 +36,6 @@ impl Operation for KvWrite {
             self.reads().iter().map(|v| graph.value(*v).name.clone()).collect();
         args.push(format!("cache {}", graph.state(self.state).name));
         args
-    }
-
-    fn run(&self, host: &mut Run<'_>, _outs: &mut [&mut [f32]]) {
-        let (isa, rows) = (host.isa, host.rows);
-        let inputs = [Some(self.k), self.v].map(|x| x.map(|x| host.input(x)));
-        let pool = &mut *host.pool;
-        let mut at = 0;
-        for piece in &mut host.pieces {
-            for (which, x) in inputs.iter().enumerate() {
-                let Some(x) = x else { continue };
-                let width = x.len() / rows;
-                let rows = &x[at * width..][..piece.rows * width];
-                piece.state.store(self.state, which).write(pool, isa, piece.first, rows);
-            }
-            at += piece.rows;
-        }
     }
 }
 

@@ -1,11 +1,7 @@
 //! Products with a matrix: where the time goes.
 
-use super::expert_matmul::expert_products;
 use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
-use crate::host::Run;
-use crate::host::multiply::{Product, multiply};
-use crate::host::share::Shared;
 
 /// `out = weight · x + bias`, the weight a row per output.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,57 +43,6 @@ impl Operation for MatMul {
         args.extend(maybe("bias", graph, self.bias));
         args
     }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        products(&[self], host, outs);
-    }
-}
-
-/// Whether the host does an operation with the one before: products of the same input.
-pub(crate) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
-    match (op, before) {
-        (Op::MatMul(this), Op::MatMul(before)) => this.x == before.x,
-        (Op::ExpertMatMul(this), Op::ExpertMatMul(before)) => this.goes_with(before, graph),
-        _ => false,
-    }
-}
-
-/// Runs operations that the host does together: successive ones that go with the first, or one of
-/// any kind.
-pub(crate) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-    let all: Vec<&MatMul> =
-        ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();
-    let experts =
-        ops.iter().filter_map(|op| if let Op::ExpertMatMul(m) = op { Some(m) } else { None });
-    match (ops, all.len()) {
-        ([op], _) => op.run(host, outs),
-        (_, 0) => expert_products(&experts.collect::<Vec<_>>(), host, outs),
-        _ => products(&all, host, outs),
-    }
-}
-
-fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-    let Some(first) = ops.first() else { return };
-    let products: Vec<Product<'_>> = ops
-        .iter()
-        .zip(outs)
-        .map(|(op, out)| Product {
-            w: host.weights.matrix(host.graph, op.weight, 0),
-            beside: host.weights.beside(op.weight),
-            bias: op.bias.map(|b| host.weights.vector(b)),
-            out: Shared::new(out),
-        })
-        .collect();
-    let (x, rows) = (host.input(first.x), host.rows);
-    multiply(
-        host.pool,
-        host.isa,
-        x,
-        rows,
-        &products,
-        host.rounded.as_deref_mut(),
-        host.reproducible,
-    );
 }
 
 impl Builder<'_> {

@@ -1,16 +1,9 @@
 //! The operations. Each is one file: a struct of what it reads, its parameters and what it writes;
-//! how it prints; what it means, as the host computes it; and the builder's method that appends it.
-//! A new one is a file here and its name in the list below.
+//! how it prints; and the builder's method that appends it. A new one is a file here, its name in
+//! the list below, and a file of the same name in the CPU's `op` folder, which computes it.
 //!
-//! The host's meaning of an operation is plain loops over rows in f32, unless every model spends
-//! its time there: then it calls a kernel of [`host`](crate::host). Which operations one GPU launch
-//! does together is said in `gpu/fuse`; what no rule there knows is a step of its own, and what no
-//! kernel knows is refused by name (`gpu/fit.rs`).
-
-#![expect(
-    clippy::indexing_slicing,
-    reason = "rows of values whose shapes the builder made, over weights whose shapes it checked"
-)]
+//! The GPU's side groups operations into launches (`fuse`); an operation that no rule there knows
+//! is a step of its own, and one that no kernel computes is refused by name (`fit`).
 
 mod act;
 mod add;
@@ -50,8 +43,6 @@ pub use route::{Gating, Groups};
 pub use scan::ScanInputs;
 
 use super::{Graph, StateId, ValueId, WeightId};
-use crate::host::Run;
-pub(crate) use matmul::{goes_with, run_together};
 
 /// What every operation says of itself.
 pub trait Operation: Into<Op> {
@@ -91,10 +82,6 @@ pub trait Operation: Into<Op> {
 
     /// What stands between its parentheses there.
     fn args(&self, graph: &Graph) -> Vec<String>;
-
-    /// What it means: from the rows of its inputs to those of its results, in the order of
-    /// [`Operation::writes`].
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]);
 }
 
 /// From the list of operations, the one type of them all.
@@ -161,11 +148,6 @@ macro_rules! operations {
             /// What stands between its parentheses there.
             pub fn args(&self, graph: &Graph) -> Vec<String> {
                 match self { $(Op::$Name(op) => op.args(graph),)* }
-            }
-
-            /// What it means.
-            pub(crate) fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-                match self { $(Op::$Name(op) => op.run(host, outs),)* }
             }
         }
     };

@@ -2,8 +2,6 @@
 
 use super::{Op, Operation, maybe};
 use crate::graph::{Builder, Graph, ValueId, WeightId};
-use crate::host::Run;
-use crate::host::elementwise::NormRows;
 
 /// What a group is divided by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,23 +71,6 @@ impl Operation for Norm {
         args.extend(maybe("bias", graph, self.bias));
         args.push(format!("eps {}", self.eps));
         args
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let x = host.input(self.x);
-        let (isa, group, eps, kind) = (host.isa, self.group, self.eps, self.kind);
-        let [weight, bias] = [self.weight, self.bias].map(|w| w.map(|w| host.weights.vector(w)));
-        host.by_rows(outs[0], &|at, out| {
-            let x = &x[at..at + out.len()];
-            // SAFETY: the job asks for nothing.
-            #[allow(
-                unsafe_code,
-                reason = "entering the vector instructions that were found at the start"
-            )]
-            unsafe {
-                isa.run(NormRows { x, weight, bias, group, eps, kind, out })
-            }
-        });
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Graph, ValueId};
-use crate::host::Run;
 
 /// Which of the chosen experts lie on the device, and where: `places[slot]` is the matrix there,
 /// `own[slot]` the expert's share, or 0 for one that the CPU computes.
@@ -43,10 +42,5 @@ impl Operation for Placed {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         self.reads().iter().map(|v| graph.value(*v).name.clone()).collect()
-    }
-
-    /// The host has all experts: it computes no graph that has this.
-    fn run(&self, _: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        outs.iter_mut().for_each(|out| out.fill(f32::NAN));
     }
 }

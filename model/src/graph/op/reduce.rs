@@ -2,7 +2,6 @@
 
 use super::Operation;
 use crate::graph::{Graph, ValueId};
-use crate::host::Run;
 
 /// `out` = the sum of `x` over all devices, or every device's `x` one behind the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,11 +36,5 @@ impl Operation for Reduce {
     fn args(&self, graph: &Graph) -> Vec<String> {
         let how = if self.join { "joined" } else { "added" };
         vec![graph.value(self.x).name.clone(), format!("{how} over {} devices", self.ranks)]
-    }
-
-    /// The host computes no device's part: a graph that has one is never given to it
-    /// ([`HostRunner::new`](crate::host::HostRunner)). What a part alone makes is no number.
-    fn run(&self, _: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        outs[0].fill(f32::NAN);
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
-use crate::host::Run;
 
 /// Each of `heads` runs of a row `times` times: the same ones side by side, or, tiled, the whole
 /// row again and again.
@@ -36,16 +35,6 @@ impl Operation for Repeat {
     fn args(&self, graph: &Graph) -> Vec<String> {
         let x = graph.value(self.x).name.clone();
         vec![x, format!("heads {}", self.heads), format!("times {}", self.times)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, heads) = (host.input(self.x), self.heads);
-        let each = x.len() / host.rows / heads;
-        for (i, out) in outs[0].chunks_exact_mut(each).enumerate() {
-            let (row, run) = (i / (heads * self.times), i % (heads * self.times));
-            let head = if self.tiled { run % heads } else { run / self.times };
-            out.copy_from_slice(&x[(row * heads + head) * each..][..each]);
-        }
     }
 }
 

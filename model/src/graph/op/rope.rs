@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, RopeId, ValueId};
-use crate::host::Run;
 
 /// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), angles by
 /// [`Rope`](crate::graph::Rope).
@@ -37,18 +36,6 @@ impl Operation for Rope {
             format!("heads {}", self.heads),
             format!("rope {}", self.rope.0),
         ]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, rows, heads) = (host.input(self.x), host.rows, self.heads);
-        let width = x.len() / rows;
-        let (table, mut threads) = host.angles(self.rope);
-        threads.run(outs[0], &|at, out| {
-            out.copy_from_slice(&x[at..at + out.len()]);
-            for (i, row) in out.chunks_exact_mut(width).enumerate() {
-                table.turn(at / width + i, width / heads, row);
-            }
-        });
     }
 }
 

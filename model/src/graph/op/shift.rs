@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, StateId, ValueId};
-use crate::host::Run;
 
 /// `out[t] = x[t − 1]`; zeros before the first token.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,21 +33,6 @@ impl Operation for Shift {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         vec![graph.value(self.x).name.clone(), format!("state {}", graph.state(self.state).name)]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let x = host.input(self.x);
-        let width = x.len() / host.rows;
-        let mut at = 0;
-        for piece in &mut host.pieces {
-            let last = piece.state.recurrent(self.state);
-            let rows = at * width..(at + piece.rows) * width;
-            let (x, out) = (&x[rows.clone()], &mut outs[0][rows]);
-            out[..width].copy_from_slice(last);
-            out[width..].copy_from_slice(&x[..x.len() - width]);
-            last.copy_from_slice(&x[x.len() - width..]);
-            at += piece.rows;
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
-use crate::host::Run;
 
 /// From each of `groups` equal runs of a row, the `take` elements from `at` on.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,14 +34,6 @@ impl Operation for Slice {
     fn args(&self, graph: &Graph) -> Vec<String> {
         let part = format!("{} .. {} of {} groups", self.at, self.at + self.take, self.groups);
         vec![graph.value(self.x).name.clone(), part]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let x = host.input(self.x);
-        let width = x.len() / host.rows / self.groups;
-        for (out, x) in outs[0].chunks_exact_mut(self.take).zip(x.chunks_exact(width)) {
-            out.copy_from_slice(&x[self.at..self.at + self.take]);
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
-use crate::host::Run;
 
 /// `out[slot] = shares[slot] · x`: the counterpart of a weighted sum.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,15 +29,6 @@ impl Operation for Spread {
 
     fn args(&self, graph: &Graph) -> Vec<String> {
         [self.x, self.shares].map(|v| graph.value(v).name.clone()).into()
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let (x, shares) = (host.input(self.x), host.input(self.shares));
-        let (width, slots) = (x.len() / host.rows, shares.len() / host.rows);
-        for ((i, out), share) in outs[0].chunks_exact_mut(width).enumerate().zip(shares) {
-            let x = &x[i / slots * width..][..width];
-            out.iter_mut().zip(x).for_each(|(o, x)| *o = share * x);
-        }
     }
 }
 

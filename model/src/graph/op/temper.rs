@@ -2,7 +2,6 @@
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, ValueId};
-use crate::host::Run;
 
 /// `out = x · (1 + scale · ln(⌊(position + offset) / period⌋ + 1))`: sharper scores far into a text
 /// (Nakanishi 2025, arXiv 2501.19399).
@@ -41,17 +40,6 @@ impl Operation for Temper {
             format!("period {}", self.period),
             format!("offset {}", self.offset),
         ]
-    }
-
-    fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
-        let x = host.input(self.x);
-        let width = x.len() / host.rows;
-        let rows = outs[0].chunks_exact_mut(width).zip(x.chunks_exact(width));
-        for (position, (out, x)) in host.positions().zip(rows) {
-            let steps = ((position + self.offset) / self.period + 1) as f64;
-            let factor = (1.0 + f64::from(self.scale) * steps.ln()) as f32;
-            out.iter_mut().zip(x).for_each(|(o, x)| *o = x * factor);
-        }
     }
 }
 
