@@ -1,6 +1,6 @@
 //! The dequantiser against values from an independent implementation, bit for bit.
 
-use kjit_kernels::format::{ALL, Format};
+use kjit_formats::format::{ALL, Format};
 use serde_json::Value;
 
 fn unhex(s: &str) -> Vec<u8> {
@@ -12,7 +12,7 @@ fn unhex(s: &str) -> Vec<u8> {
 
 #[test]
 fn every_format_decodes_to_the_oracles_bits() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/oracle/dequant.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/oracle/dequant.json");
     let oracle: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let types = oracle["types"].as_object().unwrap();
     let mut compared = 0;
