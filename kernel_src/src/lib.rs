@@ -1,5 +1,5 @@
-//! The GPU sources, and beside each the Rust that specialises it; and the block formats, described
-//! once for host and GPU.
+//! The GPU sources, and beside each the Rust that specialises it; and the block formats
+//! (of `kjit-formats`, re-exported).
 //!
 //! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to
 //! be computed; from it and a [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants,
@@ -62,9 +62,7 @@ pub mod expert_sum;
 pub mod experts;
 pub mod family;
 pub mod flash;
-pub mod format;
 pub mod gemm;
-pub mod ggml;
 pub mod heads;
 pub mod issue;
 pub mod keep;
@@ -74,7 +72,6 @@ pub mod key_scores;
 pub mod kv;
 pub mod latent;
 pub mod latent_flash;
-pub mod layout;
 pub mod linear;
 pub mod map;
 pub mod matrix;
@@ -103,6 +100,7 @@ pub mod tuning;
 
 pub use family::{Family, Size};
 pub use kernel::{Kernel, SpecError};
+pub use kjit_formats::{block_format_ids, format, ggml, layout, scattered_format_ids};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

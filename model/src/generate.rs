@@ -8,33 +8,7 @@ use crate::tokenizer::Tokenizer;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// Why a generation ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum StopReason {
-    /// The model said so with an end-of-generation token.
-    EndOfGeneration,
-    /// The number of tokens asked for was reached.
-    Length,
-    /// One of the stop texts appeared; it and what follows are not part of the answer.
-    StopText,
-    /// No room is left in the context.
-    ContextFull,
-    /// The caller interrupted.
-    Interrupted,
-}
-
-impl StopReason {
-    /// As scripts see it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StopReason::EndOfGeneration => "end_of_generation",
-            StopReason::Length => "length",
-            StopReason::StopText => "stop_text",
-            StopReason::ContextFull => "context_full",
-            StopReason::Interrupted => "interrupted",
-        }
-    }
-}
+pub use crate::stop::StopReason;
 
 /// What to generate.
 #[derive(Debug, Clone)]

@@ -50,15 +50,11 @@
 )]
 
 pub mod arch;
-pub mod cancel;
 pub mod catalogue;
-pub mod chat;
 pub mod constrain;
 pub mod conversation;
 pub mod exec;
-pub mod folder;
 pub mod generate;
-pub mod gguf;
 pub mod gpu;
 pub mod graph;
 #[allow(unsafe_code, reason = "vector instructions, and threads that write parts of one result")]
@@ -71,14 +67,13 @@ pub mod plan;
 pub mod ranks;
 pub mod serve;
 pub mod session;
-pub mod shortened;
-pub mod stop;
-pub mod tokenizer;
-mod unicode;
 
 pub use chat::Message;
 pub use exec::{DeviceChoice, device, sample};
+pub use kjit_chat::{self as chat, stop};
 pub use kjit_engine::child_main;
+pub use kjit_gguf::{self as gguf, elide, folder};
+pub use kjit_tokenizer::{self as tokenizer, cancel};
 pub use model::Model;
 pub use sample::SampleOptions;
 pub use session::{OpenOptions, Session};

@@ -2,7 +2,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use kjit_model::shortened::{LINE, shortened};
+use kjit_model::elide::{MAX_LINE, elide};
 use serde_json::json;
 
 /// A request that is not done, or not to its end.
@@ -36,7 +36,7 @@ impl Dialect {
 impl Refusal {
     fn new(status: StatusCode, message: impl Into<String>) -> Refusal {
         // It may quote what a client sent, megabytes long.
-        let message = shortened(&message.into(), LINE).into_owned();
+        let message = elide(&message.into(), MAX_LINE).into_owned();
         Refusal { status, message, field: None, code: None, retry_after: None }
     }
 
@@ -48,7 +48,7 @@ impl Refusal {
     /// 400: something is wrong with a field.
     pub fn field(name: &str, why: impl std::fmt::Display) -> Refusal {
         Refusal {
-            field: Some(shortened(name, 100).into_owned()),
+            field: Some(elide(name, 100).into_owned()),
             ..Refusal::bad(format!("'{name}': {why}"))
         }
     }

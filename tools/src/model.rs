@@ -6,7 +6,7 @@ use crate::report::{bytes, say};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use kjit_hub::{Event, Hub, Pick, Reference, SCHEME, Settings};
-use kjit_model::shortened::shortened;
+use kjit_model::elide::elide;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -184,11 +184,11 @@ impl Show {
             }
             Event::Skipped { path, why } => self.line(&format!(
                 "warning: {} is passed over: {why}",
-                shortened(&path.display().to_string(), 300)
+                elide(&path.display().to_string(), 300)
             )),
             Event::Removed { path, why } => self.line(&format!(
                 "warning: {} {why}: removed, the fetch begins anew",
-                shortened(&path.display().to_string(), 300)
+                elide(&path.display().to_string(), 300)
             )),
             Event::Waiting { file } => {
                 self.line(&format!("note: another process fetches {file}: waiting for it"))

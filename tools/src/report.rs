@@ -1,6 +1,6 @@
 //! What the command says about itself: errors, notes and statistics, all on stderr.
 
-use kjit_model::shortened::{LINE, shortened};
+use kjit_model::elide::{MAX_LINE, elide};
 use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
@@ -57,7 +57,7 @@ fn causes(error: &anyhow::Error) -> String {
 /// line, and one that a screen has room for.
 fn one_line(text: &str) -> String {
     let visible = |c: char| if c.is_control() { c.escape_default().collect() } else { vec![c] };
-    shortened(&text.chars().flat_map(visible).collect::<String>(), LINE).into_owned()
+    elide(&text.chars().flat_map(visible).collect::<String>(), MAX_LINE).into_owned()
 }
 
 /// Failures of many kernels, each distinct one once: one wrong line in a header fails them all, and

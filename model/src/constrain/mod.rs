@@ -11,9 +11,9 @@ mod schema;
 pub use reply::{Content, Reply};
 pub use schema::Unheld;
 
+use crate::elide::elide;
 use crate::sample::TokenMask;
 use crate::serve::Constraint;
-use crate::shortened::shortened;
 use crate::tokenizer::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
@@ -35,10 +35,10 @@ const STACK_A_BYTE: usize = 2 << 10;
 #[non_exhaustive]
 pub enum GrammarError {
     /// The vocabulary cannot be used.
-    #[error("answers cannot be constrained with this vocabulary: {}", shortened(.0, 400))]
+    #[error("answers cannot be constrained with this vocabulary: {}", elide(.0, 400))]
     Vocabulary(String),
     /// The schema, expression or grammar cannot be used.
-    #[error("the {what} cannot be kept: {}", shortened(why, 400))]
+    #[error("the {what} cannot be kept: {}", elide(why, 400))]
     Grammar {
         /// What was given.
         what: &'static str,

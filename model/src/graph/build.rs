@@ -2,9 +2,9 @@
 //! shapes follow from them.
 
 use super::*;
+use crate::elide::elide;
 use crate::gguf::Shown;
 use crate::gguf::{self, Gguf};
-use crate::shortened::shortened;
 use kjit_kernels::format::Format;
 use std::collections::{HashMap, HashSet};
 
@@ -86,7 +86,7 @@ pub enum GraphError {
         arch: String,
     },
     /// A value in the metadata makes no sense.
-    #[error("key {} is {}: {}", Shown(key), shortened(value, 150), shortened(why, 200))]
+    #[error("key {} is {}: {}", Shown(key), elide(value, 150), elide(why, 200))]
     Value {
         /// The key.
         key: String,

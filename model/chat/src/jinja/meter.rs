@@ -1,0 +1,173 @@
+//! What a run has used: steps, and bytes that are alive.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::{Fault, limit};
+use kjit_tokenizer::cancel::Cancel;
+
+/// Steps that one rendering may take. Llama 3.1's template takes about 200 a message; this is a
+/// second or less.
+pub const FUEL: u64 = 10_000_000;
+
+/// Bytes that the values of one rendering may hold at once, as they are counted here; what is
+/// allocated is up to three times that, while a text or a list grows.
+pub const MAX_MEMORY: usize = 64 << 20;
+
+/// Bytes that one rendering may write.
+pub const MAX_OUTPUT: usize = 32 << 20;
+
+/// Shared by all values of a run.
+#[derive(Debug)]
+pub struct Meter {
+    live: Cell<usize>,
+    fuel: Cell<u64>,
+    cancel: Cancel,
+}
+
+impl Meter {
+    pub fn new(cancel: &Cancel) -> Rc<Meter> {
+        Rc::new(Meter { live: Cell::new(0), fuel: Cell::new(FUEL), cancel: cancel.clone() })
+    }
+
+    /// Takes steps.
+    pub fn work(&self, steps: usize) -> Result<(), Fault> {
+        if self.cancel.is_cancelled() {
+            return limit("nobody waits for it any more");
+        }
+        match self.fuel.get().checked_sub(steps as u64) {
+            Some(left) => {
+                self.fuel.set(left);
+                Ok(())
+            }
+            None => limit(format!("it ran out of fuel: more than {FUEL} steps")),
+        }
+    }
+
+    /// Takes the steps that so many bytes cost.
+    pub fn bytes(&self, bytes: usize) -> Result<(), Fault> {
+        self.work(1 + bytes / 32)
+    }
+
+    /// Takes memory, before it is allocated.
+    pub fn take(&self, bytes: usize) -> Result<(), Fault> {
+        let live = self.live.get().saturating_add(bytes);
+        if live > MAX_MEMORY {
+            return limit(format!("its values hold more than {} MiB", MAX_MEMORY >> 20));
+        }
+        self.live.set(live);
+        Ok(())
+    }
+
+    pub fn give_back(&self, bytes: usize) {
+        self.live.set(self.live.get().saturating_sub(bytes));
+    }
+}
+
+/// A value whose memory is counted until it is dropped.
+#[derive(Debug)]
+pub struct Held<T> {
+    value: T,
+    bytes: usize,
+    meter: Rc<Meter>,
+}
+
+impl<T> Held<T> {
+    /// Holds a value whose bytes were taken from the meter already.
+    pub fn taken(value: T, bytes: usize, meter: &Rc<Meter>) -> Rc<Held<T>> {
+        Rc::new(Held { value, bytes, meter: meter.clone() })
+    }
+}
+
+impl<T> std::ops::Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for Held<T> {
+    fn drop(&mut self) {
+        self.meter.give_back(self.bytes);
+    }
+}
+
+/// A text that grows, counted as it does.
+#[derive(Debug)]
+pub struct Growing {
+    text: String,
+    taken: usize,
+    most: usize,
+    /// Bytes that no step was taken for yet.
+    unpaid: usize,
+    meter: Rc<Meter>,
+}
+
+impl Growing {
+    pub fn new(meter: &Rc<Meter>) -> Growing {
+        Growing { text: String::new(), taken: 0, most: usize::MAX, unpaid: 0, meter: meter.clone() }
+    }
+
+    /// One that may have [`MAX_OUTPUT`] bytes.
+    pub fn output(meter: &Rc<Meter>) -> Growing {
+        let mut out = Growing::new(meter);
+        out.most = MAX_OUTPUT;
+        out
+    }
+
+    pub fn push(&mut self, text: &str) -> Result<(), Fault> {
+        self.reserve(text.len())?;
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    pub fn push_char(&mut self, c: char) -> Result<(), Fault> {
+        self.push(c.encode_utf8(&mut [0; 4]))
+    }
+
+    pub fn repeat(&mut self, text: &str, times: usize) -> Result<(), Fault> {
+        let bytes = text.len().saturating_mul(times);
+        self.reserve(bytes)?;
+        (0..times).for_each(|_| self.text.push_str(text));
+        Ok(())
+    }
+
+    fn reserve(&mut self, bytes: usize) -> Result<(), Fault> {
+        if self.text.len().saturating_add(bytes) > self.most {
+            return limit(format!("it writes more than {} MiB", self.most >> 20));
+        }
+        self.unpaid = self.unpaid.saturating_add(bytes);
+        self.meter.work(self.unpaid / 32)?;
+        self.unpaid %= 32;
+        self.meter.take(bytes)?;
+        self.taken += bytes;
+        Ok(())
+    }
+
+    /// The text, with how many of its bytes the meter has counted: they are the caller's now.
+    pub fn finish(mut self) -> (String, usize) {
+        (std::mem::take(&mut self.text), std::mem::take(&mut self.taken))
+    }
+}
+
+impl Growing {
+    /// An empty one that counts where this one does.
+    pub fn another(&self) -> Growing {
+        Growing::new(&self.meter)
+    }
+
+    /// The text for a short while, not counted.
+    pub fn finish_uncounted(self) -> String {
+        let meter = self.meter.clone();
+        let (text, taken) = self.finish();
+        meter.give_back(taken);
+        text
+    }
+}
+
+impl Drop for Growing {
+    fn drop(&mut self) {
+        self.meter.give_back(self.taken);
+    }
+}

@@ -1,0 +1,257 @@
+//! The `*.safetensors` files of a folder: which are the model's, mapped, and what lies where in
+//! each. The format: <https://huggingface.co/docs/safetensors>.
+
+use super::error::FolderError;
+use super::fail;
+use super::json::{self, one_line};
+use crate::{Error, Shown, map_file};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, TensorInfo};
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+/// A file.
+pub struct Shard {
+    /// Its path.
+    pub path: PathBuf,
+    /// Its bytes.
+    pub map: Mmap,
+    /// Its tensors, by their places.
+    pub tensors: Vec<Found>,
+}
+
+/// A tensor in a file.
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub dtype: Dtype,
+    /// Rows first.
+    pub shape: Vec<u64>,
+    /// Where it begins in the file; all of it is in the file.
+    pub at: u64,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
+/// A file's path, and what the index says is in it.
+type Promised = (PathBuf, Vec<String>);
+
+/// What a file begins with: tensors as they are listed, also one that is there twice.
+struct Head(Vec<(String, TensorInfo)>);
+
+impl<'de> Deserialize<'de> for Head {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Head, D::Error> {
+        from.deserialize_map(Entries).map(Head)
+    }
+}
+
+struct Entries;
+
+impl<'de> Visitor<'de> for Entries {
+    type Value = Vec<(String, TensorInfo)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with an entry for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut tensors = vec![];
+        while let Some(name) = map.next_key::<String>()? {
+            // Words of whoever wrote it.
+            if name == "__metadata__" {
+                map.next_value::<IgnoredAny>()?;
+            } else {
+                tensors.push((name, map.next_value()?));
+            }
+        }
+        Ok(tensors)
+    }
+}
+
+/// Bytes of the longest header that is read: of a file with 100,000 tensors it has 12 MB. The
+/// format allows 100 MB.
+const MOST_HEADER: u64 = 16 << 20;
+
+/// The only file of a model that has one.
+const WHOLE: &str = "model.safetensors";
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: Files,
+}
+
+/// The tensors that each file has, as an index lists them: a name with its file for each.
+struct Files(BTreeMap<String, Vec<String>>);
+
+impl<'de> Deserialize<'de> for Files {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Files, D::Error> {
+        from.deserialize_map(Listed).map(Files)
+    }
+}
+
+struct Listed;
+
+impl<'de> Visitor<'de> for Listed {
+    type Value = BTreeMap<String, Vec<String>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object with a file's name for each tensor")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut files = BTreeMap::<String, Vec<String>>::new();
+        while let Some((tensor, file)) = map.next_entry::<String, Cow<'de, str>>()? {
+            match files.get_mut(file.as_ref()) {
+                Some(tensors) => tensors.push(tensor),
+                None => drop(files.insert(file.into_owned(), vec![tensor])),
+            }
+        }
+        Ok(files)
+    }
+}
+
+/// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too,
+/// takes before the index; else those of the index; else the only one.
+pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
+    let whole = folder.join(WHOLE);
+    let index = folder.join("model.safetensors.index.json");
+    if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
+        let Files(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
+        for (file, tensors) in &files {
+            // A name that leads out of the folder is none of a file in it.
+            let mut parts = Path::new(file).components();
+            if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
+                let why = "the name of a file in the folder is wanted".to_owned();
+                let key = tensors.first().cloned().unwrap_or_default();
+                return Err(fail(&index, FolderError::Value { key, value: file.clone(), why }));
+            }
+        }
+        if !whole.exists() || files.contains_key(WHOLE) {
+            let files = files.into_iter().map(|(file, tensors)| (folder.join(file), tensors));
+            return Ok((files.collect(), None));
+        }
+        let n = files.len();
+        let line = format!(
+            "{WHOLE} is the model: {n} files of model.safetensors.index.json beside it are not read"
+        );
+        return Ok((vec![(whole, vec![])], Some(line)));
+    }
+    if whole.exists() {
+        return Ok((vec![(whole, vec![])], None));
+    }
+    let refused = |source| fail(folder, FolderError::Io { doing: "read", source });
+    let mut found = vec![];
+    for entry in folder.read_dir().map_err(refused)? {
+        let path = entry.map_err(refused)?.path();
+        if path.extension().is_some_and(|end| end == "safetensors") {
+            found.push((path, vec![]));
+        }
+    }
+    match found.len() {
+        0 => Err(fail(
+            &whole,
+            FolderError::NotThere { hint: ": the weights of a folder are *.safetensors" },
+        )),
+        1 => Ok((found, None)),
+        _ => Err(fail(folder, FolderError::Unclear)),
+    }
+}
+
+/// Maps a file and reads what is in it.
+pub fn open((path, promised): Promised) -> Result<Shard, Error> {
+    let map = map_file(&path)?;
+    let tensors = read(&map).map_err(|e| fail(&path, e))?;
+    let names: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
+    if let Some(tensor) = promised.into_iter().find(|name| !names.contains(name.as_str())) {
+        return Err(fail(&path, FolderError::NotInShard { tensor }));
+    }
+    Ok(Shard { path, map, tensors })
+}
+
+/// What is in a file, every place held to the file's end and to the tensor's own shape.
+fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
+    let damaged = |why: String| FolderError::Header { why };
+    let len = file.len() as u64;
+    let Some((head, rest)) = file.split_first_chunk::<8>() else {
+        return Err(damaged(format!("it has {len} bytes, fewer than a header's length takes")));
+    };
+    let header = u64::from_le_bytes(*head);
+    if header > MOST_HEADER {
+        return Err(damaged(format!(
+            "its header has {header} bytes: more than {MOST_HEADER} are not read"
+        )));
+    }
+    let Some(text) = usize::try_from(header).ok().and_then(|n| rest.get(..n)) else {
+        return Err(damaged(format!(
+            "its header has {header} bytes by the first eight, the file has {len}"
+        )));
+    };
+    // The crate says what a tensor's entry is; places are checked here, so that the tensor can be
+    // named.
+    let Head(mut entries) =
+        serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
+    entries.sort_by(|a, b| a.0.cmp(&b.0));
+    for pair in entries.windows(2) {
+        if let [(a, _), (b, _)] = pair
+            && a == b
+        {
+            return Err(FolderError::Twice { tensor: a.clone() });
+        }
+    }
+    let start = 8 + header;
+    let mut tensors = vec![];
+    for (name, info) in entries {
+        let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+        let place =
+            start.checked_add(from).zip(start.checked_add(to)).filter(|(at, end)| at <= end);
+        let Some((at, end)) = place else {
+            return Err(damaged(format!(
+                "tensor {} is at bytes {from} to {to} of its data",
+                Shown(&name)
+            )));
+        };
+        if end > len {
+            return Err(FolderError::Truncated { tensor: name, at, end, len });
+        }
+        let shape: Vec<u64> = info.shape.iter().map(|d| *d as u64).collect();
+        tensors.push(Found { name, dtype: info.dtype, shape, at, bytes: end - at });
+    }
+    tensors.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
+    for pair in tensors.windows(2) {
+        if let [a, b] = pair
+            && a.at + a.bytes > b.at
+        {
+            return Err(damaged(format!(
+                "tensors {} and {} overlap",
+                Shown(&a.name),
+                Shown(&b.name)
+            )));
+        }
+    }
+    Ok(tensors)
+}
+
+/// ggml's number of a type of weights, and the bytes of one.
+pub fn ggml(dtype: Dtype) -> Option<(u32, u64)> {
+    match dtype {
+        Dtype::F32 => Some((super::header::F32, 4)),
+        Dtype::F16 => Some((1, 2)),
+        Dtype::BF16 => Some((30, 2)),
+        _ => None,
+    }
+}
+
+/// Bytes as singles.
+pub fn singles(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+    let halves = |of: fn([u8; 2]) -> f32| bytes.as_chunks::<2>().0.iter().map(|b| of(*b)).collect();
+    match dtype {
+        Dtype::F16 => halves(|b| half::f16::from_le_bytes(b).to_f32()),
+        Dtype::BF16 => halves(|b| half::bf16::from_le_bytes(b).to_f32()),
+        _ => bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+    }
+}
