@@ -49,33 +49,28 @@
     )
 )]
 
-pub mod arch;
-pub mod catalogue;
 pub mod constrain;
 pub mod conversation;
-pub mod exec;
 pub mod generate;
-pub mod gpu;
-pub mod graph;
-#[allow(unsafe_code, reason = "vector instructions, and threads that write parts of one result")]
-pub mod host;
 pub mod lookup;
 pub mod model;
 pub mod perplexity;
 pub mod placement;
-pub mod plan;
-pub mod ranks;
 pub mod serve;
 pub mod session;
 
 pub use chat::Message;
-pub use exec::{DeviceChoice, device, sample};
 pub use kjit_chat::{self as chat, stop};
+pub use kjit_cpu as host;
 pub use kjit_engine::child_main;
+pub use kjit_exec::{self as exec, DeviceChoice, SampleOptions, device, sample};
 pub use kjit_gguf::{self as gguf, elide, folder};
+pub use kjit_gpu as gpu;
+pub use kjit_graph::{self as graph, arch, catalogue};
+use kjit_plan as plan;
+pub use kjit_ranks as ranks;
 pub use kjit_tokenizer::{self as tokenizer, cancel};
 pub use model::Model;
-pub use sample::SampleOptions;
 pub use session::{OpenOptions, Session};
 
 /// The README's example, compiled.

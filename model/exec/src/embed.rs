@@ -1,0 +1,23 @@
+//! Vectors of texts, of models that make such.
+
+use super::SessionError;
+use kjit_graph::{Graph, Pooling};
+
+/// How rows of these tokens become a vector, where that can be.
+///
+/// # Errors
+/// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
+pub fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
+    let Some(pooling) = graph.pooling else {
+        return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
+    };
+    let (n_vocab, n) = (graph.n_vocab(), tokens.len());
+    if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {
+        return Err(SessionError::Token { id, n_vocab });
+    }
+    match n {
+        0 => Err(SessionError::NoTokens),
+        n if n > context => Err(SessionError::Context { tokens: n, context }),
+        _ => Ok(pooling),
+    }
+}

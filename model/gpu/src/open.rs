@@ -1,0 +1,836 @@
+//! Opening a session on a GPU: plan, then compile and upload side by side.
+
+use super::aside::{Aside, Copied};
+use super::hot::Hot;
+use super::meeting::MeetingPlace;
+use super::plan::{JobId, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Request, plan};
+use super::resident::{DraftWords, Persistent, Resident, Words};
+use super::ring::{Repacker, Ring, layout_of};
+use super::settle::settled;
+use super::stock::Stock;
+use super::trust::{self, Proofs, Proven};
+use super::tune::Kept;
+use super::upload::{Matrix, SLOT, Uploader, vector};
+use super::{Early, GpuRunner};
+use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
+use kjit_exec::{HostPrompts, KvType, OpenHostOps, OpenOptions, Persistence, SessionError};
+use kjit_gguf::Gguf;
+use kjit_graph::is_ffn_apart;
+use kjit_graph::{Graph, Op, Rope, ValueId, WeightId};
+use kjit_kernels::changes;
+use kjit_kernels::copies;
+use kjit_kernels::heads::angles;
+use kjit_kernels::kv::PAGE;
+use kjit_kernels::spec::Spec;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What opening took and what is held.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Statistics {
+    /// What the compile service did for this model.
+    pub kernels: CompileCounts,
+    /// Bytes of weights on the device.
+    pub weights: u64,
+    /// Bytes of keys and values for a full context.
+    pub kv: u64,
+    /// Bytes of the device in use, all told.
+    pub peak: u64,
+    /// Layers that are copied for each step; none where all stay.
+    pub streamed: Option<Streamed>,
+    /// Seconds from the call to the last byte of the weights.
+    pub upload_s: f64,
+    /// Seconds from the call to the last kernel.
+    pub kernels_s: f64,
+    /// What proving them took, where they are proven.
+    pub proven: Proven,
+}
+
+/// Layers that do not stay on the device, and how fast they come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Streamed {
+    /// Such layers.
+    pub layers: usize,
+    /// Layers of the model.
+    pub of: usize,
+    /// Layers of which the CPU computes a part, which is copied for long prompts alone.
+    pub apart: usize,
+    /// Bytes that are copied for each step.
+    pub bytes: u64,
+    /// Bytes a second of these copies, measured when the model was opened.
+    pub rate: f64,
+}
+
+impl Streamed {
+    /// Steps a second that the copies allow: tokens, of one sequence.
+    pub fn most(&self) -> f64 {
+        self.rate / self.bytes.max(1) as f64
+    }
+}
+
+impl std::fmt::Display for Streamed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Streamed { layers, of, apart, rate, .. } = self;
+        let theirs = if *apart > 0 {
+            format!(", of {apart} the CPU computes a part")
+        } else {
+            String::new()
+        };
+        write!(
+            f,
+            "{} of {of} layers stay on the card, {layers} are streamed{theirs}: at most {:.1} \
+             tok/s by the measured copy rate of {:.1} GB/s",
+            of - layers - apart,
+            self.most(),
+            rate / 1e9
+        )
+    }
+}
+
+/// The compile jobs that opening this graph on such a target asks for, with an engine of this
+/// cache: `kjit warm`.
+///
+/// # Errors
+/// What the kernels do not cover, by name; more sequences than are covered.
+pub fn jobs_for(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &OpenOptions,
+) -> Result<Vec<kjit_engine::Job>, SessionError> {
+    let mut jobs: Vec<_> = plan_for(engine, graph, target, options)?.compiled().cloned().collect();
+    jobs.extend(copies::asks(target));
+    Ok(jobs)
+}
+
+/// The plan that a session of this graph on such a target follows, with an engine of this cache:
+/// [`jobs_for`] and what is launched of them.
+///
+/// # Errors
+/// As [`jobs_for`].
+pub fn plan_for(
+    engine: &Engine,
+    graph: &Graph,
+    target: &Target,
+    options: &OpenOptions,
+) -> Result<Plan, SessionError> {
+    let target = &settled(engine, target);
+    Ok(plan(&Request { graph, target, options, keep: &[], tuned: &Kept::of(engine) })?)
+}
+
+/// A model's file, and the CPU for the operations that a graph leaves to it.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    /// The file.
+    pub gguf: &'a Arc<Gguf>,
+    /// Sets the CPU up for such operations.
+    pub host: OpenHostOps,
+}
+
+impl GpuRunner {
+    /// Everything on the device, and what comes to it later. Kernels are compiled (or found) while
+    /// the weights travel.
+    ///
+    /// # Errors
+    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not
+    /// compile.
+    pub fn open(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+    ) -> Result<GpuRunner, SessionError> {
+        GpuRunner::open_planned(engine, device, source, graph, options, None)
+    }
+
+    /// The same with the plan, where it was made before.
+    ///
+    /// # Errors
+    /// As [`GpuRunner::open`].
+    pub fn open_planned(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+        planned: Option<Plan>,
+    ) -> Result<GpuRunner, SessionError> {
+        GpuRunner::open_at(engine, device, source, graph, options, (None, planned))
+    }
+
+    /// The same for a device that meets others there; with the plan, where it was made before.
+    pub(crate) fn open_at(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        graph: Graph,
+        options: &OpenOptions,
+        (meeting, mut planned): (Option<MeetingPlace>, Option<Plan>),
+    ) -> Result<GpuRunner, SessionError> {
+        let (mut remarks, ladder) = (vec![], trust::ladder(&settled(engine, device.target())));
+        for (i, target) in ladder.iter().enumerate() {
+            let known = (meeting.as_ref(), planned.take().filter(|plan| plan.target == *target));
+            let wrong = match GpuRunner::open_as(
+                engine,
+                (device, target),
+                source,
+                &graph,
+                options,
+                known,
+            ) {
+                Ok(mut runner) => {
+                    runner.remark(remarks);
+                    return Ok(runner);
+                }
+                Err(SessionError::Wrong(lines)) => lines,
+                Err(other) if remarks.is_empty() => return Err(other),
+                // Why it was tried at all comes first.
+                Err(other) => {
+                    remarks.push(other.to_string());
+                    return Err(SessionError::Wrong(remarks));
+                }
+            };
+            let next = ladder
+                .get(i + 1)
+                .map_or("nothing is left to try".to_owned(), |t| format!("it goes on as {t}"));
+            remarks.extend(wrong.iter().map(|line| format!("{line}; {next}")));
+        }
+        Err(SessionError::Wrong(remarks))
+    }
+
+    /// The same for one of the targets that the device can be taken for; kernels that compute
+    /// wrongly are [`SessionError::Wrong`].
+    fn open_as(
+        engine: &Engine,
+        (device, target): (&Device, &Target),
+        source: Source<'_>,
+        graph: &Graph,
+        options: &OpenOptions,
+        (meeting, planned): (Option<&MeetingPlace>, Option<Plan>),
+    ) -> Result<GpuRunner, SessionError> {
+        let start = Instant::now();
+        let before = engine.counts();
+        let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
+        let request = Request { graph, target, options, keep: &keep, tuned: &kept };
+        let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
+        // Copies of experts are worth no refusal.
+        let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
+        let mut request = request;
+        let mut left_out = None;
+        if let Some(ring) =
+            asked.streaming.as_ref().filter(|_| asked.copying().is_some() && !is_ffn_apart(graph))
+            && asked.memory.total() > budget(device, options)?
+        {
+            let mib = ring.ring() >> 20;
+            left_out = Some(format!(
+                "the CPU computes experts for prompts, too: copies of them want {mib} MiB of \
+                 the card"
+            ));
+            request.options = &computing;
+            asked = plan(&request)?;
+        }
+        let (options, mut plan) = as_many_as_fit(device, &request, asked)?;
+        let (options, request) = (&options, Request { options: &options, ..request });
+        fit_memory(device, &request, &mut plan)?;
+        let memory = plan.memory;
+        let opened = GpuRunner::open_plan(
+            engine,
+            device,
+            source,
+            &request,
+            (plan, meeting),
+            (start, before),
+        );
+        let mut runner = opened.map_err(|error| what_helps(error, memory, options))?;
+        runner.remark(left_out.into_iter().collect());
+        Ok(runner)
+    }
+
+    /// A plan that should fit.
+    fn open_plan(
+        engine: &Engine,
+        device: &Device,
+        source: Source<'_>,
+        request: &Request,
+        (plan, meeting): (Plan, Option<&MeetingPlace>),
+        (start, before): (Instant, CompileCounts),
+    ) -> Result<GpuRunner, SessionError> {
+        let (graph, options) = (request.graph, request.options);
+        let context = options.context_of(graph);
+        // What a proof may take while the weights travel: the keys' and the launches' memory comes
+        // after it.
+        let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
+        let target = plan.target.clone();
+        let proofs = Proofs::of(engine, device, &target, room);
+        let stream = device.urgent_stream()?;
+        let copies = device.stream()?;
+        // All sides at once; the uploader's own few kernels first.
+        let (kernels, weights, tables) = std::thread::scope(|scope| {
+            let uploading = scope.spawn(|| {
+                let done = upload(engine, &copies, source.gguf, graph, (&plan, &proofs));
+                (done, start.elapsed().as_secs_f64())
+            });
+            let tables = scope.spawn(|| tables(source.gguf, graph, context));
+            // Token by token a prompt would have all layers copied for each.
+            // What sees later tokens does not go token by token at all.
+            let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
+            // What nobody asked for is left out where it is neither in the cache nor can be
+            // compiled.
+            let asked = options.persistent == Persistence::On;
+            let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
+            let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
+            let ones = if can { ones } else { &[] };
+            let early = if early { Early::begin(engine, &plan, ones, asked) } else { Ok(None) };
+            let late =
+                early.as_ref().is_ok_and(|e| e.as_ref().is_some_and(Early::lacks_one_launch));
+            let kernels =
+                early.and_then(|early| Ok((load(engine, &plan, early.as_ref(), &proofs)?, early)));
+            let ones = if late { &[] } else { ones };
+            let persistent = load_ones(engine, device, ones);
+            let persistent = if asked { persistent } else { Ok(persistent.unwrap_or_default()) };
+            let took = start.elapsed().as_secs_f64();
+            let ended =
+                || SessionError::Device("a thread that opens the model ended early".to_owned());
+            let tables = tables.join().unwrap_or_else(|_| Err(ended()));
+            let uploaded = uploading.join().unwrap_or_else(|_| (Err(ended()), 0.0));
+            ((kernels, persistent, took), uploaded, tables)
+        });
+        let ((kernels, persistent, kernels_s), (weights, upload_s)) = (kernels, weights);
+        let (((kernels, remarks), early), weights, tables) = (kernels?, weights?, tables?);
+        let proven = proofs.end();
+        let (remark, repackers) = (weights.remark.clone(), weights.repackers.clone());
+        let mut resident =
+            assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
+        resident.meeting = meeting.cloned();
+        let hot =
+            Hot::new(device, source.gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
+        resident.aside = Aside::new(device, source, graph, &resident.plan, options, hot)?;
+        let copied = match (&resident.aside, &resident.ring) {
+            (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
+                Copied::of(aside, &resident.plan, ring, options.host_prompts)?
+            }
+            _ => None,
+        };
+        let wanted = resident.plan.room().unwrap_or_default();
+        if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
+            return Err(SessionError::Device(
+                "the devices' rows have no room where they meet".to_owned(),
+            ));
+        }
+        resident.persistent = Persistent::all(&resident, persistent?)?;
+        let after = engine.counts();
+        let (free, total) = device.memory()?;
+        let statistics = Statistics {
+            kernels: CompileCounts {
+                compiled: after.compiled - before.compiled,
+                cached: after.cached - before.cached,
+                failed: after.failed - before.failed,
+                seconds: after.seconds - before.seconds,
+            },
+            weights: resident.plan.memory.weights,
+            // Experts that are copied for prompts alone are no part of a step.
+            streamed: resident.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
+            kv: resident.plan.memory.kv,
+            peak: total.saturating_sub(free),
+            upload_s,
+            kernels_s,
+            proven,
+        };
+        let mut runner = GpuRunner::new(resident, graph.clone(), context, statistics, early)?;
+        runner.copy_experts(copied);
+        runner.remark(remarks);
+        runner.remark(remark.into_iter().collect());
+        Ok(runner)
+    }
+}
+
+/// The values that must be there after each run.
+pub(super) fn kept_values(
+    graph: &Graph,
+    options: &OpenOptions,
+) -> Result<Vec<ValueId>, SessionError> {
+    let find = |name: &String| {
+        graph.find(name).ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))
+    };
+    options.keep.iter().map(find).collect()
+}
+
+/// Bytes of the system's memory that are there for the asking; 0 where it does not say.
+fn system_memory() -> u64 {
+    let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = said.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+/// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's
+/// own GPU is often the part that the firmware set aside. What it gets of the rest is found by
+/// trying; all of it is the bound.
+pub fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
+    let (free, total) = device.memory()?;
+    let system = if device.info().integrated { system_memory() } else { 0 };
+    Ok((free.max(system), total))
+}
+
+/// Bytes that a model may take.
+pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+    let free = free_memory(device)?.0;
+    Ok(options.memory.unwrap_or(free).min(free))
+}
+
+/// The same where layers are streamed, less what allocations are rounded up by: what is counted on,
+/// and a number that is named, must fit.
+pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
+    let free = free_memory(device)?.0;
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    Ok(options.memory.unwrap_or(room).min(room))
+}
+
+/// The options with as many sequences as there is memory for beside all of the model's weights,
+/// where fewer will do, and their plan.
+fn as_many_as_fit(
+    device: &Device,
+    request: &Request,
+    asked: Plan,
+) -> Result<(OpenOptions, Plan), SessionError> {
+    let mut options = request.options.clone();
+    if !options.fewer || options.stream {
+        return Ok((options, asked));
+    }
+    let budget = budget(device, &options)?;
+    let mut fewer = None;
+    while fewer.as_ref().unwrap_or(&asked).memory.total() > budget
+        && options.sequences > OpenOptions::FEW
+    {
+        options.sequences = (options.sequences / 2).max(OpenOptions::FEW);
+        fewer = Some(plan(&Request { options: &options, ..*request })?);
+    }
+    Ok(match fewer {
+        Some(fewer) if fewer.memory.total() <= budget => (options, fewer),
+        // Layers are streamed whatever their number: then many share a copy.
+        _ => (request.options.clone(), asked),
+    })
+}
+
+/// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of
+/// it: with layers streamed where it must be. What cannot fit is refused, with what would.
+fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
+    let (free, total) = free_memory(device)?;
+    let OpenOptions { memory, stream, .. } = *request.options;
+    if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
+        return Ok(());
+    }
+    // How many experts are the CPU's is asked for, and says what is to stay.
+    if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
+        let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
+        let hint = match stream {
+            true => "--host-experts is for layers that stay there: leave --stream out".to_owned(),
+            false => format!(
+                "{room} MiB may be taken; {} takes less",
+                less_aside(request.graph, request.options)
+            ),
+        };
+        return Err(SessionError::Memory {
+            what: format!("all but the CPU's experts on {}", device.label()),
+            bytes: need,
+            hint,
+        });
+    }
+    let room = free.saturating_sub((free / 256).max(1 << 20));
+    let budget = room_in(device, request.options)?;
+    let Err(need) = plan.fit(request.graph, budget, stream) else { return Ok(()) };
+    let mib = |n: u64| n >> 20;
+    let less = what_would_fit(request, plan, need, budget)?;
+    let limited = memory.filter(|m| *m < room);
+    let there = match limited {
+        Some(memory) => format!("--memory allows {} MiB", mib(memory)),
+        None => format!("{} MiB of {} MiB are free", mib(free), mib(total)),
+    };
+    let more = format!("--memory {}MiB would do, with all layers streamed", mib(need) + 1);
+    let hint = match (less, limited.filter(|_| need <= room)) {
+        (None, Some(_)) => format!("{there}; {more}"),
+        (None, None) => {
+            format!("{there}; a smaller model, or a smaller quantisation of it, is needed")
+        }
+        (Some(less), Some(_)) => format!("{there}; {more}, and so would {less}"),
+        (Some(less), None) => format!("{there}; {less} would fit"),
+    };
+    let sequences = plan.slots;
+    let each = if let Some(tokens) = request.options.paged {
+        format!(" and room for {tokens} tokens of all sequences")
+    } else if sequences > 1 {
+        format!(" for each of {sequences} sequences")
+    } else {
+        String::new()
+    };
+    let context = request.context();
+    let what = format!("the model with a context of {context}{each} on {}", device.label());
+    Err(SessionError::Memory { what, bytes: need, hint })
+}
+
+/// The flags with which a plan that needs so much at least would fit a budget; none where no number
+/// of tokens does.
+fn what_would_fit(
+    request: &Request,
+    plan: &Plan,
+    need: u64,
+    budget: u64,
+) -> Result<Option<String>, SessionError> {
+    let (options, context) = (request.options, request.context().max(2) as u64);
+    let least = |options: &OpenOptions| -> Result<u64, SessionError> {
+        let mut plan = super::plan::plan(&Request { options, ..*request })?;
+        Ok(plan.fit(request.graph, 0, options.stream).err().unwrap_or(0))
+    };
+    // Room for all sequences is asked for in bytes of tokens.
+    let token = options.kv_stored().bytes(request.graph.kv_elems_per_token());
+    let named = |tokens: u64| match tokens.saturating_mul(token) >> 20 {
+        0 => (format!("--kv-memory {}B", tokens * token), tokens),
+        mib => (format!("--kv-memory {mib}MiB"), (mib << 20) / token.max(1)),
+    };
+    let (mut need, pages) = (need, plan.pages.map(|pages| pages as u64));
+    if let Some(pages) = pages.filter(|_| token > 0) {
+        let in_pages = plan
+            .caches
+            .iter()
+            .zip(&plan.parts)
+            .filter(|(_, parts)| matches!(parts, Parts::Pages(_)));
+        let each = in_pages.flat_map(|(bytes, _)| bytes).sum::<u64>().max(1);
+        let fit = budget.saturating_sub(need.saturating_sub(each.saturating_mul(pages))) / each;
+        let (flag, tokens) = named(fit.saturating_mul(PAGE as u64));
+        if tokens >= context {
+            return Ok(Some(flag));
+        }
+        // Not even one context: then it is what must be smaller.
+        need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
+    }
+    // What a token takes: keys, values, its row of each rotation table. The plan of half the
+    // context tells it from what is fixed.
+    let half = (context / 2) as usize;
+    let fewer =
+        least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
+    let per_token = (need.saturating_sub(fewer) / (context - context / 2)).max(1);
+    let fits =
+        budget.saturating_sub(need.saturating_sub(per_token.saturating_mul(context))) / per_token;
+    Ok(match (fits, pages) {
+        (0, _) => None,
+        (n, None) => Some(format!("-c {n}")),
+        // In whole pages, less one for what was rounded up.
+        (n, Some(_)) => match (n / PAGE as u64).saturating_sub(1) * PAGE as u64 {
+            0 => None,
+            n => Some(format!("-c {n} with --kv-memory {}B", n * token)),
+        },
+    })
+}
+
+/// What takes less of a device whose experts are partly the CPU's.
+fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
+    let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
+    let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
+    if options.hot_experts.is_some() {
+        return format!("a larger --host-experts, a smaller --hot-experts, or {kept},");
+    }
+    if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
+}
+
+/// Memory that should have been there, and was refused all the same: with the flag that asks for
+/// less of it.
+fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
+    let SessionError::Memory { what, bytes, hint } = error else { return error };
+    let mib = |n: u64| n >> 20;
+    let kept = if options.kv_stored() == KvType::Q8_0 { "" } else { " or --kv-type q8_0" };
+    let help = match need.kv.saturating_add(need.rest) > need.total() / 8 {
+        true if options.paged.is_some() => {
+            format!("a smaller --kv-memory{kept} would take less of them")
+        }
+        true => format!("a smaller -c{kept} would take less of them"),
+        false if options.hot_experts.is_some() => {
+            "a larger --host-experts, or a smaller --hot-experts, leaves more of them to the CPU"
+                .to_owned()
+        }
+        false if options.host_experts > 0 => {
+            "a larger --host-experts leaves more of them to the CPU".to_owned()
+        }
+        false => format!(
+            "--memory with less than {} MiB streams layers and takes less of them",
+            mib(need.total())
+        ),
+    };
+    let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
+    let hint = format!(
+        "{hint}; all in all it takes {all} MiB ({weights} of weights, {kv} of keys and values): \
+         {help}, and so would \
+         whatever else has the device giving some back"
+    );
+    SessionError::Memory { what, bytes, hint }
+}
+
+/// The kernels by job; none where one comes later, and for those that the upload alone has use for,
+/// which loads them itself.
+fn load(
+    engine: &Engine,
+    plan: &Plan,
+    early: Option<&Early>,
+    proofs: &Proofs<'_>,
+) -> Result<(Vec<Option<Kernel>>, Vec<String>), SessionError> {
+    let mut others = early.map(Early::jobs).unwrap_or_default();
+    others.extend(plan.matrices.iter().filter_map(|(_, job)| *job));
+    let wanted =
+        || plan.jobs.iter().enumerate().filter(|(i, _)| !others.contains(&JobId(*i as u32)));
+    let jobs: Vec<_> = wanted().map(|(_, j)| j.job.clone()).collect();
+    let picked: Vec<_> = wanted().map(|(_, j)| j).collect();
+    let (loaded, mut remarks) = proofs.load(&picked, engine.compile_all(&jobs))?;
+    proofs.keep();
+    let mut kernels = vec![None; plan.jobs.len()];
+    for (kernel, (i, _)) in loaded.into_iter().zip(wanted()) {
+        if let Some(place) = kernels.get_mut(i) {
+            *place = Some(kernel);
+        }
+    }
+    let more = remarks.len().saturating_sub(1);
+    remarks.truncate(1);
+    remarks
+        .iter_mut()
+        .filter(|_| more > 0)
+        .for_each(|line| line.push_str(&format!(", and {more} more")));
+    Ok((kernels, remarks))
+}
+
+/// The kernels of whole tokens.
+fn load_ones(
+    engine: &Engine,
+    device: &Device,
+    ones: &[OneLaunch],
+) -> kjit_engine::Result<Vec<Kernel>> {
+    let jobs: Vec<_> = ones.iter().map(|one| one.job.clone()).collect();
+    engine
+        .load_all(device, &jobs)
+        .into_iter()
+        .zip(ones)
+        .map(|(module, one)| module?.kernel(one.entry))
+        .collect()
+}
+
+struct Uploaded {
+    matrices: HashMap<WeightId, DeviceBuffer<u8>>,
+    vectors: HashMap<WeightId, DeviceBuffer<f32>>,
+    ring: Option<Ring>,
+    /// What lays out the experts that come later.
+    repackers: HashMap<JobId, Repacker>,
+    /// What there is to say of how streamed layers are kept.
+    remark: Option<String>,
+}
+
+fn upload(
+    engine: &Engine,
+    stream: &Stream,
+    gguf: &Arc<Gguf>,
+    graph: &Graph,
+    (plan, proofs): (&Plan, &Proofs<'_>),
+) -> Result<Uploaded, SessionError> {
+    let device = stream.device();
+    let _span = device.trace().map(|t| t.span("upload", "weights"));
+    let arena = device.arena(plan.memory.weights)?;
+    // In the order of the file, so that it is read from front to back.
+    let mut order = plan.matrices.clone();
+    let place = |id: &WeightId| {
+        gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()))
+    };
+    order.sort_by_key(|(id, _)| place(id));
+    let repackers = repackers(engine, (plan, proofs), &order)?;
+    let mut vectors = HashMap::new();
+    for &id in &plan.vectors {
+        let values = vector(gguf, graph, id)?;
+        let buffer = arena.buffer::<f32>(values.len())?;
+        stream.write(&buffer, &values)?;
+        vectors.insert(id, buffer);
+    }
+    // What is laid out anew on the way must not take more than what comes after the weights.
+    let piece = match &plan.streaming {
+        None => SLOT,
+        Some(_) => usize::try_from(plan.memory.kv + plan.memory.rest).unwrap_or(SLOT),
+    };
+    let mut uploader = Uploader::new(stream, Arc::clone(gguf), piece)?;
+    let streamed =
+        |id: &WeightId| plan.streaming.as_ref().is_some_and(|s| s.layer_of.contains_key(id));
+    let (mut matrices, pause) = (HashMap::new(), || proofs.give_way());
+    for (id, job) in order.into_iter().filter(|(id, _)| !streamed(id)) {
+        let (w, layout) = (graph.weight(id), layout_of(graph, id)?);
+        let bytes = layout
+            .bytes(w.rows, w.experts)
+            .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
+        let to = arena.buffer::<u8>(bytes)?;
+        let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
+        // A part of each expert's matrix lies in as many pieces.
+        let pieces = if w.is_whole() { 1 } else { w.experts };
+        let each = w.bytes() / pieces.max(1);
+        for piece in 0..pieces {
+            let skip = w.bytes_of(piece * w.whole + w.at);
+            let room = to.len() / pieces;
+            let to = to.slice(piece * room..(piece + 1) * room)?;
+            let stride = w.bytes_of(w.stride);
+            let matrix = Matrix {
+                name: &w.tensor,
+                skip,
+                bytes: each,
+                raw_row,
+                stride,
+                row: layout.row_bytes,
+                to,
+            };
+            match job.and_then(|j| repackers.get(&j)) {
+                None => uploader.matrix(&matrix, None, &pause)?,
+                Some(repacker) => {
+                    let mut launch = |stream: &Stream,
+                                      raw: &DeviceBuffer<u8>,
+                                      to: &DeviceBuffer<u8>,
+                                      rows: usize| {
+                        repacker.launch(stream, raw, to, rows)
+                    };
+                    uploader.matrix(&matrix, Some(&mut launch), &pause)?;
+                }
+            }
+        }
+        matrices.insert(id, to);
+    }
+    // The one wait: after it the file's pages are unlocked, and every stream sees the weights.
+    stream.synchronize()?;
+    drop(uploader);
+    let (mut ring, mut remark, later) = (None, None, repackers.clone());
+    if let Some(streaming) = &plan.streaming {
+        let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
+        // A second copy of all experts would be the host's, to save time of prompts: then the CPU
+        // computes those.
+        let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
+            true => Stock::locked(device, gguf, graph, streaming),
+            false => Stock::new(device, gguf, graph, streaming).map(Ok),
+        };
+        match stock? {
+            Ok(mut stock) => {
+                remark = stock.remark.take();
+                if let Some((made, places)) =
+                    Ring::new((plan, graph), &arena, device.stream()?, stock, repackers)?
+                {
+                    matrices.extend(places);
+                    ring = Some(made);
+                }
+            }
+            Err(why) => {
+                let label = device.label();
+                remark = Some(format!(
+                    "the CPU has its part of prompts, too: the file's pages cannot be locked for \
+                     {label} ({why})"
+                ));
+            }
+        }
+    }
+    Ok(Uploaded { matrices, vectors, ring, repackers: later, remark })
+}
+
+/// The kernels that lay rows out, by job.
+fn repackers(
+    engine: &Engine,
+    (plan, proofs): (&Plan, &Proofs<'_>),
+    order: &[(WeightId, Option<JobId>)],
+) -> Result<HashMap<JobId, Repacker>, SessionError> {
+    let mut ids: Vec<JobId> = order.iter().filter_map(|(_, job)| *job).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    let picked: Vec<_> = ids.iter().filter_map(|id| plan.jobs.get(id.0 as usize)).collect();
+    let jobs: Vec<_> = picked.iter().map(|j| j.job.clone()).collect();
+    let (kernels, _) = proofs.load(&picked, engine.compile_all(&jobs))?;
+    let repacker = |((id, job), kernel): ((JobId, &super::plan::Job), Kernel)| match &job.spec {
+        Spec::Repack(spec) => {
+            Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() }))
+        }
+        other => Err(SessionError::Device(format!("'{other}' lays no rows out"))),
+    };
+    ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
+}
+
+/// The table of each rotation: a device's own sine is good for small angles only.
+fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
+    let table = |rope: &Rope| {
+        let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
+        Ok(angles(&rope.frequencies(factors.as_deref()), f64::from(rope.magnitude), context))
+    };
+    graph.ropes.iter().map(table).collect()
+}
+
+fn assemble(
+    plan: Plan,
+    context: usize,
+    stream: Stream,
+    kernels: Vec<Option<Kernel>>,
+    weights: Uploaded,
+    tables: &[Vec<f32>],
+    n_vocab: usize,
+) -> Result<Resident, SessionError> {
+    let device = stream.device().clone();
+    let bytes = |n: u64| {
+        usize::try_from(n)
+            .map_err(|_| SessionError::Device(format!("{n} bytes cannot be addressed")))
+    };
+    let mut caches = vec![];
+    let slots = plan.slots;
+    let all = |cache: usize, n: u64| bytes(n.saturating_mul(plan.parts_of(cache).count() as u64));
+    let mut kv = 0;
+    for (i, c) in plan.caches.iter().enumerate() {
+        for side in c {
+            kv += Arena::room::<u8>(all(i, *side)?)?;
+        }
+    }
+    let arena = device.arena(kv)?;
+    for (i, &[keys, values]) in plan.caches.iter().enumerate() {
+        caches.push((arena.buffer::<u8>(all(i, keys)?)?, arena.buffer::<u8>(all(i, values)?)?));
+    }
+    let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
+    let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;
+    // Counters, and nothing else: zeros in the rest once hid a row whose choice nobody had written.
+    for program in plan.programs() {
+        for b in program.buffers.iter().filter(|b| b.zeroed) {
+            let at = program.base + b.offset;
+            stream.fill(&arena.slice(bytes(at)?..bytes(at + b.bytes)?)?, 0)?;
+        }
+    }
+    // One more than fit: the token chosen after the last that fits is still handed out.
+    let words = context + 1;
+    let control = Words {
+        tokens: device.pinned(words * slots)?,
+        position: device.buffer(slots)?,
+        numbers: device.pinned(words)?,
+        seeds: device.buffer(slots)?,
+        options: device.buffer(slots)?,
+        adjustments: device.buffer(changes::stride(n_vocab) * slots)?,
+        slots: device.buffer(slots)?,
+        pages: device.buffer((slots * plan.table(context)).max(1))?,
+        each: plan
+            .prompts
+            .iter()
+            .filter(|p| p.wants_each())
+            .map(|p| p.tokens as usize)
+            .max()
+            .map(|n| device.buffer(n))
+            .transpose()?,
+        drafts: plan.drafts.as_ref().map(|_| DraftWords::new(&device)).transpose()?,
+    };
+    control.numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
+    let Uploaded { matrices, vectors, ring, .. } = weights;
+    let (persistent, cooperative) = (vec![], device.info().cooperative);
+    Ok(Resident {
+        plan,
+        stream,
+        kernels,
+        persistent,
+        cooperative,
+        matrices,
+        vectors,
+        ropes,
+        caches,
+        arena,
+        control,
+        ring,
+        meeting: None,
+        aside: None,
+    })
+}

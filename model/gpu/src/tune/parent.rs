@@ -1,0 +1,347 @@
+//! The process that asks: variants one by one, a child after the other, records.
+
+use super::protocol::{Answer, Ask};
+use super::{Course, Kept};
+use crate::measure::{Subject, Timing};
+use crate::process::Process;
+use crate::settle::settled;
+use kjit_engine::{Device, Engine, Target, TuningSubject};
+use kjit_kernels::spec::Spec;
+use kjit_kernels::tuning::{Choices, Tuning};
+use serde_json::json;
+use std::process::Command;
+use std::time::Duration;
+
+/// How it is done.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// How long a variant may take; a child that says nothing for so long is ended.
+    pub patience: Duration,
+    /// How long a new child may take to make the data.
+    pub start: Duration,
+    /// Rounds in which default and best are timed in turn.
+    pub rounds: usize,
+    /// Variants of a kernel at most, spread over its space.
+    pub variants: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            patience: Duration::from_secs(20),
+            start: Duration::from_secs(180),
+            rounds: 7,
+            variants: usize::MAX,
+        }
+    }
+}
+
+/// A variant that was tried.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Candidate {
+    /// Its text.
+    pub tuning: String,
+    /// Seconds of the chain, or why there are none.
+    pub outcome: Result<Timing, String>,
+}
+
+/// What came of a subject.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tuned {
+    /// What was tuned.
+    pub subject: Subject,
+    /// The default's text.
+    pub default: String,
+    /// All variants, the default first.
+    pub candidates: Vec<Candidate>,
+    /// What is in force from now on.
+    pub chosen: String,
+    /// The chain's time with the default, and with what was chosen, and how much more than chance
+    /// the difference must be: seconds, from the rounds in turn. None where nothing came near
+    /// enough to the default for rounds.
+    pub duel: Option<(f64, f64, f64)>,
+    /// What the times are of.
+    pub context: String,
+}
+
+/// How far it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress<'a> {
+    /// What is being tuned.
+    pub subject: &'a Subject,
+    /// What came of it, when it is done.
+    pub tuned: Option<&'a Tuned>,
+    /// Variants tried.
+    pub done: usize,
+    /// Variants there are.
+    pub all: usize,
+}
+
+/// Tunes those subjects of a course that have a choice and `wanted`, and keeps what came of it.
+/// `spawn` starts a child that calls [`serve`](super::serve) with the same course on its standard
+/// input and output; `told` hears of each subject and each variant.
+///
+/// # Errors
+/// A child that cannot be started, or is lost whatever it measures, as a sentence.
+pub fn tune(
+    engine: &Engine,
+    device: &Device,
+    course: &Course,
+    wanted: &dyn Fn(&Subject) -> bool,
+    options: &Options,
+    spawn: &dyn Fn() -> Command,
+    told: &dyn Fn(&Progress<'_>),
+) -> Result<Vec<Tuned>, String> {
+    let target = settled(engine, device.target());
+    let mut parent =
+        Parent { engine, device, target, course, options, spawn, child: None, used: vec![] };
+    let mut all = vec![];
+    for index in course.tunable(&parent.target) {
+        let Some(subject) = course.subjects.get(index).filter(|s| wanted(s)) else { continue };
+        let tuned = parent.subject(index, subject, told)?;
+        let all_of_them = tuned.candidates.len();
+        told(&Progress { subject, tuned: Some(&tuned), done: all_of_them, all: all_of_them });
+        all.push(tuned);
+    }
+    Ok(all)
+}
+
+struct Parent<'a> {
+    engine: &'a Engine,
+    device: &'a Device,
+    /// Of the device, with what is known of its compiler: what plans are made for.
+    target: Target,
+    course: &'a Course,
+    options: &'a Options,
+    spawn: &'a dyn Fn() -> Command,
+    child: Option<Process<Answer>>,
+    /// What a new child has to be told.
+    used: Vec<Ask>,
+}
+
+/// Children in a row that may be lost before their first answer.
+const TRIES: usize = 3;
+
+impl Parent<'_> {
+    fn subject(
+        &mut self,
+        index: usize,
+        subject: &Subject,
+        told: &dyn Fn(&Progress<'_>),
+    ) -> Result<Tuned, String> {
+        let (target, spec) = (self.target.clone(), subject.spec.with(None));
+        let what = spec.to_string();
+        let space = spread(spec.space(&target), self.options.variants);
+        let default = space.first().map(ToString::to_string).unwrap_or_default();
+        self.compile(&spec, &space);
+        let mut candidates: Vec<Candidate> = vec![];
+        for (i, tuning) in space.iter().enumerate() {
+            told(&Progress { subject, tuned: None, done: i, all: space.len() });
+            let tuning = tuning.to_string();
+            let ask = Ask::Measure { subject: index, spec: what.clone(), tuning: tuning.clone() };
+            let outcome = match self.ask(&ask)? {
+                Ok(Answer::Timed { median, spread }) => Ok(Timing { median, spread }),
+                Ok(Answer::Wrong { why } | Answer::Lost { why }) | Err(why) => Err(why),
+                Ok(other) => Err(format!("an answer to another question: {other:?}")),
+            };
+            candidates.push(Candidate { tuning, outcome });
+        }
+        let mut ranked: Vec<(f64, &str)> = candidates
+            .iter()
+            .filter_map(|c| Some((c.outcome.as_ref().ok()?.median, c.tuning.as_str())))
+            .collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut chosen, mut duel) = (default.clone(), None);
+        if let Some((_, best)) = ranked.first().filter(|(_, best)| *best != default) {
+            let tunings = [default.clone(), (*best).to_owned()];
+            let ask = Ask::Duel {
+                subject: index,
+                spec: what.clone(),
+                tunings,
+                rounds: self.options.rounds,
+            };
+            // A default that is wrong, or gone with its device, beats nothing; neither is a variant
+            // believed that fell in a duel.
+            if let Ok(Answer::Duelled { first, second }) = self.ask(&ask)? {
+                let (usual, other, chance) = decide(first, second);
+                duel = Some((usual, other, chance));
+                if usual - other > chance {
+                    chosen = (*best).to_owned();
+                }
+            }
+        }
+        let alone = !self.course.token.contains(&index);
+        let context = match alone {
+            true => {
+                format!("a launch, in a chain of its own kind ({} tokens)", subject.size.tokens)
+            }
+            false => {
+                format!(
+                    "a token: {} launches, {} tokens in the cache",
+                    self.course.token.len(),
+                    subject.size.past
+                )
+            }
+        };
+        let tuned = Tuned { subject: subject.clone(), default, candidates, chosen, duel, context };
+        self.keep(&tuned, &spec, &space)?;
+        if tuned.chosen != tuned.default {
+            let ask = Ask::Use { subject: index, spec: what, tuning: tuned.chosen.clone() };
+            // A child that falls here is replaced at the next question, and told again.
+            let _ = self.ask(&ask)?;
+            self.used.push(ask);
+        }
+        Ok(tuned)
+    }
+
+    /// Everything that a child will load, in parallel. What does not compile is told by the child,
+    /// which meets the same error.
+    fn compile(&self, spec: &Spec, space: &[Tuning]) {
+        let target = &self.target;
+        let kernels = space.iter().filter_map(|t| spec.with(Some(*t)).kernel(target).ok());
+        let jobs: Vec<_> = kernels.map(|k| k.job(target)).collect();
+        drop(self.engine.compile_all(&jobs));
+    }
+
+    /// Keeps all timings, and the choice.
+    fn keep(&self, tuned: &Tuned, spec: &Spec, space: &[Tuning]) -> Result<(), String> {
+        let (device, target) = (self.device.info(), &self.target);
+        let candidate = |c: &Candidate| match &c.outcome {
+            Ok(t) => json!({ "tuning": c.tuning, "seconds": t.median, "spread": t.spread }),
+            Err(why) => json!({ "tuning": c.tuning, "failed": why }),
+        };
+        let record = json!({
+            "device": device.name, "driver": format!("{}.{}", device.driver.0, device.driver.1), "spec": spec.to_string(),
+            "context": tuned.context, "default": tuned.default, "chosen": tuned.chosen,
+            "duel": tuned.duel.map(|(usual, other, chance)| json!({ "default": usual, "best": other, "chance": chance })),
+            "candidates": tuned.candidates.iter().map(candidate).collect::<Vec<_>>(),
+        });
+        let (what, kernel) = (spec.to_string(), spec.kernel(target).map_err(|e| e.to_string())?);
+        let subject = TuningSubject { target, source: &kernel.source, what: &what };
+        let bytes = record.to_string().into_bytes();
+        self.engine
+            .keep_tuning_timings(&subject, device.driver, &bytes)
+            .map_err(|e| e.to_string())?;
+        let kept = Kept::of(self.engine);
+        let known = kept.choice(spec, target);
+        let chosen = space.iter().find(|t| t.to_string() == tuned.chosen).copied();
+        match chosen {
+            // The default needs no record, but an older choice must go.
+            Some(t) if tuned.chosen != tuned.default || known.is_some_and(|k| k != t) => {
+                kept.keep(spec, target, t, &tuned.measured(&device.name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the child, a new one if there is none. What becomes of a child is the variant's
+    /// failure; that none comes up is ours.
+    fn ask(&mut self, ask: &Ask) -> Result<Result<Answer, String>, String> {
+        let mut last = String::new();
+        for _ in 0..TRIES {
+            let (mut process, fresh) = match self.child.take() {
+                Some(process) => (process, false),
+                None => (Process::start((self.spawn)())?, true),
+            };
+            // The data of a new child takes its time; what runs then has no more of it than with
+            // any other child.
+            let ready = match (fresh, ask) {
+                (false, _) => Ok(()),
+                (
+                    true,
+                    Ask::Prepare { subject, spec }
+                    | Ask::Measure { subject, spec, .. }
+                    | Ask::Duel { subject, spec, .. }
+                    | Ask::Use { subject, spec, .. },
+                ) => {
+                    let prepare = Ask::Prepare { subject: *subject, spec: spec.clone() };
+                    let told = std::iter::once((&prepare, self.options.start));
+                    let used = self.used.iter().map(|used| (used, self.options.patience));
+                    told.chain(used)
+                        .try_for_each(|(ask, patience)| process.exchange(ask, patience).map(drop))
+                }
+            };
+            if let Err(why) = ready {
+                last = process.end(&why);
+                continue;
+            }
+            // A duel is many measurements.
+            let times = if let Ask::Duel { rounds, .. } = ask {
+                2 * u32::try_from(*rounds).unwrap_or(u32::MAX)
+            } else {
+                1
+            };
+            let patience = self.options.patience.saturating_mul(times.max(1));
+            return Ok(match process.exchange(ask, patience) {
+                Ok(answer @ Answer::Lost { .. }) => {
+                    process.end("the device is lost");
+                    Ok(answer)
+                }
+                Ok(answer) => {
+                    self.child = Some(process);
+                    Ok(answer)
+                }
+                Err(why) => Err(process.end(&why)),
+            });
+        }
+        Err(format!("the process that measures ends before it has measured anything: {last}"))
+    }
+}
+
+impl Tuned {
+    /// Where the choice comes from, for people: the card and what was gained.
+    #[must_use]
+    pub fn measured(&self, device: &str) -> String {
+        match self.duel {
+            Some((usual, other, chance)) => format!(
+                "{device}: {:.2} µs instead of {:.2} (chance {:.2}) for {}",
+                other * 1e6,
+                usual * 1e6,
+                chance * 1e6,
+                self.context
+            ),
+            None => format!("{device}: the default was the fastest for {}", self.context),
+        }
+    }
+}
+
+/// At most so many, the first among them.
+fn spread(all: Vec<Tuning>, most: usize) -> Vec<Tuning> {
+    let (n, most) = (all.len(), most.max(1));
+    if n <= most { all } else { (0..most).filter_map(|i| all.get(i * n / most).copied()).collect() }
+}
+
+/// Medians of both, and the difference that chance alone may make: how far the rounds of either lie
+/// apart, the farthest round of each left out.
+fn decide(mut first: Vec<f64>, mut second: Vec<f64>) -> (f64, f64, f64) {
+    first.sort_by(f64::total_cmp);
+    second.sort_by(f64::total_cmp);
+    let median = |v: &[f64]| v.get(v.len() / 2).copied().unwrap_or(f64::INFINITY);
+    let apart = |v: &[f64]| {
+        let last = v.len().saturating_sub(2).max(1);
+        v.get(last).or(v.last()).copied().unwrap_or(f64::INFINITY)
+            - v.first().copied().unwrap_or(0.0)
+    };
+    (median(&first), median(&second), apart(&first).max(apart(&second)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_within_the_rounds_own_is_chance() {
+        let (usual, other, chance) =
+            decide(vec![1.00, 1.02, 1.01, 1.00, 5.0], vec![0.99, 1.00, 1.01, 0.99, 0.98]);
+        assert!(usual > other && usual - other <= chance, "{usual} {other} {chance}");
+        let (usual, other, chance) =
+            decide(vec![1.00, 1.02, 1.01, 1.00, 1.01], vec![0.90, 0.91, 0.91, 0.90, 0.92]);
+        assert!(usual - other > chance, "{usual} {other} {chance}");
+    }
+
+    #[test]
+    fn no_rounds_decide_nothing() {
+        let (usual, other, chance) = decide(vec![], vec![]);
+        assert!((usual - other).partial_cmp(&chance) != Some(std::cmp::Ordering::Greater));
+    }
+}

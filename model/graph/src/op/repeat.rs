@@ -1,0 +1,58 @@
+//! Heads several times.
+
+use super::{Op, Operation};
+use crate::{Builder, Dtype, Graph, ValueId};
+
+/// Each of `heads` runs of a row `times` times: the same ones side by side, or, tiled, the whole
+/// row again and again.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Repeat {
+    /// Input.
+    pub x: ValueId,
+    /// Runs of a row.
+    pub heads: usize,
+    /// How often each.
+    pub times: usize,
+    /// All runs, then all again.
+    pub tiled: bool,
+    /// `times` as wide.
+    pub out: ValueId,
+}
+
+impl Operation for Repeat {
+    fn reads(&self) -> Vec<ValueId> {
+        vec![self.x]
+    }
+
+    fn writes(&self) -> Vec<ValueId> {
+        vec![self.out]
+    }
+
+    fn name(&self) -> &'static str {
+        if self.tiled { "tile" } else { "repeat" }
+    }
+
+    fn args(&self, graph: &Graph) -> Vec<String> {
+        let x = graph.value(self.x).name.clone();
+        vec![x, format!("heads {}", self.heads), format!("times {}", self.times)]
+    }
+}
+
+impl Builder<'_> {
+    /// Appends a [`Repeat`]; nothing where each is wanted once.
+    pub fn repeat(
+        &mut self,
+        name: String,
+        x: ValueId,
+        heads: usize,
+        times: usize,
+        tiled: bool,
+    ) -> ValueId {
+        if times == 1 {
+            return x;
+        }
+        let width = self.graph().value(x).width * times;
+        let out = self.value(name, 1, width, Dtype::Real);
+        self.push(Op::Repeat(Repeat { x, heads, times, tiled, out }), out)
+    }
+}

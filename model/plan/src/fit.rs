@@ -1,0 +1,87 @@
+//! What of a graph kernels can run: all that the rest of the GPU side takes for granted. What is
+//! not there is refused here, by name.
+
+use super::{PlanError, function_of};
+use kjit_graph::op::{Act, Attention, Glu, Mask, Norm, NormKind};
+use kjit_graph::{Activation, Graph, Op, ValueId};
+
+/// Checks a graph.
+///
+/// # Errors
+/// The first state, weight or operation that no kernel has, with the architecture.
+pub fn check(graph: &Graph) -> Result<(), PlanError> {
+    let refuse = |why: String| PlanError::Unsupported {
+        what: format!("architecture '{}'", graph.arch),
+        why,
+    };
+    // Those before and behind would have to go back with it.
+    let part = graph.hands_on || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
+    if part && graph.is_recurrent() {
+        return Err(refuse("its states are kept by one device, not by several".to_owned()));
+    }
+    for op in &graph.ops {
+        if let Some(why) = missing(graph, op) {
+            let made = op
+                .writes()
+                .first()
+                .map_or(String::new(), |v| format!(" ('{}')", graph.value(*v).name));
+            return Err(refuse(format!("no kernel has {why}{made}")));
+        }
+    }
+    Ok(())
+}
+
+/// What no kernel has of an operation; `None` where one has it.
+fn missing(graph: &Graph, op: &Op) -> Option<String> {
+    let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
+    match op {
+        Op::Reduce(_) => None,
+        Op::Elsewhere(_)
+        | Op::Placed(_)
+        | Op::Given(_)
+        | Op::Embed(_)
+        | Op::Add(_)
+        | Op::MatMul(_)
+        | Op::Rope(_)
+        | Op::KvWrite(_) => None,
+        Op::Route(_)
+        | Op::ExpertMatMul(_)
+        | Op::HeadMatMul(_)
+        | Op::Concat(_)
+        | Op::Dot(_)
+        | Op::Repeat(_) => None,
+        Op::Conv(_) | Op::Shift(_) | Op::Scan(_) | Op::LinearAttention(_) => None,
+        Op::Act(Act { act: Activation::Exp, .. }) => None,
+        Op::Affine(_) | Op::Temper(_) | Op::Slice(_) | Op::Spread(_) | Op::ExpertSum(_) => None,
+        Op::Norm(Norm { kind: NormKind::Length, weight, bias, .. })
+            if weight.is_some() || bias.is_some() =>
+        {
+            Some("a norm by length with factors".to_owned())
+        }
+        Op::Norm(_) => None,
+        Op::Glu(Glu { gate, up, .. }) if !width(*up).is_multiple_of(width(*gate).max(1)) => {
+            Some("a gate that does not divide what it gates".to_owned())
+        }
+        Op::Glu(Glu { act, .. }) | Op::Act(Act { act, .. }) => {
+            function_of(*act).is_none().then(|| format!("the activation {act:?}"))
+        }
+        Op::TopKeys(_) => None,
+        Op::Attention(a) if graph.kv(a.state).is_none() => {
+            let plain = (a.mask, a.soft_cap, a.sinks, a.alibi) == (Mask::Causal, None, None, None);
+            let readers = graph
+                .ops
+                .iter()
+                .filter(|op| matches!(op, Op::Attention(b) if b.state == a.state))
+                .count();
+            (!plain || readers > 1).then(|| "such attention to latents".to_owned())
+        }
+        Op::Attention(Attention { only: None, state, .. }) => {
+            let written =
+                graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
+            (!written).then(|| "attention to keys and values that nobody keeps".to_owned())
+        }
+        Op::Attention(Attention { only: Some(_), .. }) => {
+            Some("attention to chosen positions of keys and values".to_owned())
+        }
+    }
+}

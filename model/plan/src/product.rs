@@ -1,0 +1,305 @@
+//! Projections of many rows at once, on the matrix units: every matrix is read once and meets all
+//! of them.
+//!
+//! Activations go into products as halves, in one of two forms. Attention and gated units leave
+//! them so; what else a product reads is brought into its form by a launch of its own, once for all
+//! products that read it.
+
+use super::fuse::{Finish, Input, Segment, Step};
+use super::lower::{Lower, finish_of};
+use super::prompt::Group;
+use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
+use kjit_graph::ValueId;
+use kjit_kernels::Family;
+use kjit_kernels::activations::Prologue;
+use kjit_kernels::gemm::{GemmArgs, GemmSpec};
+use kjit_kernels::product::{panel_bytes, tiled_bytes};
+use kjit_kernels::segments::MOST;
+use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
+use kjit_kernels::tiles::{TilesArgs, TilesSpec};
+
+/// Compute units that the parts of products are sized for. Launches cut their work for no more.
+pub const UNITS: u32 = 256;
+
+/// How activations lie, and so which kernel multiplies them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// [`GemmSpec`]'s: any number of rows.
+    Tiles,
+    /// [`SmallGemmSpec`]'s: a few, with the weights straight from memory to the matrix units.
+    Panels,
+}
+
+impl Form {
+    const fn word(self) -> &'static str {
+        match self {
+            Form::Tiles => "tiles",
+            Form::Panels => "panels",
+        }
+    }
+
+    /// Whether the form's product takes rows of this length; else another kernel does, and reads
+    /// f32. (Prompts have one product: without it there is no plan for them.)
+    const fn takes(self, cols: usize) -> bool {
+        match self {
+            Form::Tiles => true,
+            Form::Panels => cols.is_multiple_of(WHOLE),
+        }
+    }
+
+    /// Bytes of so many rows: kernels read those of whole blocks.
+    pub const fn bytes(self, rows: usize, cols: usize) -> u64 {
+        match self {
+            Form::Tiles => tiled_bytes(rows, cols) as u64,
+            Form::Panels => panel_bytes(rows, cols) as u64,
+        }
+    }
+}
+
+/// What one launch of a product works on.
+pub(super) struct Operands<'a> {
+    pub x: Bind,
+    pub residual: Bind,
+    pub segments: &'a [Segment],
+    pub y: &'a [Bind],
+}
+
+impl Lower<'_> {
+    /// A projection of all rows.
+    pub(super) fn product(
+        &mut self,
+        form: Form,
+        input: &Input,
+        segments: &[Segment],
+        finish: &Finish,
+    ) -> Result<(), PlanError> {
+        let name = self.name_of(segments, finish);
+        let x = self.activations(&name, input, form, None)?;
+        let end = finish_of(&name, finish)?;
+        for segments in
+            segments.chunks(if *finish == Finish::Store { MOST } else { segments.len().max(1) })
+        {
+            let (cols, weights) = self.weights(segments);
+            let residual = self.residual(finish)?;
+            // A gated unit's result goes into the next product only: it stays in its form.
+            let (y, stays) = match *finish {
+                Finish::Glu { out, .. }
+                    if self.takes(form, self.graph.value(out).width)
+                        && self.only_products_read(out) =>
+                {
+                    (vec![self.make_as(out, form)], true)
+                }
+                _ => (self.results(input, segments, finish), false),
+            };
+            let operands = Operands { x, residual, segments, y: &y };
+            let tokens = self.program.tokens() as usize;
+            match form {
+                Form::Tiles => {
+                    let (tiled, experts, tuning) = (stays, 1, None);
+                    let spec = GemmSpec {
+                        cols,
+                        segments: weights,
+                        finish: end,
+                        tiled,
+                        experts,
+                        tokens,
+                        tuning,
+                    };
+                    let spec =
+                        if self.reproducible { self.of_waves(spec) } else { self.tuned(spec) };
+                    self.tiles(&name, spec, None, &operands)?;
+                }
+                Form::Panels => {
+                    let (panels, fixed, tuning) = (stays, self.reproducible, None);
+                    let spec = SmallGemmSpec {
+                        cols,
+                        tokens,
+                        segments: weights,
+                        finish: end,
+                        panels,
+                        fixed,
+                        tuning,
+                    };
+                    let spec = self.tuned(spec);
+                    self.panels(&name, &spec, &operands)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether what reads rows of this length is the form's product: without it there is no plan
+    /// for prompts, but for reproducible ones, whose other rows are those of single tokens.
+    fn takes(&self, form: Form, cols: usize) -> bool {
+        form.takes(cols) && (!self.reproducible || cols.is_multiple_of(WHOLE))
+    }
+
+    /// A buffer for a value that only products read, in their form.
+    pub(super) fn make_as(&mut self, out: ValueId, form: Form) -> Bind {
+        let value = self.graph.value(out);
+        let bytes = form.bytes(self.program.tokens() as usize, value.slots * value.width);
+        let bind = self.program.make_tiled(out, bytes);
+        self.in_form.insert((out, None), bind);
+        bind
+    }
+
+    /// Whether all that reads a value later are products, of the value as it is.
+    pub(super) fn only_products_read(&self, v: ValueId) -> bool {
+        v != self.graph.logits
+            && self.later.iter().filter(|s| s.reads().contains(&v)).all(|s| {
+                matches!(s, Step::Project { input: Input::Plain(x), finish, .. }
+                if *x == v && !matches!(finish, Finish::Add { residual, .. } if *residual == v))
+            })
+    }
+
+    /// The input of products in their form; with a group, the rows of its tiles.
+    pub(super) fn activations(
+        &mut self,
+        name: &str,
+        input: &Input,
+        form: Form,
+        group: Option<&Group>,
+    ) -> Result<Bind, PlanError> {
+        let (norm, eps) = match *input {
+            Input::Plain(_) => (None, 0.0),
+            Input::Norm { weight, eps, .. } => (Some(weight), eps),
+        };
+        let key = (input.value(), norm);
+        if group.is_none()
+            && let Some(&bind) = self.in_form.get(&key)
+        {
+            return Ok(bind);
+        }
+        let (x, cols) = (self.value(input.value())?, self.graph.value(input.value()).width);
+        let prologue = if norm.is_some() { Prologue::Norm } else { Prologue::None };
+        let (gather, panels) = (group.is_some(), form == Form::Panels);
+        let spec = self.tuned(TilesSpec { cols, prologue, gather, panels, tuning: None });
+        let job = self.job(name, spec)?;
+        let aux = norm.map_or(Bind::Null, |w| self.vector(w));
+        let tokens = self.program.tokens() as usize;
+        let (rows, grid, source) = match group {
+            None => (tokens, TOKENS, Bind::Null),
+            Some(g) => {
+                let each = g.spec.tile as u32;
+                let rows = Dim::Gemm { product: g.product, part: GemmPart::TokenTiles, each };
+                (g.spec.rows(tokens), rows, g.source)
+            }
+        };
+        let label = format!("{name}.{}", form.word());
+        let y = self.program.scratch(&label, form.bytes(rows, cols));
+        self.run(
+            label,
+            &job,
+            [grid, ONE, ONE],
+            TilesArgs { x, aux, y, source, eps: Bind::F32(eps) },
+        );
+        if group.is_none() {
+            self.in_form.insert(key, y);
+        }
+        Ok(y)
+    }
+
+    /// The launch of a product in tiles; with a group, each tile by the matrices of its expert.
+    pub(super) fn tiles(
+        &mut self,
+        name: &str,
+        spec: GemmSpec,
+        group: Option<&Group>,
+        operands: &Operands,
+    ) -> Result<(), PlanError> {
+        let job = self.job(name, spec.clone())?;
+        let product = self.product_use(
+            name,
+            GemmUse { spec, group: group.map(|g| g.spec), whole: self.reproducible },
+        )?;
+        let (parts, counters) = match self.products.get(product as usize) {
+            Some(&(_, bytes, counters)) if bytes > 0 => {
+                self.shared_sums(name, "gemm.counters", bytes, counters)
+            }
+            _ => (Bind::Null, Bind::Null),
+        };
+        let (rows, tile_expert) = match group {
+            None => (TOKENS, Bind::Null),
+            Some(g) => (
+                Dim::Gemm { product, part: GemmPart::TokenTiles, each: g.spec.tile as u32 },
+                g.tile_expert,
+            ),
+        };
+        let dim = |part| Dim::Gemm { product, part, each: 1 };
+        let args = GemmArgs {
+            x: operands.x,
+            residual: operands.residual,
+            segments: self.weight_args(operands.segments, operands.y),
+            parts,
+            counters,
+            tile_expert,
+            tokens: Bind::Dim(rows),
+            splits: Bind::Dim(dim(GemmPart::Splits)),
+            token_tiles: Bind::Dim(dim(GemmPart::TokenTiles)),
+            tiles: Bind::Dim(dim(GemmPart::Tiles)),
+            blocks: Bind::Dim(dim(GemmPart::Blocks)),
+        };
+        self.run(
+            name.to_string(),
+            &job,
+            [dim(GemmPart::GridX), dim(GemmPart::GridY), dim(GemmPart::GridZ)],
+            args,
+        );
+        Ok(())
+    }
+
+    /// The launch of a product in panels.
+    fn panels(
+        &mut self,
+        name: &str,
+        spec: &SmallGemmSpec,
+        operands: &Operands,
+    ) -> Result<(), PlanError> {
+        let job = self.job(name, spec.clone())?;
+        let [tiles, splits] = self.spec(name, spec.blocks(&self.target))?;
+        let (parts, counters) = match splits {
+            0 | 1 => (Bind::Null, Bind::Null),
+            _ => {
+                let bytes = self.spec(name, spec.part_bytes(&self.target))? as u64;
+                let counters = self.spec(name, spec.counters(&self.target))? as u64;
+                self.shared_sums(name, "small_gemm.counters", bytes, counters)
+            }
+        };
+        let args = SmallGemmArgs {
+            x: operands.x,
+            residual: operands.residual,
+            segments: self.weight_args(operands.segments, operands.y),
+            parts,
+            counters,
+            tokens: Bind::Dim(TOKENS),
+            splits: Bind::U32(splits),
+        };
+        self.run(name.to_string(), &job, [Dim::Is(tiles), Dim::Is(splits), ONE], args);
+        Ok(())
+    }
+
+    /// Memory of blocks that share a result: bytes of their parts, and a counter for each result.
+    fn shared_sums(&mut self, name: &str, counters: &str, bytes: u64, count: u64) -> (Bind, Bind) {
+        let parts = self.program.scratch(format!("{name}.parts"), bytes);
+        (parts, self.program.counters(counters, 4 * count))
+    }
+
+    /// The place of a product among those whose launches are worked out once for a number of
+    /// tokens.
+    pub(super) fn product_use(&mut self, name: &str, one: GemmUse) -> Result<u32, PlanError> {
+        if let Some(at) = self.products.iter().position(|u| u.0 == one) {
+            return Ok(at as u32);
+        }
+        // What its parts take at most, whatever number of tokens and units.
+        let (mut bytes, mut counters) = (0, 0);
+        let step = self.spec(name, one.spec.tuning(&self.target))?.tokens().max(1);
+        for tokens in (step..=self.program.tokens().next_multiple_of(step)).step_by(step as usize) {
+            let launch = one.launch(&self.target, tokens.min(self.program.tokens()), UNITS);
+            let launch = self.spec(name, launch)?;
+            bytes = bytes.max(launch.parts_bytes);
+            counters = counters.max(launch.counters);
+        }
+        self.products.push((one, bytes as u64, counters as u64));
+        Ok(self.products.len() as u32 - 1)
+    }
+}
