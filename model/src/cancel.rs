@@ -1,19 +1,19 @@
-//! Work that somebody may stop waiting for: it looks now and then whether he has.
+//! A cancellation flag for work on behalf of a client: the work polls it and stops early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says to work that nobody waits for it any more. Copies say the same.
+/// A cancellation flag. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Nobody waits any more.
+    /// Asks the work to stop.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether that was said.
+    /// Whether [`Cancel::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

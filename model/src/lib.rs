@@ -83,7 +83,7 @@ pub use model::Model;
 pub use sample::SampleOptions;
 pub use session::{OpenOptions, Session};
 
-/// The README's example, compiled.
+/// Compiles the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,12 +1,11 @@
-//! Lines that quote what a file, a request or another program said, at a length that a screen has
-//! room for.
+//! Shortens messages that quote a file, a request or another program to fit a terminal.
 
 use std::borrow::Cow;
 
-/// The most characters of a line that says what is wrong.
+/// The most characters of an error line.
 pub const LINE: usize = 500;
 
-/// The text with `most` characters at most: of a longer one the middle goes, since a line begins
+/// The text with at most `most` characters. A longer text loses its middle: an error line begins
 /// with what is wrong and ends with what to do.
 pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most || text.chars().count() <= most {

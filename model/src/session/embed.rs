@@ -1,15 +1,15 @@
-//! Vectors of texts, of models that make such.
+//! Embeddings: vectors of texts, from encoder models.
 
 use super::{Session, SessionError};
 use crate::graph::{Graph, Pooling};
 use crate::placement::Stage;
 
 impl Session {
-    /// A text's vector, of a model that makes such.
+    /// Computes a text's vector. The model must be an encoder.
     ///
     /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a
-    /// device that failed.
+    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
+    /// fault.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         self.not_lost()?;
         let made = match &mut self.runner {
@@ -23,10 +23,10 @@ impl Session {
     }
 }
 
-/// How rows of these tokens become a vector, where that can be.
+/// Checks the tokens and returns how their rows are pooled to a vector.
 ///
 /// # Errors
-/// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
+/// A model that makes logits; no tokens, too many, or ids outside the vocabulary.
 pub(crate) fn embeds(
     graph: &Graph,
     tokens: &[u32],
