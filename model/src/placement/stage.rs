@@ -1,4 +1,4 @@
-//! What a stage does for the one behind it.
+//! A stage and its interface to the next one: hidden states of pieces of sequences.
 
 use crate::gpu::GpuRunner;
 use crate::graph::Graph;
@@ -6,42 +6,42 @@ use crate::host::HostRunner;
 use crate::session::SessionError;
 use kjit_engine::{Device, DeviceBuffer, Stream};
 
-/// Where a stage is.
+/// The place of a stage.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// On the CPU.
+    /// The CPU.
     Cpu,
-    /// On this device.
+    /// This device.
     Gpu(Device),
 }
 
-/// A runner, whose own `before` is the stage before it.
+/// The runner of a stage. Its `before` is the stage before it.
 pub(crate) enum Stage {
-    /// On the CPU.
+    /// The CPU's runner.
     Host(Box<HostRunner>),
-    /// On a GPU.
+    /// A GPU's runner.
     Gpu(Box<GpuRunner>),
 }
 
-/// Successive tokens of one sequence.
+/// Consecutive tokens of one sequence.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece<'a> {
     pub slot: usize,
-    /// Position of the first.
+    /// The first token's position.
     pub first: usize,
     pub tokens: &'a [u32],
 }
 
-/// Rows that a stage has made, where they are.
+/// Hidden states that a stage computed.
 pub(crate) enum Made<'a> {
-    /// In the host's memory.
+    /// In host memory.
     Host(&'a [f32]),
-    /// On a device, once all that is in the stream now is done. What comes into that stream
-    /// afterwards may write over them.
+    /// On a device, valid after all work that is in the stream now. Later work in that stream may
+    /// overwrite them.
     Device(&'a Stream, DeviceBuffer<f32>),
 }
 
-/// Takes rows: the number of the first among all that were asked for, and the rows.
+/// Receives hidden states with the number of the first one among all requested.
 pub(crate) type Sink<'a> = dyn FnMut(usize, Made<'_>) -> Result<(), SessionError> + 'a;
 
 impl Stage {
@@ -59,7 +59,7 @@ impl Stage {
         }
     }
 
-    /// Room for a sequence in this slot, here and in all stages before.
+    /// Allocates a sequence's state in this slot, here and in all stages before.
     pub(crate) fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         match self {
             Stage::Host(host) => host.add(slot),
@@ -67,7 +67,7 @@ impl Stage {
         }
     }
 
-    /// Forgets a slot's sequence.
+    /// Removes a slot's sequence.
     pub(crate) fn remove(&mut self, slot: usize) {
         match self {
             Stage::Host(host) => host.remove(slot),
@@ -75,8 +75,8 @@ impl Stage {
         }
     }
 
-    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has
-    /// then.
+    /// Copies the first `len` tokens of a slot's state to another. Returns the number of tokens
+    /// copied.
     pub(crate) fn copy(
         &mut self,
         from: usize,
@@ -89,8 +89,8 @@ impl Stage {
         }
     }
 
-    /// Runs these tokens and hands their rows on, in the order of the pieces, one piece's behind
-    /// the other's. What a sequence has from a piece's first position on is forgotten before.
+    /// Runs these tokens and passes their hidden states on in the order of the pieces. The
+    /// sequence's tokens from a piece's first position on are removed before.
     pub(crate) fn rows(
         &mut self,
         pieces: &[Piece<'_>],

@@ -1,60 +1,60 @@
-//! Pages that sequences share, for whoever keeps beginnings of texts.
+//! The shared pages of keys and values, for a prefix cache.
 
 use super::{OpenOptions, SequenceId, Session, SessionError};
 use crate::gpu::{GpuRunner, PageCount};
 use crate::placement::Stage;
 
 impl Session {
-    /// Pages that sequences share; none where each has room for a context.
+    /// The shared pages; `None` if each sequence has a full context of its own.
     pub fn pages(&self) -> Option<PageCount> {
         self.gpu().and_then(GpuRunner::pages)
     }
 
-    /// Pages that it takes to append so many tokens to a sequence.
+    /// Pages needed to append `tokens` tokens to a sequence.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
     pub fn pages_needed(&self, id: SequenceId, tokens: usize) -> Result<usize, SessionError> {
         let len = self.sequence(id)?.len;
-        // States that do not reach there are made again from the beginning, and so is what lies in
-        // shared pages.
+        // If the recurrent states are not those of the last token, the sequence is recomputed from
+        // its beginning, and tokens in shared pages are written to new ones.
         let from = |gpu: &GpuRunner| if gpu.reaches(id.slot, len) { len } else { 0 };
         Ok(self.gpu().map_or(0, |gpu| gpu.pages_needed(id.slot, from(gpu), len + tokens)))
     }
 
-    /// Whether a sequence's states that do not grow are those of its last token.
+    /// Whether a sequence's recurrent states are those of its last token.
     pub(crate) fn reaches(&self, id: SequenceId) -> bool {
         let len = self.sequence(id).map_or(0, |s| s.len);
         self.gpu().is_some_and(|gpu| gpu.reaches(id.slot, len))
     }
 
-    /// Who has a page: sequences and others.
+    /// The number of references to a page, by sequences and by the prefix cache.
     pub(crate) fn page_users(&self, page: u32) -> usize {
         self.gpu().map_or(0, |gpu| gpu.page_users(page))
     }
 
-    /// The pages that have a sequence's tokens, in order.
+    /// The pages of a sequence in order.
     pub(crate) fn pages_of(&self, id: SequenceId) -> &[u32] {
         let there = self.sequence(id).is_ok();
         self.gpu().filter(|_| there).map_or(&[], |gpu| gpu.pages_of(id.slot))
     }
 
-    /// Somebody beside the sequences has these pages: they stay.
+    /// Adds one reference to each page.
     pub(crate) fn hold_pages(&mut self, pages: &[u32]) {
         if let Stage::Gpu(gpu) = &mut self.runner {
             gpu.hold_pages(pages);
         }
     }
 
-    /// He has them no more.
+    /// Drops one reference to each page.
     pub(crate) fn release_pages(&mut self, pages: &[u32]) {
         if let Stage::Gpu(gpu) = &mut self.runner {
             gpu.release_pages(pages);
         }
     }
 
-    /// A sequence without tokens begins with these, which are in these pages: somebody has them.
-    /// `copy`: of its states that do not grow, where it has such.
+    /// Starts an empty sequence with `tokens`, whose keys and values are in `pages`; the caller
+    /// holds references to these. `copy` names the saved recurrent states, if the model has any.
     pub(crate) fn begin_as(
         &mut self,
         id: SequenceId,
@@ -70,14 +70,13 @@ impl Session {
         Ok(())
     }
 
-    /// Copies of states that do not grow which there is room for beside the sequences' own; none
-    /// but where sequences share pages.
+    /// Slots for saved recurrent states besides the sequences' own; 0 without pages.
     pub(crate) fn copies(&self) -> usize {
         self.gpu().filter(|gpu| gpu.pages().is_some()).map_or(0, |gpu| gpu.plan().copies())
     }
 
-    /// Keeps such a copy, of a sequence as it is, in this place. False: its states are not what
-    /// they should be.
+    /// Saves a sequence's recurrent states into slot `copy`. `false` if they are not those of its
+    /// last token.
     pub(crate) fn keep_states(
         &mut self,
         id: SequenceId,
@@ -90,10 +89,9 @@ impl Session {
         }
     }
 
-    /// Keeps a copy of a sequence's recurrent states as they are now, so that [`Session::truncate`]
-    /// and [`Session::fork`] to this position, or soon behind it, run little again. On the CPU,
-    /// where a sequence has a few of them; false where there is nothing to keep, and on GPUs.
-    ///
+    /// Saves a sequence's recurrent states on the CPU, so that [`Session::truncate`] and
+    /// [`Session::fork`] to this position or a later one recompute little. A sequence has a few
+    /// such checkpoints. `false` on GPUs and for models without recurrent states.
     /// # Errors
     /// [`SessionError::NoSequence`].
     pub fn checkpoint(&mut self, id: SequenceId) -> Result<bool, SessionError> {
@@ -105,7 +103,7 @@ impl Session {
     }
 }
 
-/// What a whole model on one device promises is not shown for others yet.
+/// Rejects `reproducible` for configurations that do not have it yet.
 pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), SessionError> {
     match options.reproducible {
         false => Ok(()),
@@ -115,7 +113,7 @@ pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), 
     }
 }
 
-/// Pages are one GPU's.
+/// Rejects pages for more than one device.
 pub(super) fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
     match options.paged {
         None => Ok(()),
