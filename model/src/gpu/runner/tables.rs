@@ -1,4 +1,4 @@
-//! Pages and tables on the device, as `pages.rs` counts them.
+//! Page tables and pages on the device, as `pages.rs` assigns them.
 
 use super::pages::Change;
 use super::{GpuRunner, PageCount};
@@ -6,49 +6,49 @@ use crate::gpu::plan::Parts;
 use crate::session::{SessionError, Task};
 
 impl GpuRunner {
-    /// The pages of keys and values; none where each slot has a place of its own.
+    /// The shared pages; `None` if each slot has its own memory.
     pub fn pages(&self) -> Option<PageCount> {
         self.pages.as_ref().map(|(pages, _)| pages.count())
     }
 
-    /// Pages that it takes to write a slot's positions from `first` to before `end`.
+    /// Pages needed to write a slot's positions `first..end`.
     pub(crate) fn pages_needed(&self, slot: usize, first: usize, end: usize) -> usize {
         self.pages.as_ref().map_or(0, |(pages, _)| pages.need(slot, first, end))
     }
 
-    /// The pages that have a slot's positions.
+    /// The pages of a slot in order.
     pub(crate) fn pages_of(&self, slot: usize) -> &[u32] {
         self.pages.as_ref().map_or(&[], |(pages, _)| pages.of(slot))
     }
 
-    /// How many have a page.
+    /// The number of users of a page.
     pub(crate) fn page_users(&self, page: u32) -> usize {
         self.pages.as_ref().map_or(0, |(pages, _)| pages.users(page))
     }
 
-    /// Somebody beside the slots has these pages.
+    /// Adds one reference to each page.
     pub(crate) fn hold_pages(&mut self, held: &[u32]) {
         if let Some((pages, _)) = &mut self.pages {
             pages.hold(held);
         }
     }
 
-    /// He has them no more.
+    /// Drops one reference to each page.
     pub(crate) fn release_pages(&mut self, held: &[u32]) {
         if let Some((pages, _)) = &mut self.pages {
             pages.release(held);
         }
     }
 
-    /// A slot begins with these pages.
+    /// Starts a slot with these pages.
     pub(super) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
         let Some((pages, _)) = &mut self.pages else { return Ok(()) };
         let changes = pages.begin(slot, with);
         self.change(&changes)
     }
 
-    /// A slot begins with these tokens, which are in these pages; where there are states that do
-    /// not grow, they are those of this copy.
+    /// Starts a slot with `tokens`, whose keys and values are in `pages`; `copy` has the saved
+    /// recurrent states, if the model has any.
     pub(crate) fn begin_as(
         &mut self,
         slot: usize,
@@ -58,7 +58,7 @@ impl GpuRunner {
     ) -> Result<(), SessionError> {
         self.begin_with(slot, pages)?;
         if let Some(copy) = copy {
-            // To go back from here takes the tokens.
+            // The ids are needed to recompute the states.
             self.put(slot, 0, tokens)?;
             self.copy_states(self.resident.plan.slots + copy, slot)?;
             self.note(slot, |s| s.held = Some(tokens.len()));
@@ -66,8 +66,8 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Keeps a copy of a slot's states that do not grow, as they are behind its first `len` tokens:
-    /// false where they are not.
+    /// Saves a slot's recurrent states after its first `len` tokens. `false` if the states are at
+    /// another position.
     pub(crate) fn keep_states(
         &mut self,
         slot: usize,
@@ -83,8 +83,7 @@ impl GpuRunner {
         Ok(fine)
     }
 
-    /// Makes these the states that do not grow of another slot, or copy, in the order of the
-    /// stream.
+    /// Copies recurrent states between slots or saved copies, in stream order.
     pub(super) fn copy_states(&self, from: usize, to: usize) -> Result<(), SessionError> {
         let r = &self.resident;
         for ((state, _), parts) in r.caches.iter().zip(&r.plan.parts) {
@@ -99,15 +98,14 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// A slot keeps the pages of its first `len` positions.
+    /// Keeps the pages of a slot's first `len` positions.
     pub(crate) fn keep_pages(&mut self, slot: usize, len: usize) {
         if let Some((pages, _)) = &mut self.pages {
             pages.truncate(slot, len);
         }
     }
 
-    /// Sees to it that a slot's positions from `first` to before `end` can be written: false where
-    /// there are no pages for them.
+    /// Makes a slot's positions `first..end` writable. `false` if there are too few free pages.
     pub(super) fn make_place(
         &mut self,
         slot: usize,
@@ -121,7 +119,7 @@ impl GpuRunner {
         }
     }
 
-    /// The same, where the lack of them is an error.
+    /// As [`GpuRunner::make_place`], with an error if there are too few free pages.
     pub(super) fn take_place(
         &mut self,
         slot: usize,
@@ -138,7 +136,7 @@ impl GpuRunner {
         SessionError::Pages { needed, free: self.pages().unwrap_or_default().free() }
     }
 
-    /// Changes tables and pages on the device, in the order of its stream.
+    /// Applies changes of tables and pages on the device, in stream order.
     fn change(&self, changes: &[Change]) -> Result<(), SessionError> {
         let (Some((_, numbers)), r) = (&self.pages, &self.resident) else { return Ok(()) };
         let stride = r.plan.table(self.context);
@@ -173,10 +171,10 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Says before anything is done if there are no pages for all of it.
+    /// Checks before any work that there are enough free pages for all of it.
     pub(super) fn all_have_place(&self, tasks: &[Task<'_>]) -> Result<(), SessionError> {
         let Some(pages) = self.pages() else { return Ok(()) };
-        // What went back where states cannot is written again from its beginning on.
+        // Recurrent states that are at another position are recomputed from the start.
         let from = |t: &Task<'_>| if self.reaches(t.slot, t.first) { t.first } else { 0 };
         let needed = tasks
             .iter()
