@@ -65,7 +65,7 @@ pub enum DeviceError {
     /// A backend that kjit does not have, such as `metal`.
     #[error("kjit has no {0} driver: give auto, cpu, cuda:N or rocm:N")]
     NoDriver(String),
-    /// The same device twice.
+    /// A device is named twice.
     #[error("{0} is named twice")]
     Twice(String),
     /// `auto` among others.

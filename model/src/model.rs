@@ -52,7 +52,7 @@ pub enum OpenError {
         path: String,
         /// Tokens of the vocabulary.
         tokens: usize,
-        /// Logits of a step.
+        /// The number of logits.
         scored: usize,
     },
     /// [`DeviceChoice::Auto`] found a GPU that cannot be used. It does not fall back to the CPU.

@@ -1,8 +1,7 @@
 //! Host parts: operations that the CPU computes within a GPU's pass. Hidden states are copied from
 //! the device and back.
 //!
-//! The device waits for the host, and the host waited for the device before: two waits for each
-//! layer.
+//! In each layer the host waits for the device, then the device waits for the host.
 //!
 //! For a prompt the device can compute everything if it has a staging ring that experts are copied
 //! through (`ring.rs`). A copy takes the same time for any number of tokens, and the CPU needs time
@@ -321,7 +320,7 @@ mod tests {
         assert_eq!(even(0.31, &[(1, 0.0144), (16, 0.2304)]), 22);
         assert_eq!(even(0.31, &[(1, 0.31)]), 2);
         assert_eq!(even(0.0, &[(1, 0.1)]), 2);
-        // Feed-forward parts of 70b, 22.7 GB at 55 GB/s, of which a row takes 160 ms and eight 620.
+        // Feed-forward parts of a 70B model: 22.7 GB at 55 GB/s; 160 ms for a row, 620 for eight.
         assert_eq!(even(0.412, &[(1, 0.16), (2, 0.21), (4, 0.34), (8, 0.62)]), 6);
         assert_eq!(even(0.245, &[(1, 0.24), (2, 0.25)]), 2);
         // A disturbed measurement must not divide by zero.

@@ -123,7 +123,7 @@ impl Table {
 /// The CPU's part of the current layer.
 pub(super) struct Mine {
     pub x: Vec<f32>,
-    /// Experts; below 0 if the device computes it.
+    /// Expert ids; below 0 if the device computes the expert.
     pub experts: Vec<f32>,
     pub shares: Vec<f32>,
     /// Whether the CPU has any expert to compute.

@@ -230,7 +230,7 @@ impl Persistent {
     }
 }
 
-/// Whose control words and caches launches get.
+/// The owner of the control words and caches that launches get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
     /// Those of one slot.

@@ -2,11 +2,11 @@
 //! its own.
 //!
 //! The file's pages are locked in place, one chunk at a time, so that the device reads them
-//! directly (on an H200's host locking 2 GiB takes 0.1 s, copying it to new page-locked memory 0.9
-//! s). If the system refuses that, bytes go through two page-locked staging slots; if it refuses
-//! these too, from unlocked memory. Matrices with another layout on the device are copied into a
-//! slot there, and a `repack` kernel converts them piece by piece in stream order. Besides the
-//! weights an upload needs 64 MiB. An integrated GPU reads the host's slot directly, without a
+//! directly. (For 2 GiB on an H200's host, locking takes 0.1 s and a copy to new page-locked memory
+//! 0.9 s.) If the system refuses to lock them, bytes go through two page-locked staging slots; if
+//! it refuses these too, from unlocked memory. Matrices with another layout on the device are
+//! copied into a slot there, and a `repack` kernel converts them piece by piece in stream order.
+//! Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's slot directly, without a
 //! copy.
 
 use super::plan::PlanError;

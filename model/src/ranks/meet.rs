@@ -5,7 +5,7 @@
 //! ```text
 //! rank → first   kjit-rank-3 DRAWN
 //! first → rank   DRAWN PROOF
-//! rank → first   PROOF RANK JOB WORDS…     believed if the proof is of these words
+//! rank → first   PROOF RANK JOB WORDS…     accepted if the proof is for these words
 //! first → rank   PROOF go BYTES, or PROOF no WHY
 //! ```
 

@@ -120,7 +120,7 @@ fn same_user(stream: &TcpStream, wait: Duration) -> bool {
     let Some(own) = own_user() else { return false };
     let end = Instant::now() + wait;
     loop {
-        // The list shows the peer's side, so its local address is ours to look up as `there`.
+        // The peer's entry in the list: its local address is `there`, its remote one `here`.
         match user_of(there, here) {
             Some(user) => return user == own || user == 0,
             // Not accepted by a program yet.

@@ -232,7 +232,7 @@ impl Worker {
             // A state that could not be recomputed is back at its beginning.
             r.fed = session.len(r.id).map_err(refused)?;
         }
-        // The same for memory that other sequences hold.
+        // It also continues if memory was refused that other sequences hold.
         let given = match given {
             Err(error @ SessionError::Memory { .. }) if alone => {
                 return Err(self.short(&error, part.tokens.len()));

@@ -77,11 +77,11 @@ pub enum SessionError {
     /// Memory was refused.
     #[error("{what} needs {bytes} bytes, which could not be had: {hint}")]
     Memory {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: String,
         /// Bytes requested.
         bytes: u64,
-        /// What the user can do.
+        /// Advice for the user.
         hint: String,
     },
     /// A logit is infinite or NaN.

@@ -529,8 +529,7 @@ impl Session {
             let work =
                 going.iter().map(|(id, tokens)| Work { sequence: *id, tokens, want: Want::Choose });
             let work: Vec<Work<'_>> = work.collect();
-            // With several sequences the sink may pause before all of them have passed on their
-            // tokens.
+            // With several sequences the sink may pause before it has received the tokens of all.
             let marks: Vec<Option<Mark>> = match going.len() {
                 1 => vec![None],
                 _ => going

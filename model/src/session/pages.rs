@@ -92,6 +92,7 @@ impl Session {
     /// Saves a sequence's recurrent states on the CPU, so that [`Session::truncate`] and
     /// [`Session::fork`] to this position or a later one recompute little. A sequence has a few
     /// such checkpoints. `false` on GPUs and for models without recurrent states.
+    ///
     /// # Errors
     /// [`SessionError::NoSequence`].
     pub fn checkpoint(&mut self, id: SequenceId) -> Result<bool, SessionError> {

@@ -3,7 +3,7 @@
 //!
 //! A bundle is a folder:
 //!
-//! - `manifest.json`; `data.bin` has the buffers' bytes,
+//! - `manifest.json`: the cases; `data.bin`: the buffers' bytes,
 //! - `code/*.co`: code objects, each once,
 //! - `README.txt`: how to run it by hand,
 //! - `check_bundle.py`: checks the bundle and a run's results without kjit,

@@ -16,19 +16,20 @@ use kjit_kernels::small_gemm;
 /// The most rows for the decode kernel of experts; with more, rows are grouped by expert as in a
 /// prompt.
 ///
-/// There each further sequence costs the time of its own experts: 0.43 ms a token of Qwen3 30B-A3B
-/// on an H200 (1.86 ms with one, 5.32 with eight), so 13.8 ms with 28. Grouped by expert, 16
-/// sequences take 11.1 ms and 32 take 14.5.
+/// In the decode kernel each further sequence costs the time of its own experts. A token of Qwen3
+/// 30B-A3B on an H200 takes 1.86 ms for one sequence and 5.32 ms for eight: 0.43 ms for each
+/// further sequence, so 13.8 ms for 28. Grouped by expert, 16 sequences take 11.1 ms, 32 take 14.5.
 const EXPERT_ROWS: u32 = 28;
-/// Tokens of one sequence in a step with drafts, the current one included: as many as take hardly
-/// more time than one.
+/// Tokens of one sequence in a step with drafts, the current one included. So many take hardly more
+/// time than one.
 pub(crate) const DRAFTED: u32 = 1 + crate::lookup::MOST as u32;
 /// The most concurrent sequences.
 pub const SEQUENCES: usize = 64;
 
 /// Program sizes in rows for up to `sequences` sequences, so that no number of sequences takes
-/// longer than with a program of its own. The experts kernel has no idle rows: a program for each
-/// number there, and for every second number once that costs at most 5 %.
+/// longer than with a program of its own. The experts kernel has no idle rows, so with experts
+/// there is a program for each number up to 8, and for every second number above, which costs at
+/// most 5 %.
 pub(super) fn sizes(graph: &Graph, target: &Target, sequences: usize) -> Vec<u32> {
     let experts = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let exact = if experts { EXPERT_ROWS } else { 0 };

@@ -48,7 +48,6 @@ const HEAD: usize = 128;
 /// Tensor split on two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143;
 /// 8b Q4_K_M (66 MB) 840 and 880, with two sequences 1500 and 1125. On two H100: 608 and 535, 119
 /// and 109; 795 and 748, 1433 and 1075. More devices were not measured.
-/// 795 and 748, 1433 and 1075. More devices were not measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma
@@ -672,7 +671,7 @@ fn linked(
         ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b))
     };
     let rows = |n: usize, found: &[usize]| {
-        // Experts' results are, for any reader; scores are not.
+        // Experts' results are distributed alike for any reader; scores are not.
         let experts = mixtures.iter().any(|m| n == m.0 + 4);
         let packets = found.contains(&(n + 1)) && !mixtures.iter().any(|m| n == m.0 + 1);
         let dealt = (packets || experts) && step(n).is_some_and(|s| s.of_all_blocks);

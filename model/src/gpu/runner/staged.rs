@@ -118,7 +118,7 @@ fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
     if from.device().target().vendor() != to.device().target().vendor() {
         return Ok(None);
     }
-    // Without peer access the vendor's runtime uses a way of its own.
+    // Without peer access the vendor's runtime chooses the path of the copies.
     to.device().reach(from.device())?;
     from.device().reach(to.device())?;
     let crossing = to.crossing(from)?;

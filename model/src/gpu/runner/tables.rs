@@ -1,4 +1,4 @@
-//! Page tables and pages on the device, as `pages.rs` assigns them.
+//! Page tables and pages on the device; `pages.rs` decides who owns which page.
 
 use super::pages::Change;
 use super::{GpuRunner, PageCount};

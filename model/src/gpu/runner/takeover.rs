@@ -8,8 +8,8 @@ use crate::session::SessionError;
 impl GpuRunner {
     /// If the persistent kernel has just been compiled, switches to it between two tokens. Returns
     /// whether the way of decoding has changed, so that recordings must be made anew. `at` is the
-    /// number of tokens in the sequence. Before that it only polls; the switch allocates and waits
-    /// for the stream.
+    /// number of tokens in the sequence. Until the compile has ended this only polls; the switch
+    /// allocates and waits for the stream.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
         if self.leave_one_launch()? {
             return Ok(true);

@@ -65,9 +65,9 @@ struct Child<'a> {
 
 /// A failure.
 enum Fault {
-    /// Of this variant.
+    /// The variant fails; others may work.
     Wrong(String),
-    /// Of the device.
+    /// The device is lost.
     Lost(String),
 }
 

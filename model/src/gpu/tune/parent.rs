@@ -59,7 +59,7 @@ pub struct Tuned {
     /// Seconds with the default, with the best, and the difference that chance may make, from
     /// alternating rounds. `None` if no variant was faster than the default.
     pub duel: Option<(f64, f64, f64)>,
-    /// What was timed.
+    /// The timed launches, in words.
     pub context: String,
 }
 
