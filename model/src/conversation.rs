@@ -1,23 +1,23 @@
-//! A chat with history: renders the whole conversation at each turn, and feeds only what the
-//! sequence has not seen.
+//! A chat with history. Each turn renders the whole conversation and feeds only the tokens that the
+//! sequence does not hold yet.
 
 use crate::session::{SequenceId, Session, SessionError};
 
 pub use crate::chat::history::forget_oldest;
 
-/// Tokens that a sequence holds, so that the next prompt can go on where they agree.
+/// The tokens that a sequence holds, so that the next prompt is fed from the first difference.
 #[derive(Debug, Default, Clone)]
 pub struct Seen {
     tokens: Vec<u32>,
 }
 
 impl Seen {
-    /// Makes the sequence hold just the common beginning of what it has seen and `prompt`, as far
-    /// as there is a way back to it, and gives the rest, which is to be fed: at least one token, so
-    /// that there are logits.
+    /// Truncates the sequence to its common prefix with `prompt`, or further if a layer's state
+    /// cannot go back that far. Returns the rest of the prompt, which the caller feeds: at least
+    /// one token, so that there are logits.
     ///
     /// # Errors
-    /// As [`Session::truncate`].
+    /// Those of [`Session::truncate`].
     pub fn rest<'p>(
         &mut self,
         session: &mut Session,
@@ -32,10 +32,10 @@ impl Seen {
         Ok(prompt.get(kept..).unwrap_or_default())
     }
 
-    /// Notes the tokens that were generated after the prompt; the last may not have been fed.
+    /// Adds the tokens that were generated after the prompt. The last one may not have been fed.
     ///
     /// # Errors
-    /// As [`Session::len`].
+    /// Those of [`Session::len`].
     pub fn generated(
         &mut self,
         session: &Session,

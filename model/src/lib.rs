@@ -73,7 +73,7 @@ pub use kjit_tokenizer::{self as tokenizer, cancel};
 pub use model::Model;
 pub use session::{OpenOptions, Session};
 
-/// The README's example, compiled.
+/// Compiles the README's example as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,4 +1,4 @@
-//! Ids to the text of an answer, piece by piece, up to a stop text.
+//! Turns ids into an answer's text, piece by piece, up to a stop text.
 
 use kjit_tokenizer::{Detokenizer, Tokenizer};
 use std::ops::ControlFlow;
@@ -30,19 +30,18 @@ impl StopReason {
         }
     }
 }
-
-/// Turns ids into text and holds back what may be the start of a stop text.
+/// Decodes ids and holds back text that may begin a stop text.
 pub struct StopWatcher<'a> {
     detokenizer: Detokenizer<'a>,
     stop: &'a [String],
-    /// All text so far that belongs to the answer.
+    /// The answer's text so far.
     text: String,
-    /// Bytes of `text` that were handed out.
+    /// Bytes of `text` that were passed on.
     shown: usize,
 }
 
 impl<'a> StopWatcher<'a> {
-    /// An answer that any of these texts ends.
+    /// An answer that ends at any of the texts in `stop`.
     pub fn new(tokenizer: &'a Tokenizer, stop: &'a [String]) -> Self {
         StopWatcher {
             detokenizer: Detokenizer::new(tokenizer, false),
@@ -52,23 +51,23 @@ impl<'a> StopWatcher<'a> {
         }
     }
 
-    /// The same where these control tokens are text too: those that a [reply's
-    /// form](crate::Form) is told by.
+    /// As [`StopWatcher::new`], but the control tokens in `markers` appear in the text: a [reply's
+    /// form](crate::chat::Form) is recognised by them.
     pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
         let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
         let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);
         StopWatcher { detokenizer, stop, text: String::new(), shown: 0 }
     }
 
-    /// The next token. What is certain goes to `on_text`; breaking there interrupts.
+    /// Adds the next token. Text that can begin no stop text goes to `on_text`; `Break` interrupts.
     pub fn push(
         &mut self,
         id: u32,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> ControlFlow<StopReason> {
-        // An id without text (a vocabulary padded beyond its tokens) says nothing.
+        // An id without text (a vocabulary padded beyond its tokens) is ignored.
         let Ok(Some(piece)) = self.detokenizer.push(id) else { return ControlFlow::Continue(()) };
-        // A stop text may have begun in earlier pieces, but not before what was shown.
+        // A stop text may begin in earlier pieces, but not before text that was passed on.
         self.text.push_str(&piece);
         let unseen = self.text.get(self.shown..).unwrap_or_default();
         let found = self
@@ -89,21 +88,21 @@ impl<'a> StopWatcher<'a> {
         }
     }
 
-    /// The end, unless a stop text was it: text that was held back turned out to begin none.
+    /// Ends an answer that no stop text ended: passes on the text that was held back.
     pub fn finish(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         let rest = self.detokenizer.finish().unwrap_or_default();
         self.text.push_str(&rest);
         let _ = self.show(self.text.len(), on_text);
     }
 
-    /// The end where the answer was cut: as [`StopWatcher::finish`], without a character whose last
-    /// bytes did not come.
+    /// Ends an answer that was cut off: as [`StopWatcher::finish`], but an incomplete last
+    /// character is dropped.
     pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         self.detokenizer.finish();
         let _ = self.show(self.text.len(), on_text);
     }
 
-    /// All of the answer's text.
+    /// The answer's whole text.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -119,7 +118,7 @@ impl<'a> StopWatcher<'a> {
     }
 }
 
-/// The length of the longest end of `text` that begins `stop` without being all of it.
+/// The length of the longest proper prefix of `stop` that `text` ends with.
 pub(crate) fn partial_suffix(text: &str, stop: &str) -> usize {
     stop.char_indices()
         .map(|(i, _)| i)

@@ -1,11 +1,11 @@
-//! Which device computes: parsed once, at the edge.
+//! The device that a user asks for, parsed from text, and the device that was taken.
 
 use kjit_engine::Vendor;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is asked for: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`; a vendor's word alone is its
-/// first device. Or several, `cuda:0,cuda:1`.
+/// A requested device: `auto`, `cpu`, `cpu:0`, `cuda:1`, `rocm:0`, or a list `cuda:0,cuda:1`.
+/// `cuda` and `rocm` alone name that vendor's first device.
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum DeviceChoice {
@@ -14,26 +14,26 @@ pub enum DeviceChoice {
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU, by its number among its vendor's.
+    /// A GPU, numbered among its vendor's devices.
     Gpu {
-        /// Whose.
+        /// The vendor.
         vendor: Vendor,
-        /// Which.
+        /// The device's number.
         ordinal: u32,
     },
-    /// Several: the model's layers are divided among them, in this order; the CPU's come first.
+    /// Several devices share the model. They get its layers in this order; the CPU's come first.
     Several(Devices),
 }
 
-/// Two or more devices, none of them twice.
+/// Two or more devices, without duplicates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Devices(Vec<DeviceChoice>);
 
 impl Devices {
-    /// These.
+    /// A list of devices.
     ///
     /// # Errors
-    /// Fewer than two, one of them twice, `auto`.
+    /// Fewer than two devices, a duplicate, or `auto`.
     pub fn new(all: Vec<DeviceChoice>) -> Result<Devices, DeviceError> {
         for (i, device) in all.iter().enumerate() {
             if matches!(device, DeviceChoice::Auto | DeviceChoice::Several(_)) {
@@ -46,26 +46,26 @@ impl Devices {
         if all.len() < 2 { Err(DeviceError::Unknown) } else { Ok(Devices(all)) }
     }
 
-    /// One after the other: [`DeviceChoice::Cpu`] or [`DeviceChoice::Gpu`].
+    /// The devices in order, each [`DeviceChoice::Cpu`] or [`DeviceChoice::Gpu`].
     pub fn all(&self) -> &[DeviceChoice] {
         &self.0
     }
 }
 
-/// Why a text names no device.
+/// The error of a text that names no device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// What stands behind the colon.
+    /// The text after the colon is no number.
     #[error("'{0}' is no device number")]
     Number(String),
-    /// The CPU has no numbers.
+    /// A CPU number other than 0.
     #[error("all cores together are one device: give cpu, or cpu:0")]
     OneCpu,
-    /// A kind of device that kjit has no driver for.
+    /// A backend that kjit does not have, such as `metal`.
     #[error("kjit has no {0} driver: give auto, cpu, cuda:N or rocm:N")]
     NoDriver(String),
-    /// The same device twice.
+    /// A device is named twice.
     #[error("{0} is named twice")]
     Twice(String),
     /// `auto` among others.
@@ -136,42 +136,41 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// The device that was taken.
+/// The device that a model was opened on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceTaken {
-    /// Its label, `cuda:0`; `cpu` for the CPU.
+    /// The label, such as `cuda:0` or `cpu`.
     pub label: String,
     /// `cuda`, `rocm` or `cpu`.
     pub kind: &'static str,
-    /// Its name.
+    /// The product name.
     pub name: String,
-    /// What code is made for: `sm_90`, `gfx1100`, `x86_64 avx512`.
+    /// The code's target: `sm_90`, `gfx1100`, `x86_64 avx512`.
     pub arch: String,
-    /// Threads, of the CPU.
+    /// Threads of the CPU; `None` on a GPU.
     pub threads: Option<usize>,
-    /// Why the CPU, where [`DeviceChoice::Auto`] took it.
+    /// The reason for the CPU if [`DeviceChoice::Auto`] took it.
     pub why: Option<String>,
-    /// What else there is to say of the choice: devices that were passed over, a chip that kjit has
-    /// no row for.
+    /// Remarks about the choice, such as devices that were passed over or a chip without a row of
+    /// its own in kjit's table.
     pub remarks: Vec<String>,
-    /// Where the layers are, if on several devices; the last of them is the one that the other
-    /// fields tell of.
+    /// The layers of each device if there are several. The other fields describe the last one.
     pub stages: Vec<StageTaken>,
 }
 
-/// Some layers on a device.
+/// The layers of one device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StageTaken {
-    /// Its label.
+    /// The label, such as `cuda:0`.
     pub label: String,
-    /// Its name.
+    /// The product name.
     pub name: String,
-    /// What code is made for.
+    /// The code's target, as in [`DeviceTaken::arch`].
     pub arch: String,
-    /// The first layer, and how many.
+    /// The first layer and the number of layers.
     pub layers: (usize, usize),
-    /// Of these layers it has a share of heads and rows only (`--split tensor`): which, from 0 on,
-    /// and of how many.
+    /// `(rank, ranks)` with `--split tensor` and `--split ranks`: the device has this share of the
+    /// heads and rows of each layer.
     pub share: Option<(usize, usize)>,
 }
 
@@ -197,7 +196,7 @@ impl DeviceTaken {
 }
 
 impl fmt::Display for DeviceTaken {
-    /// `cuda:0, NVIDIA H200 (sm_90)`, `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no
+    /// `cuda:0, NVIDIA H200 (sm_90)` or `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no
     /// GPU: …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, stage) in self.stages.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Vectors of texts, of models that make such.
+//! Embeddings: vectors of texts, from encoder models.
 
 use super::SessionError;
 use kjit_graph::{Graph, Pooling};
 
-/// How rows of these tokens become a vector, where that can be.
+/// Checks the tokens and returns how their rows are pooled to a vector.
 ///
 /// # Errors
 /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.

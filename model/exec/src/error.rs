@@ -1,19 +1,19 @@
-//! Why a model could not be opened on a device, or a session could not go on.
+//! The errors of a session.
 
 use kjit_engine::Error;
 use kjit_graph::GraphError;
 
-/// Why a session could not be made or could not go on. Whatever it is, no sequence has more tokens
-/// than before.
+/// The error of opening or using a session. After any of them no sequence has more tokens than
+/// before.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SessionError {
-    /// Kernels compute wrongly on this device, in every variant that it can run: a line each. The
-    /// verdicts are kept.
+    /// Kernels give wrong results on this device in every variant that it can run: one line for
+    /// each. The verdicts are kept.
     #[error("{}; --device cpu computes without it, kjit doctor --run --report FILE says which \
         kernels are wrong", .0.join("; "))]
     Wrong(Vec<String>),
-    /// The model makes no logits.
+    /// The model is an encoder and makes no logits.
     #[error(
         "architecture '{arch}' is an encoder: it makes one vector of a text, no scores of a \
          next token"
@@ -25,7 +25,7 @@ pub enum SessionError {
     /// The model cannot be run.
     #[error(transparent)]
     Graph(#[from] GraphError),
-    /// A token that the vocabulary has not.
+    /// A token outside the vocabulary.
     #[error("token id {id} is outside the vocabulary of {n_vocab}")]
     Token {
         /// The id.
@@ -33,59 +33,59 @@ pub enum SessionError {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
-    /// No room for more tokens in a sequence.
+    /// The context is too small.
     #[error(
         "{tokens} tokens do not fit in the context of {context}: give a larger -c, or a \
          shorter prompt"
     )]
     Context {
-        /// Tokens asked for, those already there included.
+        /// Tokens requested, with those already there.
         tokens: usize,
-        /// Tokens that fit.
+        /// The context's size.
         context: usize,
     },
-    /// No room for another sequence.
+    /// Every sequence slot is in use.
     #[error(
         "all {sequences} sequences that fit are there: remove one, or open the model with more"
     )]
     Full {
-        /// Sequences that fit.
+        /// Sequence slots.
         sequences: usize,
     },
-    /// All pages for keys and values are somebody's.
+    /// Not enough free pages for keys and values.
     #[error(
         "{needed} pages of keys and values are needed, and {free} are free: remove a sequence, or \
          open the model with room for more tokens"
     )]
     Pages {
-        /// Pages that the step takes.
+        /// Pages that the step needs.
         needed: usize,
-        /// Those that nobody has.
+        /// Free pages.
         free: usize,
     },
-    /// A sequence that was removed, or is another session's.
+    /// The sequence was removed, or belongs to another session.
     #[error("there is no such sequence: it was removed")]
     NoSequence,
-    /// A step names a sequence twice.
+    /// A step names one sequence twice.
     #[error("a sequence is named twice in one step")]
     Twice,
-    /// A row of logits or a token was wanted, and no token given to have it from.
+    /// Logits or a token were requested without a token to compute them from.
     #[error("no token to go on from")]
     NoTokens,
     /// The mask and the biases forbid every token.
     #[error("no token is allowed: the mask or the biases forbid every one")]
     NothingAllowed,
-    /// Memory could not be had.
+    /// Memory was refused.
     #[error("{what} needs {bytes} bytes, which could not be had: {hint}")]
     Memory {
-        /// What for.
+        /// The purpose of the memory.
         what: String,
-        /// How much.
+        /// Bytes requested.
         bytes: u64,
-        /// What to do.
+        /// Advice for the user.
         hint: String,
     },
-    /// A score is infinite or no number.
+    /// A logit is infinite or NaN.
     #[error(
         "the model's scores are no numbers (token {id}'s is {score}): weights in the file are \
          damaged or too large; download it again"
@@ -93,12 +93,11 @@ pub enum SessionError {
     Scores {
         /// The first such token.
         id: usize,
-        /// Its score.
+        /// Its logit.
         score: f32,
     },
-    /// The device failed in a way after which nothing on it can be trusted: the session is of no
-    /// more use. Another one may be opened, in a fresh context: where the device does not give one,
-    /// in a fresh process.
+    /// A device fault after which nothing on the device can be trusted. This session is unusable. A
+    /// new one needs a fresh context on the device, or a fresh process if the driver gives none.
     #[error("{0}")]
     Lost(String),
     /// The device or its compiler failed.
@@ -106,12 +105,12 @@ pub enum SessionError {
     Device(String),
 }
 
-/// Checks that scores are numbers: of others, the choice of a token means nothing.
+/// Checks that all logits are finite: otherwise a choice would be meaningless.
 ///
 /// # Errors
-/// [`SessionError::Scores`] with the first that is none.
+/// [`SessionError::Scores`] with the first that is not.
 pub fn check_scores(row: &[f32]) -> Result<(), SessionError> {
-    // Without a way out of the loop, which compiles to whole vectors: 49,152 scores take some µs.
+    // No early exit, so that the loop is vectorised: 49,152 logits take a few µs.
     if row.iter().fold(true, |all, score| all & score.is_finite()) {
         return Ok(());
     }

@@ -1,22 +1,22 @@
-//! How a model is opened: one struct for whatever runs it, and for planning what would.
+//! Options of opening a model, for every runner and for planning.
 
 use super::DeviceChoice;
 use kjit_graph::{Graph, Op, Pooling, StateKind};
 pub use kjit_kernels::persistent::Probe;
 
-/// How keys and values are stored.
+/// The storage type of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum KvType {
-    /// Single precision: the truth (`--precise`).
+    /// Single precision, the reference (`--precise`).
     F32,
-    /// Half precision: the default.
+    /// Half precision, the default.
     F16,
     /// Blocks of 32 signed bytes with a half-precision scale.
     Q8_0,
 }
 
 impl KvType {
-    /// Bytes of so many elements, a multiple of 32.
+    /// Bytes of `elems` elements, a multiple of 32.
     pub fn bytes(self, elems: usize) -> u64 {
         let elems = elems as u64;
         match self {
@@ -27,143 +27,139 @@ impl KvType {
     }
 }
 
-/// Tokens of context where none were asked for, at most: memory for more would come as a surprise.
+/// The most tokens of context if none was requested, so that memory use is no surprise.
 const USUAL_CONTEXT: usize = 8192;
-/// Tokens of a prompt that go through a GPU at once: its matrix units want many rows.
+/// Tokens of a prompt in one pass on a GPU: matrix units need many rows.
 const CHUNK_ON_GPU: usize = 2048;
-/// The same on the CPU, whose caches want few.
+/// Tokens of a prompt in one pass on the CPU: more would not fit its caches.
 const CHUNK_ON_CPU: usize = 512;
 
 /// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device
 /// hardly more than one.
 pub const DRAFTS: usize = 7;
-
-/// What a model is opened for.
+/// The result that a model is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Output {
-    /// What it makes: scores of the next token, or an encoder's vector.
+    /// The model's own: logits of the next token, or an encoder's vector.
     #[default]
     Own,
-    /// One vector of a text, pooled so, else as the file asks ([`Runner::embed`](super::Runner::embed)).
+    /// One vector of a text with this pooling, else with the file's
+    /// ([`crate::host::HostRunner::embed`]).
     Vector(Option<Pooling>),
 }
 
-/// Whether a token of one sequence, or of each of two, is one launch, of a kernel that is rendered
-/// for the model.
+/// Whether one launch of a persistent kernel, rendered for the model, computes a whole token of one
+/// or two sequences.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Persistence {
-    /// Where that was shown to be faster: on Hopper cards, for dense models that are mostly Q4_0,
-    /// Q4_1, Q4_K, Q5_K, Q6_K or Q8_0, with heads of 128 at most and 50 MiB of weights a layer at
-    /// least (100 MiB of each card's share where two compute a layer together, and one sequence
-    /// runs). Launches where its kernel cannot be compiled.
+    /// When measured to be faster: on Hopper cards, for dense models that are mostly Q4_0, Q4_1,
+    /// Q4_K, Q5_K, Q6_K or Q8_0, with heads of at most 128 and at least 50 MiB of weights a layer
+    /// (100 MiB of each card's share if two compute a layer together, and only for one sequence).
+    /// Ordinary launches if the kernel cannot be compiled.
     #[default]
     Auto,
-    /// Where it is possible; else launches, and the plan says why.
+    /// If possible; else launches, and the plan says why.
     On,
     /// Never.
     Off,
 }
 
-/// Who computes a prompt's experts, or feed-forward parts, where single tokens' are the CPU's
-/// ([`OpenOptions::host_experts`], [`OpenOptions::host_ffn`]).
+/// The device that computes experts or feed-forward parts for prompts, if the CPU computes them for
+/// single tokens ([`OpenOptions::host_experts`], [`OpenOptions::host_ffn`]).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum HostPrompts {
-    /// The CPU, or from as many tokens on as that takes longer than copying the experts to the GPU,
-    /// the GPU: by rates that are measured when the model is opened.
+    /// The faster one for each prompt length, by rates measured when the model is opened: the CPU,
+    /// or the GPU after copying the weights.
     #[default]
     Measured,
-    /// The CPU, whatever it takes; nothing is copied, and no memory of the GPU is kept for it.
+    /// Always the CPU. Nothing is copied and no GPU memory is reserved.
     Compute,
     /// The GPU, from two tokens on.
     Copy,
 }
 
-/// How a model is divided among several devices.
+/// The division of a model among several devices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Split {
-    /// By layers: each device has some of them, and rows go from one to the next.
+    /// By layers: each device has a range of them, and hidden states pass from one to the next.
     #[default]
     Layers,
-    /// By heads and rows of each layer, which all devices compute together.
+    /// By heads and rows: all devices compute each layer together.
     Tensor,
-    /// The same with a device of each of several processes, of which this is one by what its
-    /// launcher says ([`Ranks`](kjit_model::ranks::Ranks)).
+    /// As `Tensor`, with one device in each of several processes. The launcher's variables tell
+    /// this process's rank ([`Ranks`](crate::ranks::Ranks)).
     Ranks,
 }
 
-/// How a model is opened.
+/// Options of opening a model.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct OpenOptions {
-    /// What computes.
+    /// The device or devices.
     pub device: DeviceChoice,
-    /// How it is divided among several devices.
+    /// The division among several devices.
     pub split: Split,
-    /// The model's first layers that the CPU computes, with a GPU for the others; none: as many as
-    /// do not fit where the CPU is one of several devices, else no layers.
+    /// Number of first layers on the CPU; a GPU computes the others. `None`: those that do not fit
+    /// if the CPU is among the devices, else 0.
     pub host_layers: Option<usize>,
-    /// The first layers with experts whose experts the CPU computes, in the midst of a GPU's pass:
-    /// as many as there are, at most.
+    /// Number of first MoE layers whose experts run on the CPU within a GPU's pass; more than exist
+    /// means all.
     pub host_experts: usize,
-    /// Layers whose feed-forward part the CPU computes, in the midst of a GPU's pass, spread
-    /// evenly: as many as there are, at most; none: as many as measured rates say, of a model that
-    /// one GPU does not hold and that was opened for one sequence (unless [`OpenOptions::stream`]
-    /// is set), else no layers.
+    /// Number of layers, spread evenly, whose feed-forward part runs on the CPU within a GPU's
+    /// pass; more than exist means all. `None`: chosen by measured rates for a model that one GPU
+    /// cannot hold, opened for one sequence without [`OpenOptions::stream`]; else 0.
     pub host_ffn: Option<usize>,
-    /// Bytes of the GPU for those of these experts that are chosen most: it computes them, the CPU
-    /// the others; none: the CPU computes all.
+    /// GPU bytes for an expert cache: it holds the most used of the host's experts, and the GPU
+    /// computes those. `None`: no expert cache.
     pub hot_experts: Option<u64>,
-    /// Who computes those experts for prompts.
+    /// The device that computes host experts and host FFN for prompts.
     pub host_prompts: HostPrompts,
-    /// What it is opened for.
+    /// The result that the model is opened for.
     pub output: Output,
-    /// Tokens that fit in a sequence, prompt and answer together; none: as many as the model was
-    /// trained on, 8192 at most.
+    /// Tokens of a sequence, prompt and answer together. `None`: the trained context, at most 8192.
     pub context: Option<usize>,
-    /// Sequences that fit, each with a context of its own: 64 at most on a GPU. Their state is laid
-    /// out when the model is opened.
+    /// Maximum number of concurrent sequences, each with its own context; at most 64 on a GPU.
+    /// Their state is allocated when the model is opened.
     pub sequences: usize,
-    /// On a GPU: fewer sequences where so many would take memory that the weights need: half as
-    /// many, and so on, down to [`OpenOptions::FEW`].
+    /// On a GPU: halves `sequences`, down to [`OpenOptions::FEW`], while their state takes memory
+    /// that the weights need.
     pub fewer: bool,
-    /// On one GPU: tokens that all sequences have room for together, in pages that those which
-    /// begin alike share, each a context at most; none: each sequence has room for a context. The
-    /// CPU, which takes memory as tokens come, has no use for it.
+    /// On one GPU: tokens that all sequences share, in pages. Sequences with a common prefix share
+    /// its pages; each has at most one context. `None`: every sequence has a full context. The CPU
+    /// needs no pages: it allocates as tokens come.
     pub paged: Option<usize>,
-    /// Storage of keys and values.
+    /// The storage type of keys and values.
     pub kv: KvType,
-    /// Nearest to the truth instead of fastest.
+    /// Prefers accuracy to speed.
     pub precise: bool,
-    /// The scores of a sequence's next token are the same bits whatever comes with it: other
-    /// sequences, pieces of a prompt, what was kept of tokens before, drafts, threads. Costs time;
-    /// what cannot be so is no session.
+    /// A sequence's logits have the same bits whatever else runs: other sequences, prompt pieces,
+    /// cached prefixes, drafts, threads. Slower. Opening fails if this cannot be guaranteed.
     pub reproducible: bool,
-    /// Threads for work on the CPU.
+    /// Threads of the CPU.
     pub threads: usize,
-    /// Tokens of a prompt that go through the model at once; none: as many as suit the device.
+    /// Tokens of a prompt in one pass. `None`: the device's default.
     pub prefill_chunk: Option<usize>,
-    /// On a GPU: ready as soon as single tokens can be fed. Kernels for prompts that are missing
-    /// are compiled meanwhile, and take over between tokens. Not for whom the same tokens were
-    /// promised twice.
+    /// On a GPU: opening returns once single tokens can be decoded. Missing prompt kernels are
+    /// compiled in the background and take over between tokens, so two runs may differ in
+    /// near-ties.
     pub early: bool,
-    /// On a GPU: a program for a few tokens of one sequence at once, for drafted ones
+    /// On a GPU: has a program for a few tokens of one sequence, to verify drafts
     /// ([`Want::Drafted`]).
     ///
     /// [`Want::Drafted`]: super::Want::Drafted
     pub drafts: bool,
-    /// On a GPU: whether one launch does all of a token.
+    /// On a GPU: whether one launch computes a whole token.
     pub persistent: Persistence,
-    /// What the kernel of that launch does beside its work, if there is one: for tests, and written
-    /// to no file.
+    /// Extra work of the persistent kernel, for tests. Not serialised.
     #[serde(skip)]
     pub probe: Probe,
-    /// On a GPU: bytes of it that weights, state and working memory may take together; none: what
-    /// is free. Layers that do not fit are copied to it for each step.
+    /// On a GPU: the most bytes of weights, state and working memory. `None`: the free memory.
+    /// Layers that do not fit are streamed in each step.
     pub memory: Option<u64>,
-    /// On a GPU: copy all layers for each step, whether they would fit or not.
+    /// On a GPU: streams all layers, even if they fit.
     pub stream: bool,
-    /// On a GPU: values of these names are there after each step, but for those that a fused step
-    /// has in registers only.
+    /// On a GPU: names of values to keep in memory after a step, except those that a fused step has
+    /// only in registers.
     pub keep: Vec<String>,
 }
 
@@ -201,26 +197,26 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The default with so many tokens of context.
+    /// The default with a context of `context` tokens.
     #[must_use]
     pub fn new(context: usize) -> OpenOptions {
         OpenOptions { context: Some(context), ..OpenOptions::default() }
     }
 
-    /// Tokens that fit in a sequence of this model: no more than it has learned positions for, if
+    /// Tokens that fit in a sequence of this model: at most its number of learned positions, if
     /// they are learned.
     pub fn context_of(&self, graph: &Graph) -> usize {
         let context = self.context.unwrap_or_else(|| graph.context.min(USUAL_CONTEXT));
         graph.positions.map_or(context, |n| n.min(context))
     }
 
-    /// Sequences that [`OpenOptions::fewer`] leaves at least.
+    /// The fewest sequences that [`OpenOptions::fewer`] leaves.
     pub const FEW: usize = 4;
 
-    /// Whether [`OpenOptions::paged`] may be set for this model and these devices.
+    /// Whether [`OpenOptions::paged`] works with this model and these devices.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against it.
     pub fn may_page(&self, graph: &Graph) -> Result<(), String> {
         match (&self.device, self.host_layers) {
             (DeviceChoice::Cpu, _) => {
@@ -234,17 +230,17 @@ impl OpenOptions {
         why_no_pages(graph).map_or(Ok(()), Err)
     }
 
-    /// How keys and values are really stored: `precise` keeps them whole.
+    /// The effective storage type of keys and values: `precise` means `F32`.
     pub fn kv_stored(&self) -> KvType {
         if self.precise { KvType::F32 } else { self.kv }
     }
 
-    /// Tokens of a prompt that go through a GPU at once.
+    /// Tokens of a prompt in one pass on a GPU.
     pub fn chunk_on_gpu(&self) -> usize {
         self.prefill_chunk.unwrap_or(CHUNK_ON_GPU)
     }
 
-    /// Tokens of a prompt that go through the CPU at once.
+    /// Tokens of a prompt in one pass on the CPU.
     pub fn chunk_on_cpu(&self) -> usize {
         self.prefill_chunk.unwrap_or(CHUNK_ON_CPU).max(1)
     }

@@ -1,53 +1,53 @@
-//! Choosing the next token.
+//! The sampler: chooses the next token from logits.
 
 use kjit_kernels::changes::Entry;
 use kjit_kernels::noise::{Noise, inverse};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// What a sampler does with the logits, in this order: biases and the mask, penalties, then (unless
+/// Options of a sampler. It applies, in this order: biases and the mask, penalties, then (unless
 /// greedy) top-k, temperature, top-p, min-p, and a draw.
 #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct SampleOptions {
     /// Divides logits before the softmax; 0 is greedy.
     pub temperature: f32,
-    /// Only the most likely `top_k` tokens; 0 for all.
+    /// Keeps the `top_k` most likely tokens; 0 keeps all.
     pub top_k: usize,
-    /// Only the most likely tokens whose probabilities first reach this sum; 1 for all.
+    /// Keeps the most likely tokens up to this sum of probabilities; 1 keeps all.
     pub top_p: f32,
-    /// Only tokens at least this times as likely as the most likely one; 0 for all.
+    /// Keeps tokens at least `min_p` times as likely as the most likely one; 0 keeps all.
     pub min_p: f32,
-    /// Logits of recent tokens are divided by this if positive, multiplied if negative (Keskar et
-    /// al. 2019, arXiv 1909.05858); 1 for none.
+    /// Divides positive logits of recent tokens, multiplies negative ones (Keskar et al. 2019,
+    /// arXiv 1909.05858); 1 changes none.
     pub repeat_penalty: f32,
     /// Subtracted once from logits of recent tokens.
     pub presence_penalty: f32,
-    /// Subtracted from logits of recent tokens for each time they were seen.
+    /// Subtracted from logits of recent tokens for each occurrence.
     pub frequency_penalty: f32,
-    /// Tokens back that count as recent.
+    /// The number of last tokens that count as recent.
     pub window: usize,
-    /// The random numbers are made of it.
+    /// The seed of the random numbers.
     pub seed: u64,
-    /// Added to the logits of these tokens, before anything else; −∞ forbids one.
+    /// Added to the logits of these tokens first; −∞ forbids a token.
     pub bias: Vec<(u32, f32)>,
 }
 
 impl SampleOptions {
-    /// Whether logits are changed by tokens that were chosen before.
+    /// Whether logits depend on the tokens chosen before.
     pub fn penalises(&self) -> bool {
         self.repeat_penalty != 1.0 || self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }
 
-/// The tokens that may be chosen: a bit for each.
+/// The set of tokens that may be chosen: one bit for each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenMask {
     words: Vec<u64>,
 }
 
 impl TokenMask {
-    /// Lets these tokens through, of a vocabulary of so many; ids beyond it are passed over.
+    /// Allows these tokens of a vocabulary of `n_vocab`. Ids outside it are ignored.
     pub fn new(n_vocab: usize, allowed: impl IntoIterator<Item = u32>) -> TokenMask {
         let mut words = vec![0u64; n_vocab.div_ceil(64)];
         for id in allowed.into_iter().filter(|&id| (id as usize) < n_vocab) {
@@ -58,7 +58,7 @@ impl TokenMask {
         TokenMask { words }
     }
 
-    /// Lets those through whose bits are set, the first token's the lowest of the first word.
+    /// Allows the tokens whose bits are set. Token 0 is the lowest bit of the first word.
     pub fn of_bits(n_vocab: usize, bits: &[u32]) -> TokenMask {
         let (pairs, rest) = bits.as_chunks::<2>();
         let last = rest.first().map(|low| u64::from(*low));
@@ -71,7 +71,7 @@ impl TokenMask {
         TokenMask { words }
     }
 
-    /// Lets this token through, too, if the vocabulary has it.
+    /// Allows one more token, if the vocabulary has it.
     pub fn allow(&mut self, id: u32) {
         if let Some(word) = self.words.get_mut(id as usize / 64) {
             *word |= 1 << (id % 64);
@@ -85,7 +85,7 @@ impl TokenMask {
 }
 
 impl Default for SampleOptions {
-    /// Greedy, nothing penalised.
+    /// Greedy, without penalties.
     fn default() -> Self {
         SampleOptions {
             temperature: 0.0,
@@ -102,25 +102,26 @@ impl Default for SampleOptions {
     }
 }
 
-/// Chooses tokens. The same options, position, logits and history give the same tokens on every
-/// machine, whatever was drawn before: a draw adds noise of its own to each token's score
-/// ([`kjit_kernels::noise`]), made of the seed, the position and the token's id, and takes the
-/// greatest. So scores that differ in their last bits, as those of a cached prompt do, seldom give
-/// another token: of differences up to `d` at temperature 1, less than `d` of all draws.
+/// Chooses tokens. Options, position, logits and history determine the token on every machine;
+/// earlier draws have no influence. A draw adds noise to each token's score and takes the largest
+/// sum; the noise is computed from the seed, the position and the token's id
+/// ([`kjit_kernels::noise`]). So scores that differ in their last bits, such as those of a
+/// cached prompt, seldom change a token: with differences up to `d` at temperature 1, less than `d`
+/// of all draws change.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
     mask: Option<TokenMask>,
-    /// The last `window` tokens, a ring; `next` is the oldest once it is full.
+    /// The last `window` tokens as a ring buffer; `next` is the oldest once it is full.
     recent: Vec<u32>,
     next: usize,
-    /// Candidates, kept for their memory.
+    /// Scratch memory for candidates.
     candidates: Vec<Candidate>,
-    /// How often each recent token was seen, sorted by token.
+    /// Occurrences of each recent token, sorted by token.
     counts: Vec<(u32, u32)>,
 }
 
-/// Where a sampler was.
+/// A sampler's history, to return to.
 #[derive(Debug, Clone)]
 pub struct Mark {
     recent: Vec<u32>,
@@ -140,25 +141,24 @@ impl Sampler {
         Sampler { options, mask: None, recent: vec![], next: 0, candidates: vec![], counts: vec![] }
     }
 
-    /// What it does.
+    /// The options.
     pub fn options(&self) -> &SampleOptions {
         &self.options
     }
 
-    /// Lets only these tokens through from now on; none: all.
+    /// Allows only these tokens from now on; `None` allows all.
     pub fn set_mask(&mut self, mask: Option<TokenMask>) {
         self.mask = mask;
     }
 
-    /// Whether the choice follows from the logits as they are, by the options' temperature and cuts
-    /// alone: then a device can make it.
+    /// Whether the choice depends on the logits by temperature, top-k, top-p and min-p alone (no
+    /// penalties, biases or mask).
     pub fn takes_logits_as_they_are(&self) -> bool {
         !self.options.penalises() && self.options.bias.is_empty() && self.mask.is_none()
     }
 
-    /// What it does to the logits before the choice, beside the mask, as a list with each token
-    /// once, ids up to `n_vocab`: for a device that does it. None where that may be more than
-    /// `most` tokens: then the host does.
+    /// Penalties and biases as a list for the device, each token below `n_vocab` once. `None` if
+    /// the list may exceed `most` tokens: then the host adjusts.
     pub fn adjustments(&self, n_vocab: usize, most: usize) -> Option<Vec<Entry>> {
         let o = &self.options;
         let recent: &[u32] = if o.penalises() { &self.recent } else { &[] };
@@ -180,13 +180,13 @@ impl Sampler {
         Some(known.map(entry).collect())
     }
 
-    /// Whether [`Sampler::adjustments`] has a list of so many tokens.
+    /// Whether [`Sampler::adjustments`] fits in `most` entries.
     pub fn is_adjustable(&self, most: usize) -> bool {
         let recent = if self.options.penalises() { self.recent.len() } else { 0 };
         self.options.bias.len() + recent <= most
     }
 
-    /// The mask's words, if there is one.
+    /// The mask's words.
     pub fn mask_words(&self) -> Option<&[u64]> {
         self.mask.as_ref().map(|mask| mask.words.as_slice())
     }
@@ -198,24 +198,23 @@ impl Sampler {
             && !self.options.bias.iter().any(forbidden)
     }
 
-    /// Where it is, to come back to.
+    /// The current history, for [`Sampler::back_to`].
     pub fn mark(&self) -> Mark {
         Mark { recent: self.recent.clone(), next: self.next }
     }
 
-    /// Goes back: what was chosen since was not.
+    /// Returns to a mark: tokens accepted since are removed from the history.
     pub fn back_to(&mut self, mark: Mark) {
         (self.recent, self.next) = (mark.recent, mark.next);
     }
 
-    /// Goes back, and takes in these tokens of those that were chosen since, the first ones: the
-    /// others were not.
+    /// Returns to a mark, then accepts `chosen` again: the first of the tokens accepted since.
     pub fn back_to_after(&mut self, mark: Mark, chosen: &[u32]) {
         self.back_to(mark);
         chosen.iter().for_each(|&id| self.accept(id));
     }
 
-    /// Applies biases and the mask; whether a token is left that may be chosen.
+    /// Applies biases and the mask. Returns whether any token may be chosen.
     pub fn restrict(&self, logits: &mut [f32]) -> bool {
         for &(token, bias) in &self.options.bias {
             if let Some(x) = logits.get_mut(token as usize) {
@@ -232,8 +231,8 @@ impl Sampler {
         logits.iter().any(|x| *x > f32::NEG_INFINITY)
     }
 
-    /// Enters a token into the history that penalties look at; [`Sampler::sample`] does this with
-    /// what it chooses.
+    /// Adds a token to the history that penalties use. [`Sampler::sample`] does this with its
+    /// choice.
     pub fn accept(&mut self, token: u32) {
         if self.options.window == 0 {
             return;
@@ -248,22 +247,22 @@ impl Sampler {
         }
     }
 
-    /// Forgets the history.
+    /// Clears the history.
     pub fn forget(&mut self) {
         self.recent.clear();
         self.next = 0;
     }
 
-    /// Chooses a token and accepts it. `position` is the number of the sequence's tokens before it.
-    /// `logits` has one for each token of the vocabulary and is changed by biases, the mask and
-    /// penalties. Among equals the lowest id wins; NaN is never chosen. If no logit is a number, or
-    /// no token is allowed, the result is 0.
+    /// Chooses a token and accepts it. `position` is the number of tokens before it in the
+    /// sequence. `logits` has one element for each token of the vocabulary; biases, mask and
+    /// penalties change it. Among equal logits the lowest id wins; NaN is never chosen. The result
+    /// is 0 if no logit is a number or no token is allowed.
     pub fn sample(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.restrict(logits);
         self.choose(position, logits)
     }
 
-    /// The same of logits that [`Sampler::restrict`] has seen.
+    /// [`Sampler::sample`] for logits that went through [`Sampler::restrict`].
     pub fn choose(&mut self, position: usize, logits: &mut [f32]) -> u32 {
         self.penalise(logits);
         let token = if self.options.temperature > 0.0 {
@@ -306,12 +305,12 @@ impl Sampler {
                 weight: 0.0,
             }),
         );
-        // −0 equals 0, as for the greedy choice and on a GPU; NaN is not among them.
+        // −0 equals 0, as in the greedy choice and on a GPU. There is no NaN here.
         let likeliest_first = |a: &Candidate, b: &Candidate| {
             b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.token.cmp(&b.token))
         };
         if o.top_k > 0 && o.top_k < c.len() {
-            // Only the chosen are sorted: sorting a vocabulary of 128k takes 10 ms.
+            // Only the kept tokens are sorted: sorting a vocabulary of 128k takes 10 ms.
             c.select_nth_unstable_by(o.top_k - 1, likeliest_first);
             c.truncate(o.top_k);
         }
@@ -323,9 +322,8 @@ impl Sampler {
             for c in c.iter_mut() {
                 c.weight = (f64::from(c.logit - largest) / f64::from(o.temperature)).exp();
             }
-            // The likeliest has weight 1. Whatever top-p keeps besides is less likely than what it
-            // keeps, so the two commute but for its sum: top-p's share is of the whole, and is
-            // taken first.
+            // Top-p goes first because its sum is over all candidates. The most likely token has
+            // weight 1, which min-p compares with.
             let sum: f64 = c.iter().map(|c| c.weight).sum();
             keep_top_p(c, f64::from(o.top_p), sum, likeliest_first);
             c.retain(|c| c.weight >= f64::from(o.min_p));
@@ -355,7 +353,7 @@ fn keep_top_p(
     c.truncate(kept.map_or(c.len(), |k| k + 1));
 }
 
-/// The largest logit's token, the lowest among equals.
+/// The token with the largest logit, the lowest id among equals.
 fn greedy(logits: &[f32]) -> u32 {
     let mut best = (0, f32::NEG_INFINITY);
     let mut any = false;
@@ -378,7 +376,7 @@ mod tests {
         Sampler::new(options)
     }
 
-    /// How often each of the logits' tokens is drawn of 20000.
+    /// The number of draws of each token among 20000.
     fn counts(mut s: Sampler, logits: &[f32]) -> Vec<usize> {
         let mut counts = vec![0; logits.len()];
         (0..20_000).for_each(|at| counts[s.sample(at, &mut logits.to_vec()) as usize] += 1);
@@ -431,7 +429,7 @@ mod tests {
         assert_ne!(draw(1), draw(2));
     }
 
-    /// Over seeds at one position, and over positions of one seed.
+    /// Draws over many seeds at one position, and over many positions with one seed.
     #[test]
     fn draws_pass_a_chi_square_test_against_the_softmax_of_what_cuts_leave() {
         let logits: Vec<f32> =
@@ -475,7 +473,7 @@ mod tests {
                 DRAWS,
                 "nothing else is drawn"
             );
-            // Those that are seldom expected count as one.
+            // Tokens with few expected draws share one cell.
             let (mut chi, mut cells, mut rest) = (0.0, 0, (0.0, 0.0));
             for &i in &order {
                 let want = weight(logits[i]) / sum * DRAWS as f64;
@@ -489,8 +487,7 @@ mod tests {
             if rest.0 > 0.0 {
                 (chi, cells) = (chi + (rest.1 - rest.0).powi(2) / rest.0, cells + 1);
             }
-            // Four standard deviations above the mean of chi-square with so many degrees of
-            // freedom.
+            // The limit: the mean of chi-square with this freedom plus four standard deviations.
             let freedom = f64::from(cells - 1).max(1.0);
             assert!(
                 chi < freedom + 4.0 * (2.0 * freedom).sqrt(),
@@ -499,9 +496,9 @@ mod tests {
         }
     }
 
-    /// Scores of a cached prompt differ from those of a whole one by some 1e-3. To first order a
-    /// draw changes with the probability ½ Σ p(i) p(j) |d(i) − d(j)|, for d of deviation σ at most
-    /// σ / √π.
+    /// Scores of a cached prompt differ from a recomputed one's by some 1e-3. To first order a draw
+    /// changes with probability ½ Σ p(i) p(j) |d(i) − d(j)|, at most σ / √π for differences d with
+    /// standard deviation σ.
     #[test]
     fn a_small_change_of_the_scores_seldom_changes_a_draw() {
         const DRAWS: usize = 30_000;
@@ -524,8 +521,8 @@ mod tests {
             moved.iter_mut().for_each(|x| *x += 1e-3 * normal());
             differ += usize::from(s.sample(at, &mut logits.clone()) != s.sample(at, &mut moved));
         }
-        // 0.56e-3 of 30000 are 17. A place in a sum over the vocabulary crosses each of its
-        // borders.
+        // Expected: 0.56e-3 of 30000, which is 17. Sampling by a cumulative sum over the vocabulary
+        // changes far more draws, because one draw can cross any of its borders.
         assert!((1..30).contains(&differ), "{differ} of {DRAWS}");
     }
 
@@ -550,7 +547,7 @@ mod tests {
         s.set_mask(Some(TokenMask::new(4, [1, 2, 77])));
         assert_eq!(s.sample(0, &mut [0.5, 1.0, 9.0, 2.0]), 1);
         assert!(!s.restrict(&mut [1.0]) && s.restrict(&mut [0.0, 1.0]));
-        // Drawn, too: nothing that is forbidden, however warm.
+        // Draws obey the mask at any temperature.
         let mut warm = sampler(|o| o.temperature = 100.0);
         warm.set_mask(Some(TokenMask::new(100, [63, 64])));
         let drawn: std::collections::BTreeSet<u32> =

@@ -1,13 +1,12 @@
-//! Elision: text that a file, a request or another program supplied is shortened before an error
-//! message quotes it.
+//! Shortens messages that quote a file, a request or another program to fit a terminal.
 
 use std::borrow::Cow;
 
-/// The most characters of an error message.
+/// The most characters of an error line.
 pub const MAX_LINE: usize = 500;
 
-/// Returns at most `most` characters of a text. A longer text loses its middle, because an error
-/// message begins with the fault and ends with the remedy.
+/// The text with at most `most` characters. A longer text loses its middle: an error line begins
+/// with what is wrong and ends with what to do.
 pub fn elide(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most || text.chars().count() <= most {
         return Cow::Borrowed(text);

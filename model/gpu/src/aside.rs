@@ -1,11 +1,12 @@
-//! What the CPU computes in the midst of a pass: rows come from the device, and go back to it.
+//! Host parts: operations that the CPU computes within a GPU's pass. Hidden states are copied from
+//! the device and back.
 //!
-//! The device waits meanwhile, and the host waits for the device before: two waits for each layer.
+//! In each layer the host waits for the device, then the device waits for the host.
 //!
-//! For a prompt the device can do it all, where it has a ring that experts are copied through
-//! (`ring.rs`): a copy takes as long for one token as for thousands, and the CPU as long for each.
-//! From how many tokens on that is sooner follows from both rates, which are measured when the
-//! model is opened.
+//! For a prompt the device can compute everything if it has a staging ring that experts are copied
+//! through (`ring.rs`). A copy takes the same time for any number of tokens, and the CPU needs time
+//! for each. The number of tokens from which copying is faster follows from both rates, which are
+//! measured when the model is opened.
 
 use super::hot::{Hot, Mine};
 use super::open::Source;
@@ -18,28 +19,30 @@ use kjit_graph::{Graph, Op, State, StateKind, Weight};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the CPU's rates are measured in, about: rows are doubled until they take as long as copies,
-/// and no more are begun then. Of 70b's parts a row took 16 cores 6 ms, eight 24.
+/// About how long measuring the CPU's rates may take: rows are doubled until they take as long as
+/// the copies, and no measurement begins after this time. Of a 70B model's feed-forward parts a row
+/// took 6 ms of 16 cores, eight rows 24 ms.
 const BOUND: Duration = Duration::from_millis(200);
-/// Rows that they are measured with at most: as many have all experts of most mixtures.
+/// The most rows measured: these reach all experts of most mixtures.
 const ROWS: usize = 64;
 
-/// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
+/// The prompts for which experts or feed-forward weights are copied to the device, if the CPU
+/// computes them for single tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Copied {
-    /// From so many tokens on, of those that go through at once.
+    /// The fewest tokens of a prompt piece that is copied for.
     pub from: usize,
-    /// Bytes that are copied for them.
+    /// Bytes copied for a piece.
     pub bytes: u64,
-    /// Bytes a second of these copies.
+    /// Bytes per second of these copies.
     pub rate: f64,
-    /// Seconds that the CPU takes for one token, and for the most that it was measured with; none
-    /// where nobody asked.
+    /// `(rows, seconds)` of the CPU for one token and for the most rows measured; `None` if not
+    /// measured.
     pub computed: Option<[(usize, f64); 2]>,
 }
 
 impl Copied {
-    /// By measured rates, or as it was asked for; none where no piece of a prompt is long enough.
+    /// Decides by measured rates or by the option. `None` if no prompt piece is long enough.
     pub(super) fn of(
         aside: &Aside,
         plan: &Plan,
@@ -50,13 +53,13 @@ impl Copied {
         let rate = ring.streamed.rate;
         Ok(match asked {
             HostPrompts::Compute => None,
-            // Where pieces are of one token, there is no program that copies.
+            // If pieces have one token, no program copies.
             HostPrompts::Copy => {
                 plan.copying().map(|_| Copied { from: 2, bytes, rate, computed: None })
             }
             HostPrompts::Measured => {
-                // Of experts that the device has the CPU computes none; which are chosen is not
-                // known yet.
+                // The CPU does not compute cached experts. Which ones will be chosen is unknown, so
+                // the share of absent ones counts.
                 let missed = aside.hot.as_ref().map_or(1.0, Hot::absent);
                 let (parts, copy) = (plan.computed_aside() as f64 * missed, bytes as f64 / rate);
                 let mut rows = aside.seconds_of_rows(plan, copy / parts)?;
@@ -64,16 +67,16 @@ impl Copied {
                 let from = even(copy, &rows);
                 let most = plan.copying().map_or(0, |p| p.tokens as usize);
                 let computed = rows.first().zip(rows.last()).map(|(one, many)| [*one, *many]);
-                // So many never go through at once.
+                // Longer pieces do not occur.
                 (from <= most).then_some(Copied { from, bytes, rate, computed })
             }
         })
     }
 }
 
-/// Tokens from which copying takes no longer than computing so many rows was measured to; never
-/// one. Rows that are few share a pass over the weights: of 70b's parts eight take four times as
-/// long as one.
+/// The fewest tokens, at least two, for which copying takes no longer than computing by the
+/// measured rows. Few rows share a pass over the weights: eight rows of a 70B model's parts take
+/// four times as long as one.
 fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
     let mut before = (0, 0.0);
     let mut tokens = f64::INFINITY;
@@ -84,7 +87,7 @@ fn even(copy: f64, rows: &[(usize, f64)]) -> usize {
             tokens = if few == 0 { 2.0 } else { few as f64 + more * (n - few) as f64 };
             break;
         }
-        // Beyond all that was measured a row takes what each of the most takes.
+        // Beyond the measured range the time is proportional to the rows.
         tokens = n as f64 * copy / seconds;
         before = (n, seconds);
     }
@@ -109,14 +112,14 @@ impl std::fmt::Display for Copied {
 pub(super) struct Aside {
     host: Mutex<Box<dyn HostOps>>,
     rows: PinnedBuffer<f32>,
-    /// Rows that the CPU takes at once.
+    /// Rows that the CPU computes at once.
     chunk: usize,
-    /// The experts that the device has, where it has some.
+    /// The expert cache, if there is one.
     pub hot: Option<Hot>,
 }
 
 impl Aside {
-    /// For a graph's operations that are elsewhere; none where there are none.
+    /// Prepares a graph's host parts. `None` if it has none.
     pub fn new(
         device: &Device,
         source: Source<'_>,
@@ -135,7 +138,7 @@ impl Aside {
             .iter()
             .map(|s| State { kind: StateKind::Elsewhere, ..s.clone() })
             .collect();
-        // The CPU has all experts, also where a weight stands for those of the device's places.
+        // The CPU has all experts, even if a weight stands for the device's cache slots.
         let all = |w: &Weight| {
             let same =
                 |o: &&Weight| o.experts > w.experts && (&o.tensor, o.at) == (&w.tensor, w.at);
@@ -143,22 +146,22 @@ impl Aside {
         };
         let weights = graph.weights.iter().map(all).collect();
         let part = Graph { ops, states, weights, ropes: vec![], hands_on: true, ..graph.clone() };
-        // As many positions as a piece has rows: an operation without a state knows no other.
+        // The context is a piece's length: an operation without a state has no other positions.
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let host = (source.host)(Arc::clone(source.gguf), part, &options)?;
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
         Ok(Some(Aside { host: Mutex::new(host), rows, chunk, hot }))
     }
 
-    /// Seconds that 1, 2, 4 and more rows take in the first layer of this plan that is the CPU's:
-    /// up to as many as take `enough`, as far as that can be told in [`BOUND`].
+    /// Measures the seconds of 1, 2, 4 and more rows in the plan's first host part, until they take
+    /// `enough` or [`BOUND`] has passed.
     fn seconds_of_rows(&self, plan: &Plan, enough: f64) -> Result<Vec<(usize, f64)>> {
         let Some(pause) = plan.decode.pauses.first() else { return Ok(vec![]) };
         let mut host = self.host.lock().unwrap_or_else(PoisonError::into_inner);
         let width = host.graph().ops.get(pause.op).and_then(|op| op.reads().first().copied());
         let width = width.map_or(0, |v| host.graph().value(v).width);
         let most = ROWS.min(self.chunk).min(host.context()).max(1);
-        // Rows that differ, so that their experts do.
+        // Different rows, so that they choose different experts.
         let mut seed = 1u64;
         let x = std::iter::repeat_with(|| {
             seed = seed
@@ -167,7 +170,7 @@ impl Aside {
             (seed >> 40) as f32 / (1 << 23) as f32 - 1.0
         });
         let x: Vec<f32> = x.take(most * width).collect();
-        // Where it is told which experts: others for each row, all of them its own.
+        // If the routing is an input: each row gets experts of its own.
         let with = match host.graph().ops.get(pause.op) {
             Some(Op::Elsewhere(elsewhere)) if !elsewhere.with.is_empty() => elsewhere.clone(),
             _ => Elsewhere {
@@ -202,7 +205,7 @@ impl Aside {
                 done.map_err(|e| Error::Buffer(e.to_string()))?;
                 Ok::<_, Error>(now.elapsed())
             };
-            // The first of all finds pages that nobody has touched, and any may be disturbed.
+            // The minimum of two runs: the first touches new pages, and any may be disturbed.
             let took = once()?.min(once()?).as_secs_f64();
             seen.push((rows, took));
             if took >= enough || start.elapsed() >= BOUND {
@@ -212,7 +215,7 @@ impl Aside {
         Ok(seen)
     }
 
-    /// Does what comes at a pause, for so many rows: `part` gives those of a buffer.
+    /// Computes a pause's host part for `rows` rows. `part` returns a buffer's rows.
     pub fn compute(
         &self,
         stream: &Stream,
@@ -256,12 +259,12 @@ impl Aside {
         }
     }
 
-    /// Where the device finds what was made last.
+    /// The device's view of the last result.
     pub fn rows(&self) -> DeviceBuffer<f32> {
         self.rows.on_device()
     }
 
-    /// Runs one of the host's operations over so many rows; where what it makes lies then.
+    /// Runs a host operation over `rows` rows. Returns its result in page-locked memory.
     fn run(
         &self,
         stream: &Stream,
@@ -290,7 +293,8 @@ impl Aside {
     }
 }
 
-/// Elements of a buffer's rows of singles, of which a program has so many.
+
+/// The part of a buffer with a program's rows that has `rows` rows.
 pub(super) fn rows_of(
     program: &Program,
     buffer: &DeviceBuffer<f32>,
@@ -309,10 +313,10 @@ mod tests {
         assert_eq!(even(0.31, &[(1, 0.0144), (16, 0.2304)]), 22);
         assert_eq!(even(0.31, &[(1, 0.31)]), 2);
         assert_eq!(even(0.0, &[(1, 0.1)]), 2);
-        // Feed-forward parts of 70b, 22.7 GB at 55 GB/s, of which a row takes 160 ms and eight 620.
+        // Feed-forward parts of a 70B model: 22.7 GB at 55 GB/s; 160 ms for a row, 620 for eight.
         assert_eq!(even(0.412, &[(1, 0.16), (2, 0.21), (4, 0.34), (8, 0.62)]), 6);
         assert_eq!(even(0.245, &[(1, 0.24), (2, 0.25)]), 2);
-        // What is disturbed is no reason to divide by nothing.
+        // A disturbed measurement must not divide by zero.
         assert_eq!(even(0.3, &[(1, 0.2), (2, 0.1), (4, 0.3)]), 4);
         // A rate that could not be measured.
         assert_eq!(even(f64::INFINITY, &[(1, 0.1)]), usize::MAX);

@@ -1,30 +1,29 @@
-//! Starting before every kernel is there.
+//! Early start: a model opens before every kernel is compiled.
 //!
 //! A model has few kernels for single tokens and many, slower to compile, for prompts: 15 and 16
-//! for llama-3.1-8b Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. With the first a prompt can go
-//! token by token. So, where the latter are missing, a model opens as soon as the former are there;
-//! the others are compiled behind the work, and take over between two tokens of a prompt, or at the
-//! next prompt. What decodes is final from the first token on: no captured graph is ever made anew.
+//! for Llama 3.1 8B Q4_K_M on sm_90a, 2.7 and 4.3 s of one core. The first kind can run a prompt
+//! token by token. So if prompt kernels are missing, a model opens as soon as the others are there.
+//! The missing ones are compiled in the background, and take over between two tokens of a prompt or
+//! at the next prompt. Decoding does not change then: no captured graph is made anew.
 //!
-//! But where a token is to be one launch (`--persistent on`) and its kernel is missing, which is
-//! the longest compile of all: then tokens are launches until it is there, and it takes over
-//! between two of them. What was captured of a token is captured once more (`runner/takeover.rs`).
+//! The exception is a persistent kernel (`--persistent on`), the longest compile of all. Until it
+//! is there, tokens are launches; it takes over between two tokens, and the token's graph is
+//! captured once more (`runner/takeover.rs`).
 //!
-//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19, on
-//! two of its cores after 1.59 instead of 3.77 (docs/compile-service.md).
+//! On an H200 with 16 cores the first token of a cold start came after 0.82 s instead of 1.19; with
+//! two cores, after 1.59 s instead of 3.77 (docs/compile-service.md).
 //!
-//! Numbers differ in their last bits between the two ways, and when the change comes depends on the
-//! clock. So who was promised the same tokens twice must wait for all kernels: without
-//! [`OpenOptions::early`](kjit_exec::OpenOptions::early) opening does.
+//! The two ways differ in the last bits, and the time of the change depends on the clock. For
+//! reproducible tokens opening must wait for all kernels: leave
+//! [`OpenOptions::early`](crate::session::OpenOptions::early) off.
 //!
-//! Rejected, by what they cost (nvrtc 13.5, that model, seconds of one core for all 31 kernels:
-//! 7.0):
-//! - *the same sources compiled fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` refuses
-//!   matvec ("unsupported operation"), as do its higher levels. clang's `-O1` on gfx1100 takes 90 %
-//!   of `-O3`'s time: starting it and linking is most of it.
-//! - *kernels with run-time shapes*, compiled once for all models: a second set of every kernel to
-//!   write, tune and hold against the oracle on every card, for the second that the first ever
-//!   start with a new shape takes.
+//! Rejected, by cost (nvrtc 13.5, that model; all 31 kernels take 7.0 s of one core):
+//!
+//! - *Compile the same sources fast first*: `-O1` 6.7 s, `-O0` 7.1; `--Ofast-compile=min` and
+//!   higher reject matvec ("unsupported operation"). clang's `-O1` on gfx1100 takes 90 % of `-O3`'s
+//!   time, most of which is start-up and linking.
+//! - *Kernels with run-time shapes*, compiled once for all models: a second set of every kernel to
+//!   write, tune and check on every card, to save a second at the first start with a new shape.
 
 use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
 use super::trust::Proofs;
@@ -34,67 +33,66 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How a start without all kernels went.
+/// How an early start went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EarlyStatus {
-    /// Kernels for prompts that had to be compiled, and were not waited for.
+    /// Prompt kernels that had to be compiled and were not waited for.
     pub late: usize,
-    /// Tokens of prompts that went one by one for want of them.
+    /// Prompt tokens that ran one by one meanwhile.
     pub single: usize,
-    /// Tokens that were in the sequence when they took over; none as long as they have not.
+    /// Tokens in the sequence when the prompt kernels took over; `None` before.
     pub swapped_at: Option<usize>,
-    /// The kernel of a whole token had to be compiled, and was not waited for.
+    /// The persistent kernel had to be compiled and was not waited for.
     pub one_launch_late: bool,
-    /// Tokens that were in the sequence when it took over; none as long as it has not.
+    /// Tokens in the sequence when the persistent kernel took over; `None` before.
     pub one_launch_at: Option<usize>,
-    /// Why it was not taken when it was there.
+    /// The reason why the persistent kernel was not used once it was there.
     pub one_launch_refused: Option<String>,
 }
 
-/// What is still to come for an opened model, and how that went. Clones are the same.
+/// The background compiles of an open model and their status. Clones share them.
 #[derive(Clone)]
 pub struct Early(Arc<Mutex<State>>);
 
 struct State {
     engine: Engine,
-    /// The jobs for prompts that are late.
+    /// Missing prompt kernels.
     jobs: Vec<(JobId, Job)>,
     prompts: Stage,
-    /// The kernels of a whole token, of one sequence and more.
+    /// The persistent kernels, for one sequence and for more.
     one_launch: Vec<(kjit_engine::Job, &'static str)>,
     whole: Stage,
-    /// Somebody asked for it; else launches go on where it cannot be had.
+    /// The persistent kernel was requested: its failure is an error. Otherwise launches continue.
     asked: bool,
     status: EarlyStatus,
 }
 
 enum Stage {
     Compiling(Behind),
-    /// It came, or was there before.
+    /// Loaded, or nothing was missing.
     Done,
-    /// A kernel does not compile or load: from then on nothing works, as if it had been waited for.
+    /// A kernel does not compile or load. Later calls fail, as opening would have.
     Failed(String),
 }
 
 impl Early {
-    /// Begins to compile what a plan has for prompts alone, and the kernels of a whole token if
-    /// there are to be any, as far as they are not in the cache; none if nothing is missing.
-    /// `asked`: somebody asked for those kernels.
+    /// Starts background compiles of the plan's prompt kernels, and of the persistent kernels
+    /// `ones`, that are not in the cache. `None` if nothing is missing. `asked`: the persistent
+    /// kernel was requested.
     pub(super) fn begin(
         engine: &Engine,
         plan: &Plan,
         ones: &[OneLaunch],
         asked: bool,
     ) -> Result<Option<Early>, SessionError> {
-        // What cannot be compiled here at all is no matter of time: it is left to those who wait,
-        // and fail.
+        // A kernel that cannot be compiled here at all is not late: the caller that needs it fails.
         let missing = |job: &kjit_engine::Job| matches!(engine.cached(job), Ok(None));
         let jobs: Vec<_> = for_prompts_alone(plan)
             .into_iter()
             .filter_map(|id| Some((id, plan.jobs.get(id.0 as usize)?.clone())))
             .filter(|(_, job)| missing(&job.job))
             .collect();
-        // They take over together.
+        // Persistent kernels take over together.
         let mut one_launch: Vec<_> = ones.iter().map(|one| (one.job.clone(), one.entry)).collect();
         if !one_launch.iter().any(|(job, _)| missing(job)) {
             one_launch.clear();
@@ -106,7 +104,7 @@ impl Early {
             true => Ok(Stage::Done),
             false => engine.compile_behind(jobs).map(Stage::Compiling),
         };
-        // Prompts first: their tokens are those that wait.
+        // Prompt kernels first: prompts wait for them.
         let prompts = begin(jobs.iter().map(|(_, job)| job.job.clone()).collect())?;
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
         let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
@@ -116,12 +114,12 @@ impl Early {
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
     }
 
-    /// How it went so far.
+    /// The status so far.
     pub fn status(&self) -> EarlyStatus {
         self.lock().status.clone()
     }
 
-    /// Whether something is still being compiled.
+    /// Whether compiles are still running.
     pub fn compiles(&self) -> bool {
         let state = self.lock();
         [&state.prompts, &state.whole].into_iter().any(|stage| match stage {
@@ -130,8 +128,8 @@ impl Early {
         })
     }
 
-    /// At the end of the work: begins no further compile, waits so long at most for those that have
-    /// begun, so that the next start finds them. The model must not be fed any more.
+    /// Starts no further compile, and waits up to `at_most` for the running ones, so that the next
+    /// start finds them. The model must not be used afterwards.
     ///
     /// # Errors
     /// A kernel that does not compile.
@@ -162,17 +160,17 @@ impl Early {
         failed.map_or(Ok(()), |why| Err(SessionError::Device(why)))
     }
 
-    /// The jobs for prompts that are late.
+    /// The missing prompt kernels' jobs.
     pub(super) fn jobs(&self) -> HashSet<JobId> {
         self.lock().jobs.iter().map(|(id, _)| *id).collect()
     }
 
-    /// Whether kernels of a whole token are late.
+    /// Whether the persistent kernels are missing.
     pub(super) fn lacks_one_launch(&self) -> bool {
         !self.lock().one_launch.is_empty()
     }
 
-    /// The late kernels for prompts, loaded, once all are there; none before.
+    /// The loaded prompt kernels once all are compiled; `None` before.
     pub(super) fn arrived(
         &self,
         device: &Device,
@@ -193,7 +191,7 @@ impl Early {
         }
     }
 
-    /// The kernels of a whole token, loaded, once all are there; none before.
+    /// The loaded persistent kernels once all are compiled; `None` before.
     pub(super) fn one_launch(&self, device: &Device) -> Result<Option<Vec<Kernel>>, SessionError> {
         let mut state = self.lock();
         let Some(codes) = state.whole.codes()? else { return Ok(None) };
@@ -214,7 +212,8 @@ impl Early {
         Ok(Some(loaded?))
     }
 
-    /// It took over, with so many tokens in the sequence; or why it was not taken.
+    /// Records the takeover of the persistent kernel with the tokens in the sequence, or why it was
+    /// not used.
     pub(super) fn one_launch_taken(&self, taken: Result<usize, String>) {
         let mut state = self.lock();
         match taken {
@@ -223,7 +222,7 @@ impl Early {
         }
     }
 
-    /// A token of a prompt went on its own.
+    /// Counts a prompt token that ran alone.
     pub(super) fn count_single(&self) {
         self.lock().status.single += 1;
     }
@@ -234,7 +233,7 @@ impl Early {
 }
 
 impl Stage {
-    /// What was compiled, once all of it is there.
+    /// The results once all compiles are done.
     fn codes(&self) -> Result<Option<Vec<kjit_engine::Result<CodeObject>>>, SessionError> {
         match self {
             Stage::Compiling(behind) => Ok(behind.take()),
@@ -255,7 +254,7 @@ impl State {
         let jobs: Vec<&Job> = self.jobs.iter().map(|(_, job)| job).collect();
         match proofs.load(&jobs, codes) {
             Ok((kernels, _)) => Ok(self.jobs.iter().map(|(id, _)| *id).zip(kernels).collect()),
-            // The verdict is kept: the next start takes another variant from the beginning.
+            // The verdict is kept: the next start uses another variant.
             Err(SessionError::Wrong(why)) => Err(SessionError::Wrong(
                 why.iter().map(|why| format!("{why}; the next start goes without it")).collect(),
             )),
@@ -264,7 +263,7 @@ impl State {
     }
 }
 
-/// Jobs that only the programs for many tokens launch.
+/// Jobs that only prompt programs launch.
 fn for_prompts_alone(plan: &Plan) -> Vec<JobId> {
     let launched = |launches: &[Launch]| launches.iter().map(|l| l.job).collect::<Vec<_>>();
     let mut now: HashSet<JobId> = launched(&plan.decode.launches).into_iter().collect();

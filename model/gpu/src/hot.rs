@@ -1,13 +1,13 @@
-//! Which experts of a mixture lie in the device's memory, where the CPU has all of them.
+//! The expert cache: the most used host experts are also in GPU memory.
 //!
-//! The device routes, the host looks up where the chosen experts lie, and both compute at once: the
-//! device those that it has, the CPU the others. What is chosen is counted; an expert that is
-//! chosen more often than one that lies there takes its place. A thread of its own brings it,
-//! through page-locked memory and a stream beside the launches' one, while tokens are made. From
-//! the moment it sets out until it is there the CPU computes both.
+//! The device computes the routing, the host looks up the chosen experts, and both compute at once:
+//! the device the cached experts, the CPU the others. Choices are counted; an expert chosen more
+//! often than a cached one replaces it. A loader thread copies it through page-locked memory on a
+//! stream of its own while tokens are decoded. Until the copy is done the CPU computes both
+//! experts.
 //!
-//! A slot whose expert is the CPU's is given a place all the same, with a share of 0: what lies
-//! there is a number, since it is never one that is being written.
+//! A chosen expert that runs on the CPU gets a share of 0 and some valid cache slot on the device.
+//! That slot is never one being written, so its product is finite.
 
 use super::plan::expert_places::layers;
 use super::plan::{JobId, Plan};
@@ -22,34 +22,35 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Experts on their way at most. One of 30B-A3B has 2.7 MB: with as many a token there is always a
-/// next one, and the CPU computes few more meanwhile.
+/// The most experts being loaded. An expert of Qwen3 30B-A3B has 2.7 MB. So many keep the loader
+/// busy during a token, and the CPU computes few more experts meanwhile.
 const UNDER_WAY: usize = 16;
-/// An expert takes another's place when it was chosen so many times more, and a quarter more often.
+/// An expert replaces another one if it was chosen a quarter more often and at least this many
+/// times more.
 const MARGIN: u32 = 2;
-/// Tokens after which all counts are halved: what was chosen long ago matters less.
+/// All counts are halved after so many tokens, so that recent choices weigh more.
 const FADE: u64 = 1024;
 
-/// How often experts were found on the device.
+/// Counts of the expert cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HotCounts {
-    /// Layers whose experts the CPU has.
+    /// Layers whose experts are on the CPU.
     pub layers: usize,
-    /// Places of each on the device.
+    /// Cache slots of each layer.
     pub places: usize,
-    /// Experts of each, the most of all.
+    /// Experts of each layer, the most of all layers.
     pub experts: usize,
-    /// Experts that were chosen.
+    /// Chosen experts.
     pub chosen: u64,
-    /// Those of them that were on the device.
+    /// Chosen experts that were cached.
     pub hit: u64,
-    /// Experts that were brought there since the model was opened.
+    /// Experts loaded since the model was opened.
     pub brought: u64,
-    /// Times that all experts chosen in a layer were there.
+    /// Times that all chosen experts of a layer were cached.
     pub whole: u64,
     /// Times that experts were chosen in a layer.
     pub times: u64,
-    /// Why no more are brought; none: they are.
+    /// The reason why no more experts are loaded, if so.
     pub stopped: Option<String>,
 }
 
@@ -68,29 +69,29 @@ impl std::fmt::Display for HotCounts {
     }
 }
 
-/// What lies where in a layer.
+/// The cache slots of a layer.
 #[derive(Debug, Clone)]
 struct Table {
-    /// By expert: its place.
+    /// The cache slot of each expert.
     place: Vec<Option<u32>>,
-    /// By place: its expert; none where one is on its way there.
+    /// The expert in each cache slot; `None` while one is being loaded.
     expert: Vec<Option<u32>>,
-    /// By expert: how often it was chosen.
+    /// How often each expert was chosen.
     counts: Vec<u32>,
 }
 
 impl Table {
-    /// The first experts lie in the places.
+    /// The first experts fill the slots.
     fn new(experts: usize, places: usize) -> Table {
         let place = (0..experts as u32).map(|e| (e < places as u32).then_some(e)).collect();
         let expert = (0..places as u32).map(Some).collect();
         Table { place, expert, counts: vec![0; experts] }
     }
 
-    /// The expert that should come and the place that it should have, if there is one: its place is
-    /// nobody's then.
+    /// The expert to load and the cache slot to load it into, if worthwhile. The slot's old expert
+    /// is dropped.
     fn replace(&mut self) -> Option<(u32, u32)> {
-        // One at a time: another place is always there.
+        // One at a time, so that another slot is always valid.
         if self.expert.iter().any(Option::is_none) {
             return None;
         }
@@ -119,38 +120,38 @@ impl Table {
     }
 }
 
-/// What the CPU computes of the layer at hand.
+/// The CPU's part of the current layer.
 pub(super) struct Mine {
     pub x: Vec<f32>,
-    /// Below 0: the device's.
+    /// Expert ids; below 0 if the device computes the expert.
     pub experts: Vec<f32>,
     pub shares: Vec<f32>,
-    /// Whether there is any.
+    /// Whether the CPU has any expert to compute.
     pub any: bool,
 }
 
 struct State {
     tables: Vec<Table>,
     counts: HotCounts,
-    /// Tokens since counts were halved.
+    /// Tokens since the counts were halved.
     since: u64,
-    /// The layer that is looked at next.
+    /// The layer to look at next.
     next: usize,
     under_way: usize,
     mine: Option<Mine>,
 }
 
-/// The experts on a device, and who brings others.
+/// The expert cache and its loader.
 pub(super) struct Hot {
     state: Mutex<State>,
-    /// Chosen experts and shares on their way out; places and shares on their way in.
+    /// Page-locked words: chosen experts and shares from the device; cache slots and shares to it.
     out: [PinnedBuffer<u32>; 2],
     back: [PinnedBuffer<u32>; 2],
     porter: Porter,
 }
 
 impl Hot {
-    /// For a graph that has places; none where it has none.
+    /// Creates the cache of a graph with cache slots; `None` without any.
     pub fn new(
         device: &Device,
         gguf: &Arc<Gguf>,
@@ -166,7 +167,7 @@ impl Hot {
         let (mut tables, mut of_layers, mut top) = (vec![], vec![], 0);
         for (placed, products) in &layers {
             let first = products.first().map(|p| graph.weight(p.weight)).ok_or_else(lost)?;
-            // As many as the file has, not as there are places for.
+            // All experts of the file, not only the cached ones.
             let all = whole.ops.iter().find_map(|op| match op {
                 Op::ExpertMatMul(p) if p.experts == placed.experts => {
                     Some(graph.weight(p.weight).experts)
@@ -205,18 +206,18 @@ impl Hot {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often experts were found there.
+    /// The current counts.
     pub fn counts(&self) -> HotCounts {
         self.lock().counts.clone()
     }
 
-    /// The part of a layer's experts that is not on the device.
+    /// The fraction of a layer's experts that is not cached.
     pub fn absent(&self) -> f64 {
         let HotCounts { places, experts, .. } = self.lock().counts;
         1.0 - places as f64 / experts.max(1) as f64
     }
 
-    /// Takes the CPU's part of what was chosen in a layer, and tells the device the rest.
+    /// Divides a layer's chosen experts: keeps the CPU's part, and sends the device its own.
     pub fn divide(
         &self,
         (stream, layer, rows): (&Stream, usize, usize),
@@ -244,7 +245,7 @@ impl Hot {
         let table = tables
             .get_mut(layer)
             .ok_or_else(|| Error::Buffer("a layer has no places".to_owned()))?;
-        // Where nothing of a token's is there: a place that is not being written.
+        // A valid cache slot for experts that run on the CPU.
         let some =
             (0..).zip(&table.expert).find(|(_, e)| e.is_some()).map_or(0, |(place, _)| place);
         let (mut places, mut own) =
@@ -269,7 +270,7 @@ impl Hot {
                     counts.hit += 1;
                 }
                 None => {
-                    // Exact: there are fewer than 2^24 experts.
+                    // Exact in f32: there are fewer than 2^24 experts.
                     (*mine, *part) = (expert as f32, f32::from_bits(share));
                     rest.any = true;
                 }
@@ -291,45 +292,46 @@ impl Hot {
     }
 }
 
-/// Matrices of a layer's experts, in the file and on the device.
+
+/// The matrices of a layer's experts, in the file and on the device.
 struct Stack {
     part: usize,
-    /// Where the first begins in the part.
+    /// Offset of the first one in the file part.
     start: usize,
-    /// From one to the next.
+    /// Bytes from one to the next.
     step: usize,
     bytes: usize,
     rows: usize,
     to: DeviceBuffer<u8>,
-    /// Bytes of a place.
+    /// Bytes of a cache slot.
     each: usize,
     repack: Option<Repacker>,
 }
 
-/// An expert that sets out.
+/// A request to load an expert.
 struct Parcel {
     layer: usize,
     expert: u32,
     place: u32,
-    /// What reads the place has ended then.
+    /// Signals that the slot is no longer read.
     after: Event,
 }
 
-/// Layer, expert, place, and whether it came.
+/// Layer, expert, cache slot, and the result.
 type Arrived = (usize, u32, u32, Result<()>);
 
-/// Brings experts to the device.
+/// The loader: copies experts to the device on a thread.
 struct Porter {
     parcels: Option<Sender<Parcel>>,
     arrived: Mutex<Receiver<Arrived>>,
     thread: Option<JoinHandle<()>>,
-    /// Nobody waits for what is still to come.
+    /// The results are no longer needed.
     ended: Arc<AtomicBool>,
 }
 
 impl Drop for Porter {
     fn drop(&mut self) {
-        // It ends with the one that it carries.
+        // The thread ends after its current expert.
         self.ended.store(true, Relaxed);
         self.parcels = None;
         if let Some(thread) = self.thread.take() {
@@ -367,7 +369,7 @@ impl Porter {
         })
     }
 
-    /// Between two tokens: what has come is there from now on, and others set out.
+    /// Between two tokens: adds loaded experts to the tables, and requests others.
     fn turn(&self, state: &mut State, stream: &Stream, tokens: u64) -> Result<()> {
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -391,8 +393,7 @@ impl Porter {
                 (Err(lost @ (Error::Driver { .. } | Error::DeviceLost { .. })), _) => {
                     return Err(lost);
                 }
-                // What lies in the place is nothing: it stays nobody's, and the CPU computes the
-                // expert as before.
+                // The slot's content is invalid: it stays unused, and the CPU computes the expert.
                 (Err(other), _) => state.counts.stopped = Some(other.to_string()),
                 (Ok(()), None) => {}
             }
@@ -431,7 +432,7 @@ impl Porter {
     }
 }
 
-/// Brings one expert's matrices; when this returns they are there.
+/// Copies one expert's matrices and waits for them.
 fn bring(
     stream: &Stream,
     gguf: &Gguf,
@@ -445,7 +446,7 @@ fn bring(
         let bytes = gguf.part_bytes(s.part).and_then(|b| b.get(at..at + s.bytes));
         let bytes =
             bytes.ok_or_else(|| Error::Buffer("an expert is not in the file".to_owned()))?;
-        // Waits until the copy before has been read from it.
+        // Waits until the previous copy has read it.
         let here = staging.slice(..bytes.len())?;
         here.write(|to| to.copy_from_slice(bytes))?;
         let place = parcel.place as usize * s.each;
@@ -477,7 +478,7 @@ mod tests {
         table.arrived(4, 1);
         assert_eq!(table.place, [Some(0), None, None, None, Some(1)]);
         assert_eq!(table.expert, [Some(0), Some(4)]);
-        // One that is chosen hardly more often is not worth it.
+        // An expert chosen hardly more often does not replace another.
         table.counts = vec![4, 3, 1, 6, 6];
         assert_eq!(table.replace(), None);
         table.counts = vec![4, 3, 1, 7, 6];

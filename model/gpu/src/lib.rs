@@ -1,10 +1,9 @@
-//! Lowers a graph to launches of GPU kernels, and runs them.
+//! The GPU backend: lowers a graph to launches of kernels, and runs them.
 //!
-//! Decide, hold and launch stay apart: `fuse` says which operations belong together,
-//! [`plan`](mod@plan) chooses kernels and lays memory out (no device is asked: `kjit warm` does as
-//! much on a laptop), `open` uploads and compiles, [`GpuRunner`] launches what a
-//! `Session` asks for. No vendor is named here: what depends on one is
-//! in the engine and, as a target, in the kernels' specs.
+//! `fuse` groups operations. [`plan`](mod@plan) chooses kernels and lays out memory, without a
+//! device, so that `kjit warm` can do it on a laptop. `open` compiles and uploads. [`GpuRunner`]
+//! launches what a [`Session`](crate::session::Session) requests. Nothing here names a vendor:
+//! differences are in the engine and, as a target, in the kernels' specs.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -17,8 +16,7 @@
         clippy::indexing_slicing
     )
 )]
-
-// What is hidden is for this project's command, tests and benches: no promise is made of it.
+// Hidden modules are for this project's command, tests and benches; they may change at any time.
 mod aside;
 #[doc(hidden)]
 pub mod bundle;

@@ -1,16 +1,15 @@
-//! What a device's memory can do, measured now: the limit that decoding is held against.
+//! Measures a device's memory bandwidth by copying, the limit that decoding is compared with.
 
 use kjit_engine::{Device, DeviceBuffer, Error};
 
-/// Bytes that are copied at a time: beyond any cache, and a small part of any card.
+/// Bytes of a copy: larger than any cache, and a small part of any card.
 const BYTES: usize = 1 << 30;
 
-/// Bytes a second that a copy on the device reads and writes together; the best of five. A kernel
-/// that only reads is some percent faster (an H200: 4297 GB/s here, 4637 read alone).
+/// Bytes per second that a copy on the device reads and writes together, the best of five. A kernel
+/// that only reads is a few percent faster (H200: 4297 GB/s here, 4637 for reading).
 ///
 /// # Errors
-/// Memory that cannot be had (two buffers of 1 GiB, or an eighth of what is free), a device that
-/// failed.
+/// Memory refused (two buffers of 1 GiB, or of an eighth of the free memory each), a device fault.
 pub fn copy_bandwidth(device: &Device) -> Result<f64, Error> {
     let (free, _) = device.memory()?;
     let bytes = BYTES.min(usize::try_from(free / 8).unwrap_or(BYTES)).max(1);

@@ -1,9 +1,8 @@
-//! Where devices that compute one model together meet: the memory of `kjit_kernels::reduce`.
+//! Exchange buffers of devices that compute one model together: the memory of
+//! `kjit_kernels::reduce`.
 //!
-//! Devices that reach each other have an inbox each in their own memory. Others have one inbox for
-//! all in page-locked memory of the host: a device has a place of its own in each inbox, so there
-//! is nothing to keep apart, and what it reads from the host's memory is what all have written
-//! there.
+//! Devices with peer access have an inbox each in their own memory. Others share one inbox in
+//! page-locked host memory. Each device has its own place in every inbox, so writes never collide.
 
 use super::plan::{Meeting, Room};
 use kjit_engine::{Device, DeviceBuffer, PinnedBuffer};
@@ -14,48 +13,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long a device waits for the others. A meeting takes µs; what comes between two of a device's
-/// own may be a kernel's first launch, or another process that has the device.
+/// How long a device waits for the others. An exchange takes microseconds; a kernel's first launch
+/// or another process on the device may come between.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Whose memory devices meet in.
+/// The memory of the inboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// That of each device, which the others write to.
+    /// Each device's own, written by the others.
     Devices,
     /// The host's.
     Host,
-    /// This device's alone: a library brings what others have, which are other processes'.
+    /// This device's only: the vendor's library brings the parts of other processes.
     Own,
 }
 
-/// One device's.
+/// The exchange buffers of one device.
 #[derive(Debug, Clone)]
 pub struct MeetingPlace {
     words: DeviceBuffer<u32>,
     late: PinnedBuffer<u32>,
-    /// By rank.
+    /// Inboxes by rank.
     inboxes: Vec<DeviceBuffer<u64>>,
-    /// Likewise, for rows of prompts.
+    /// Buffers for prompts' rows by rank.
     rows: Vec<DeviceBuffer<u32>>,
     rank: usize,
     room: Room,
     way: Way,
-    /// What others have made, one behind the other, and who brings it, where they are other
-    /// processes'.
+    /// With several processes: the gathered parts in the order of ranks, and the connection to the
+    /// other ranks.
     far: Option<(DeviceBuffer<f32>, Arc<Far>)>,
-    /// Of all of them: one has failed, and the others wait for nothing any more.
+    /// Shared by all: a device has failed, and the others must not wait.
     over: Arc<AtomicBool>,
 }
 
 impl MeetingPlace {
-    /// Those of all devices, in their order, with so much room for each, and in memory that all of
-    /// them reach.
+    /// The exchange buffers of all devices in order, with `room` in memory of kind `way`.
     pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<MeetingPlace>, SessionError> {
         let words = room.words(devices.len());
         let (packets, values) =
             words.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
-        // A model without a program for prompts has no rows.
+        // A model without a prompt program has no rows.
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
         match way {
@@ -77,7 +75,7 @@ impl MeetingPlace {
                 rows = Device::shared_in_host(devices, values)?;
             }
         }
-        // As this device has them.
+        // The buffers at this device's addresses.
         let seen = |rank: usize| match (way, inboxes.get(rank), rows.get(rank)) {
             (Way::Host, Some(inbox), Some(of_rows)) => {
                 (vec![inbox.clone(); inboxes.len()], vec![of_rows.clone(); rows.len()])
@@ -97,8 +95,8 @@ impl MeetingPlace {
         devices.iter().enumerate().map(place).collect()
     }
 
-    /// That of a device among `ranks` processes' with so much room; `far` makes who brings the
-    /// others' parts, of the word in which the device counts its sums.
+    /// The exchange buffers of a device with other processes. `far` opens the connection to the
+    /// ranks, with the word in which the device counts its sums.
     pub fn of_rank(
         device: &Device,
         (rank, ranks): (usize, usize),
@@ -127,32 +125,32 @@ impl MeetingPlace {
         })
     }
 
-    /// Who brings the others' parts, where these are other processes'.
+    /// The connection to the ranks in other processes.
     pub fn far(&self) -> Option<&Far> {
         self.far.as_ref().map(|(_, far)| &**far)
     }
 
-    /// As long as it lives, a library's work is waited for.
+    /// Marks a call as waiting for the library's work while the result lives.
     pub fn waiting(&self) -> Option<Waiting> {
         self.far().map(Far::waiting)
     }
 
-    /// Devices.
+    /// The number of devices.
     pub fn ranks(&self) -> usize {
         self.inboxes.len()
     }
 
-    /// Whose memory it is.
+    /// The memory of the inboxes.
     pub fn way(&self) -> Way {
         self.way
     }
 
-    /// What there is room for.
+    /// The sizes.
     pub fn room(&self) -> Room {
         self.room
     }
 
-    /// What of it is memory.
+    /// The buffer for a kernel's argument, if it is a buffer.
     pub fn memory(&self, what: Meeting) -> Option<DeviceBuffer<u8>> {
         let place = |behind: usize| (self.rank + behind) % self.ranks().max(1);
         let inbox = |behind| self.inboxes.get(place(behind))?.cast().ok();
@@ -169,7 +167,7 @@ impl MeetingPlace {
         }
     }
 
-    /// What of it is a number.
+    /// The number for a kernel's argument, if it is a number.
     pub fn number(&self, what: Meeting) -> u64 {
         match what {
             Meeting::Limit => LIMIT.as_nanos() as u64,
@@ -178,7 +176,7 @@ impl MeetingPlace {
         }
     }
 
-    /// One has failed: what the others wait for may never come.
+    /// A device has failed: the others must not wait for it.
     pub fn end(&self) {
         self.over.store(true, Ordering::Release);
         if let Some(far) = self.far() {
@@ -186,18 +184,18 @@ impl MeetingPlace {
         }
     }
 
-    /// Whether one has failed.
+    /// Whether a device has failed.
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || self.far().is_some_and(Far::is_over)
     }
 
-    /// Why the other processes' devices are waited for no more, if so, in the place of what a call
-    /// said: the library was told to give up for that reason, so that is all the call has to say.
+    /// Replaces a call's error by the reason why the ranks are no longer waited for, if there is
+    /// one: the library was aborted for it, which is all that the call reports.
     pub fn instead(&self, device: &Device, said: SessionError) -> SessionError {
         self.far().and_then(|far| far.check(device).err()).unwrap_or(said)
     }
 
-    /// Whether the others came to every meeting so far.
+    /// Whether every exchange so far was complete.
     pub fn check(&self, device: &Device) -> Result<(), SessionError> {
         if let Some(far) = self.far() {
             return far.check(device);

@@ -1,4 +1,4 @@
-//! Opening a session on a GPU: plan, then compile and upload side by side.
+//! Opens a runner on a GPU: plans, then compiles and uploads at the same time.
 
 use super::aside::{Aside, Copied};
 use super::hot::Hot;
@@ -26,44 +26,44 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What opening took and what is held.
+/// Times and memory of opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Statistics {
-    /// What the compile service did for this model.
+    /// Counts of the compile service for this model.
     pub kernels: CompileCounts,
     /// Bytes of weights on the device.
     pub weights: u64,
-    /// Bytes of keys and values for a full context.
+    /// Bytes of keys and values of full contexts.
     pub kv: u64,
-    /// Bytes of the device in use, all told.
+    /// Bytes in use on the device, of all programs.
     pub peak: u64,
-    /// Layers that are copied for each step; none where all stay.
+    /// Streamed layers; `None` if all are resident.
     pub streamed: Option<Streamed>,
-    /// Seconds from the call to the last byte of the weights.
+    /// Seconds until the last byte of the weights was uploaded.
     pub upload_s: f64,
-    /// Seconds from the call to the last kernel.
+    /// Seconds until the last kernel was loaded.
     pub kernels_s: f64,
-    /// What proving them took, where they are proven.
+    /// Time and counts of kernel proofs, if they ran.
     pub proven: Proven,
 }
 
-/// Layers that do not stay on the device, and how fast they come.
+/// Streamed layers and their copy rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Streamed {
-    /// Such layers.
+    /// Streamed layers.
     pub layers: usize,
     /// Layers of the model.
     pub of: usize,
-    /// Layers of which the CPU computes a part, which is copied for long prompts alone.
+    /// Layers with a part on the CPU; that part is copied for long prompts only.
     pub apart: usize,
-    /// Bytes that are copied for each step.
+    /// Bytes copied in each step.
     pub bytes: u64,
-    /// Bytes a second of these copies, measured when the model was opened.
+    /// Bytes per second of these copies, measured at opening.
     pub rate: f64,
 }
 
 impl Streamed {
-    /// Steps a second that the copies allow: tokens, of one sequence.
+    /// The most steps per second that the copies allow: tokens of one sequence.
     pub fn most(&self) -> f64 {
         self.rate / self.bytes.max(1) as f64
     }
@@ -88,11 +88,10 @@ impl std::fmt::Display for Streamed {
     }
 }
 
-/// The compile jobs that opening this graph on such a target asks for, with an engine of this
-/// cache: `kjit warm`.
+/// The compile jobs of opening this graph on a target with this engine's cache, for `kjit warm`.
 ///
 /// # Errors
-/// What the kernels do not cover, by name; more sequences than are covered.
+/// Names what no kernel covers; too many sequences.
 pub fn jobs_for(
     engine: &Engine,
     graph: &Graph,
@@ -104,11 +103,10 @@ pub fn jobs_for(
     Ok(jobs)
 }
 
-/// The plan that a session of this graph on such a target follows, with an engine of this cache:
-/// [`jobs_for`] and what is launched of them.
+/// The plan of a session of this graph on a target with this engine's cache.
 ///
 /// # Errors
-/// As [`jobs_for`].
+/// Those of [`jobs_for`].
 pub fn plan_for(
     engine: &Engine,
     graph: &Graph,
@@ -129,12 +127,7 @@ pub struct Source<'a> {
 }
 
 impl GpuRunner {
-    /// Everything on the device, and what comes to it later. Kernels are compiled (or found) while
-    /// the weights travel.
-    ///
-    /// # Errors
-    /// A model that the kernels do not cover, memory that does not suffice, a kernel that does not
-    /// compile.
+    /// Opens a model on a device. Kernels are compiled or found while the weights are uploaded.
     pub fn open(
         engine: &Engine,
         device: &Device,
@@ -160,7 +153,8 @@ impl GpuRunner {
         GpuRunner::open_at(engine, device, source, graph, options, (None, planned))
     }
 
-    /// The same for a device that meets others there; with the plan, where it was made before.
+    /// As [`GpuRunner::open`], with exchange buffers if devices compute together, and with a plan
+    /// if there is one already.
     pub(crate) fn open_at(
         engine: &Engine,
         device: &Device,
@@ -186,7 +180,7 @@ impl GpuRunner {
                 }
                 Err(SessionError::Wrong(lines)) => lines,
                 Err(other) if remarks.is_empty() => return Err(other),
-                // Why it was tried at all comes first.
+                    // The remarks say first why an alternative was tried.
                 Err(other) => {
                     remarks.push(other.to_string());
                     return Err(SessionError::Wrong(remarks));
@@ -200,8 +194,8 @@ impl GpuRunner {
         Err(SessionError::Wrong(remarks))
     }
 
-    /// The same for one of the targets that the device can be taken for; kernels that compute
-    /// wrongly are [`SessionError::Wrong`].
+    /// Opens a model for one of the targets that the device supports. Kernels with wrong results
+    /// are [`SessionError::Wrong`].
     fn open_as(
         engine: &Engine,
         (device, target): (&Device, &Target),
@@ -215,7 +209,7 @@ impl GpuRunner {
         let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
         let request = Request { graph, target, options, keep: &keep, tuned: &kept };
         let mut asked = planned.map_or_else(|| plan(&request), Ok)?;
-        // Copies of experts are worth no refusal.
+        // Memory for copies of experts is no reason to refuse a model.
         let computing = OpenOptions { host_prompts: HostPrompts::Compute, ..options.clone() };
         let mut request = request;
         let mut left_out = None;
@@ -248,7 +242,7 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// A plan that should fit.
+    /// Opens a model with a plan that should fit.
     fn open_plan(
         engine: &Engine,
         device: &Device,
@@ -259,25 +253,24 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let (graph, options) = (request.graph, request.options);
         let context = options.context_of(graph);
-        // What a proof may take while the weights travel: the keys' and the launches' memory comes
-        // after it.
+        // Free memory for proofs during the upload: state and working memory are allocated later.
         let room = free_memory(device)?.0.saturating_sub(plan.memory.weights);
         let target = plan.target.clone();
         let proofs = Proofs::of(engine, device, &target, room);
         let stream = device.urgent_stream()?;
         let copies = device.stream()?;
-        // All sides at once; the uploader's own few kernels first.
+        // All sides run at once. The uploader's few kernels are compiled first.
         let (kernels, weights, tables) = std::thread::scope(|scope| {
             let uploading = scope.spawn(|| {
                 let done = upload(engine, &copies, source.gguf, graph, (&plan, &proofs));
                 (done, start.elapsed().as_secs_f64())
             });
             let tables = scope.spawn(|| tables(source.gguf, graph, context));
-            // Token by token a prompt would have all layers copied for each.
-            // What sees later tokens does not go token by token at all.
+            // No early start with streamed layers, which would be copied for every prompt token,
+            // nor for bidirectional attention, which cannot run token by token.
             let early = options.early && plan.streaming.is_none() && !graph.looks_ahead();
-            // What nobody asked for is left out where it is neither in the cache nor can be
-            // compiled.
+            // A persistent kernel that was not requested is skipped if it is neither cached nor can
+            // be compiled.
             let asked = options.persistent == Persistence::On;
             let ones = if device.info().cooperative { plan.persistent.as_slice() } else { &[] };
             let can = asked || ones.iter().all(|one| engine.cached(&one.job).is_ok());
@@ -330,7 +323,7 @@ impl GpuRunner {
                 seconds: after.seconds - before.seconds,
             },
             weights: resident.plan.memory.weights,
-            // Experts that are copied for prompts alone are no part of a step.
+            // Experts copied only for prompts are no part of a step.
             streamed: resident.ring.as_ref().map(|ring| ring.streamed).filter(|s| s.layers > 0),
             kv: resident.plan.memory.kv,
             peak: total.saturating_sub(free),
@@ -346,7 +339,7 @@ impl GpuRunner {
     }
 }
 
-/// The values that must be there after each run.
+/// The values to keep after each run.
 pub(super) fn kept_values(
     graph: &Graph,
     options: &OpenOptions,
@@ -357,38 +350,38 @@ pub(super) fn kept_values(
     options.keep.iter().map(find).collect()
 }
 
-/// Bytes of the system's memory that are there for the asking; 0 where it does not say.
+/// Available bytes of system memory; 0 if unknown.
 fn system_memory() -> u64 {
     let said = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = said.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
     line.and_then(|l| l.trim().split(' ').next()?.parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
-/// Bytes that a model may have, free and in all. What a driver calls the memory of a processor's
-/// own GPU is often the part that the firmware set aside. What it gets of the rest is found by
-/// trying; all of it is the bound.
+/// Bytes for a model, free and total. For an integrated GPU drivers often report only the memory
+/// that the firmware reserved. How much of the rest it can use is found by allocating; all
+/// available system memory is the bound.
 pub fn free_memory(device: &Device) -> Result<(u64, u64), SessionError> {
     let (free, total) = device.memory()?;
     let system = if device.info().integrated { system_memory() } else { 0 };
     Ok((free.max(system), total))
 }
 
-/// Bytes that a model may take.
+/// Bytes that a model may use.
 pub(super) fn budget(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
     let free = free_memory(device)?.0;
     Ok(options.memory.unwrap_or(free).min(free))
 }
 
-/// The same where layers are streamed, less what allocations are rounded up by: what is counted on,
-/// and a number that is named, must fit.
+/// The budget with streamed layers: minus the rounding of allocations, because a promised size must
+/// fit.
 pub(super) fn room_in(device: &Device, options: &OpenOptions) -> Result<u64, SessionError> {
     let free = free_memory(device)?.0;
     let room = free.saturating_sub((free / 256).max(1 << 20));
     Ok(options.memory.unwrap_or(room).min(room))
 }
 
-/// The options with as many sequences as there is memory for beside all of the model's weights,
-/// where fewer will do, and their plan.
+/// With [`OpenOptions::fewer`]: the options with as many sequences as fit beside all weights, and
+/// their plan.
 fn as_many_as_fit(
     device: &Device,
     request: &Request,
@@ -408,20 +401,20 @@ fn as_many_as_fit(
     }
     Ok(match fewer {
         Some(fewer) if fewer.memory.total() <= budget => (options, fewer),
-        // Layers are streamed whatever their number: then many share a copy.
+        // Layers are streamed in any case, so all sequences share the copies.
         _ => (request.options.clone(), asked),
     })
 }
 
-/// Sees to it before anything is allocated that the plan fits what is free, or what may be taken of
-/// it: with layers streamed where it must be. What cannot fit is refused, with what would.
+/// Checks before any allocation that the plan fits the budget, with streamed layers if needed.
+/// Otherwise the error says what would fit.
 fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(), SessionError> {
     let (free, total) = free_memory(device)?;
     let OpenOptions { memory, stream, .. } = *request.options;
     if plan.memory.total() <= memory.unwrap_or(free).min(free) && !stream {
         return Ok(());
     }
-    // How many experts are the CPU's is asked for, and says what is to stay.
+    // The number of host experts is explicit and decides what stays resident.
     if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
@@ -469,8 +462,8 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     Err(SessionError::Memory { what, bytes: need, hint })
 }
 
-/// The flags with which a plan that needs so much at least would fit a budget; none where no number
-/// of tokens does.
+/// Flags with which a plan that needs at least `need` bytes would fit the budget. `None` if no
+/// context fits.
 fn what_would_fit(
     request: &Request,
     plan: &Plan,
@@ -482,7 +475,7 @@ fn what_would_fit(
         let mut plan = super::plan::plan(&Request { options, ..*request })?;
         Ok(plan.fit(request.graph, 0, options.stream).err().unwrap_or(0))
     };
-    // Room for all sequences is asked for in bytes of tokens.
+    // The flag for pages counts bytes of keys and values.
     let token = options.kv_stored().bytes(request.graph.kv_elems_per_token());
     let named = |tokens: u64| match tokens.saturating_mul(token) >> 20 {
         0 => (format!("--kv-memory {}B", tokens * token), tokens),
@@ -501,11 +494,11 @@ fn what_would_fit(
         if tokens >= context {
             return Ok(Some(flag));
         }
-        // Not even one context: then it is what must be smaller.
+        // Not even one context fits: the context must be smaller.
         need = least(&OpenOptions { paged: Some(context as usize), ..options.clone() })?;
     }
-    // What a token takes: keys, values, its row of each rotation table. The plan of half the
-    // context tells it from what is fixed.
+    // Bytes for each token: keys, values, a row of each rotation table. Planning half the context
+    // separates them from fixed sizes.
     let half = (context / 2) as usize;
     let fewer =
         least(&OpenOptions { context: Some(half), paged: pages.map(|_| half), ..options.clone() })?;
@@ -515,7 +508,7 @@ fn what_would_fit(
     Ok(match (fits, pages) {
         (0, _) => None,
         (n, None) => Some(format!("-c {n}")),
-        // In whole pages, less one for what was rounded up.
+        // Whole pages, minus one for rounding.
         (n, Some(_)) => match (n / PAGE as u64).saturating_sub(1) * PAGE as u64 {
             0 => None,
             n => Some(format!("-c {n} with --kv-memory {}B", n * token)),
@@ -523,7 +516,7 @@ fn what_would_fit(
     })
 }
 
-/// What takes less of a device whose experts are partly the CPU's.
+/// Flags that need less device memory beside host parts.
 fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     let more = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let kept = if options.paged.is_some() { "a smaller --kv-memory" } else { "a smaller -c" };
@@ -533,8 +526,7 @@ fn less_aside(graph: &Graph, options: &OpenOptions) -> String {
     if more { format!("a larger --host-experts, or {kept},") } else { kept.to_owned() }
 }
 
-/// Memory that should have been there, and was refused all the same: with the flag that asks for
-/// less of it.
+/// Adds to a refused allocation the flag that needs less memory.
 fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> SessionError {
     let SessionError::Memory { what, bytes, hint } = error else { return error };
     let mib = |n: u64| n >> 20;
@@ -565,8 +557,8 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     SessionError::Memory { what, bytes, hint }
 }
 
-/// The kernels by job; none where one comes later, and for those that the upload alone has use for,
-/// which loads them itself.
+/// Loads kernels by job. `None` for kernels that come later and for those of the upload, which
+/// loads its own.
 fn load(
     engine: &Engine,
     plan: &Plan,
@@ -596,7 +588,7 @@ fn load(
     Ok((kernels, remarks))
 }
 
-/// The kernels of whole tokens.
+/// Loads the persistent kernels.
 fn load_ones(
     engine: &Engine,
     device: &Device,
@@ -615,9 +607,9 @@ struct Uploaded {
     matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     vectors: HashMap<WeightId, DeviceBuffer<f32>>,
     ring: Option<Ring>,
-    /// What lays out the experts that come later.
+    /// Kernels that repack experts loaded later.
     repackers: HashMap<JobId, Repacker>,
-    /// What there is to say of how streamed layers are kept.
+    /// A remark about how streamed layers are kept.
     remark: Option<String>,
 }
 
@@ -631,7 +623,7 @@ fn upload(
     let device = stream.device();
     let _span = device.trace().map(|t| t.span("upload", "weights"));
     let arena = device.arena(plan.memory.weights)?;
-    // In the order of the file, so that it is read from front to back.
+    // In file order, so that the file is read sequentially.
     let mut order = plan.matrices.clone();
     let place = |id: &WeightId| {
         gguf.tensor_info(&graph.weight(*id).tensor).map(|t| (t.part(), t.data_offset()))
@@ -645,7 +637,7 @@ fn upload(
         stream.write(&buffer, &values)?;
         vectors.insert(id, buffer);
     }
-    // What is laid out anew on the way must not take more than what comes after the weights.
+    // Staging must not exceed the memory that is allocated after the weights.
     let piece = match &plan.streaming {
         None => SLOT,
         Some(_) => usize::try_from(plan.memory.kv + plan.memory.rest).unwrap_or(SLOT),
@@ -661,7 +653,7 @@ fn upload(
             .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let to = arena.buffer::<u8>(bytes)?;
         let raw_row = w.format.row_bytes(w.cols).unwrap_or(0);
-        // A part of each expert's matrix lies in as many pieces.
+        // A slice of every expert's matrix is in separate pieces.
         let pieces = if w.is_whole() { 1 } else { w.experts };
         let each = w.bytes() / pieces.max(1);
         for piece in 0..pieces {
@@ -693,14 +685,14 @@ fn upload(
         }
         matrices.insert(id, to);
     }
-    // The one wait: after it the file's pages are unlocked, and every stream sees the weights.
+    // The only wait. After it the file's pages are unlocked, and all streams see the weights.
     stream.synchronize()?;
     drop(uploader);
     let (mut ring, mut remark, later) = (None, None, repackers.clone());
     if let Some(streaming) = &plan.streaming {
         let _span = device.trace().map(|t| t.span("upload", "lock streamed layers"));
-        // A second copy of all experts would be the host's, to save time of prompts: then the CPU
-        // computes those.
+        // A second copy of all experts in host memory would only speed up prompts: the CPU computes
+        // those instead.
         let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
             true => Stock::locked(device, gguf, graph, streaming),
             false => Stock::new(device, gguf, graph, streaming).map(Ok),
@@ -727,7 +719,7 @@ fn upload(
     Ok(Uploaded { matrices, vectors, ring, repackers: later, remark })
 }
 
-/// The kernels that lay rows out, by job.
+/// The repacking kernels by job.
 fn repackers(
     engine: &Engine,
     (plan, proofs): (&Plan, &Proofs<'_>),
@@ -748,7 +740,7 @@ fn repackers(
     ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
 }
 
-/// The table of each rotation: a device's own sine is good for small angles only.
+/// The table of each rotation: a device's sine is accurate for small angles only.
 fn tables(gguf: &Gguf, graph: &Graph, context: usize) -> Result<Vec<Vec<f32>>, SessionError> {
     let table = |rope: &Rope| {
         let factors = rope.factors_for(context).map(|id| vector(gguf, graph, id)).transpose()?;
@@ -786,14 +778,14 @@ fn assemble(
     }
     let ropes = tables.iter().map(|t| stream.upload(t)).collect::<Result<_, _>>()?;
     let arena: DeviceBuffer<u8> = device.buffer(bytes(plan.arena())?)?;
-    // Counters, and nothing else: zeros in the rest once hid a row whose choice nobody had written.
+    // Only counters are zeroed: zeros elsewhere once hid a row whose token nothing had written.
     for program in plan.programs() {
         for b in program.buffers.iter().filter(|b| b.zeroed) {
             let at = program.base + b.offset;
             stream.fill(&arena.slice(bytes(at)?..bytes(at + b.bytes)?)?, 0)?;
         }
     }
-    // One more than fit: the token chosen after the last that fits is still handed out.
+    // One more than the context: the token chosen after the last position is still returned.
     let words = context + 1;
     let control = Words {
         tokens: device.pinned(words * slots)?,

@@ -1,5 +1,5 @@
-//! A child that works on a device, as its parent sees it: asked, waited for, ended. It may fault,
-//! hang or be killed.
+//! A child process that uses a device, so that a fault, hang or kill does not end the parent. The
+//! parent sends requests and reads answers.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A child that answers lines of JSON with lines of JSON, each an `Answer`.
+/// A child that answers each line of JSON with an `Answer` as a line of JSON.
 pub(super) struct Process<Answer> {
     child: Child,
     questions: ChildStdin,
@@ -17,11 +17,11 @@ pub(super) struct Process<Answer> {
     said: Arc<Mutex<Vec<u8>>>,
 }
 
-/// What is kept of what a child says on its standard error.
+/// The most bytes kept of a child's standard error.
 const SAID: usize = 4096;
 
 impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
-    /// Starts one.
+    /// Starts a child.
     pub fn start(mut command: Command) -> Result<Process<Answer>, String> {
         let name = format!("{command:?}");
         let fail = |why: String| {
@@ -38,8 +38,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines() {
                 let line = line.map_err(|e| e.to_string());
-                // A line that is no answer (a library that greets, a test's harness) is none of
-                // ours.
+                // Other lines (a library's greeting, a test harness) are ignored.
                 let answer = line.map(|l| serde_json::from_str::<Answer>(&l));
                 let known = match answer {
                     Ok(Ok(answer)) => Ok(answer),
@@ -65,10 +64,10 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
         Ok(Process { child, questions, answers, said })
     }
 
-    /// Asks, and waits so long for the answer.
+    /// Sends a request and waits for its answer.
     pub fn exchange(&mut self, ask: &impl Serialize, patience: Duration) -> Result<Answer, String> {
         let line = serde_json::to_string(ask).map_err(|e| e.to_string())? + "\n";
-        // A child that is gone shows at the answer, which says how.
+        // If the child is gone, reading the answer tells how it ended.
         let sent = self.questions.write_all(line.as_bytes()).and_then(|()| self.questions.flush());
         match self.answers.recv_timeout(if sent.is_ok() {
             patience
@@ -83,9 +82,9 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
         }
     }
 
-    /// Ends it; how it went, as a sentence.
+    /// Ends the child. Returns how it ended, as text.
     pub fn end(mut self, why: &str) -> String {
-        // It may have ended by itself: then how it did is what counts.
+        // Its own exit status is more telling than the kill's.
         let status = match self.child.try_wait() {
             Ok(Some(status)) => Some(status),
             _ => {
@@ -105,7 +104,7 @@ impl<Answer: DeserializeOwned + Send + 'static> Process<Answer> {
 
 impl<Answer> Drop for Process<Answer> {
     fn drop(&mut self) {
-        // It may be gone already. Waited for, so that no zombie stays.
+        // The child may be gone already. Waiting avoids a zombie.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

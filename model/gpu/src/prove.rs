@@ -1,4 +1,4 @@
-//! Runs the kernels' cases on a device: whether what it computes is what the oracle computed.
+//! Runs the kernels' cases on a device and compares the results with the oracle's.
 
 use super::ours;
 use super::process::Process;
@@ -11,17 +11,17 @@ use std::io::{BufRead, Write};
 use std::process::Command;
 use std::time::Duration;
 
-/// What came of one case.
+/// The result of a case.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// The case: family, sizes, formats, wave width.
     pub case: String,
-    /// Nothing, or what was wrong.
+    /// The difference from the oracle, or `None`.
     pub failure: Option<String>,
 }
 
-/// The cases of a device's target whose names contain a filter, at every wave width: the same list
-/// in every process.
+/// The cases of a target whose names contain a filter, at every wave width; the same list in every
+/// process.
 struct Cases {
     all: Vec<(u32, Case)>,
 }
@@ -47,39 +47,38 @@ impl Cases {
     }
 }
 
-/// What a child is asked for.
+/// A request to a child.
 #[derive(Debug, Serialize, Deserialize)]
 enum Ask {
-    /// To make the cases, and to say when it is through.
+    /// Makes the cases and reports when done.
     Begin,
-    /// To run the one at this place in the list.
+    /// Runs the case at this index.
     Case(usize),
 }
 
-/// What it answers.
+/// An answer of a child.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Ready,
     Right,
     Wrong(String),
-    /// The device is lost: this process ends.
+    /// The device is lost, and this process ends.
     Lost(String),
 }
 
-/// How long a child may take to make the cases: the oracle computes them all in f64.
+/// The time limit of making the cases, all of which the oracle computes in f64.
 const START: Duration = Duration::from_secs(180);
-/// How long a case may take, its kernel's compile by a child that has no cache included.
+/// The time limit of a case, with its compilation if the child has no cache.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs every case whose name contains `filter` at every wave width of the device, compiling what
-/// is not in the cache first. The cases run in children that `spawn` starts and that call [`serve`]
-/// on their standard input and output: a kernel that faults, hangs or takes its process down is one
-/// wrong case, and the next child goes on behind it. `progress` gets the number of cases done and
-/// in all.
+/// Runs every case whose name contains `filter` at every wave width of the device. Missing kernels
+/// are compiled first. Cases run in child processes that `spawn` starts and that call [`serve`] on
+/// their standard input and output. A kernel that faults, hangs or kills its process is one failed
+/// case, and the next child continues after it. `progress` gets the cases done and their number.
 ///
 /// # Errors
-/// Cases that cannot be made for this device's target, none with that name, or children that do not
-/// come up, as a sentence; what a case does wrong is in its verdict.
+/// Text of the cause: cases that cannot be made for this target, no case with that name, children
+/// that do not start. A case's own failure is in its verdict.
 pub fn run_all(
     engine: &Engine,
     target: &Target,
@@ -115,7 +114,7 @@ pub fn run_all(
     Ok(verdicts)
 }
 
-/// A child that has made the cases.
+/// Starts a child and waits until it has made the cases.
 fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
     let mut process = Process::start(spawn())?;
     match process.exchange(&Ask::Begin, START) {
@@ -127,11 +126,11 @@ fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
     }
 }
 
-/// Runs the cases that [`run_all`] in another process asks for, with the same seed and filter,
-/// until it asks no more or the device is lost.
+/// Runs the cases that [`run_all`] in another process requests, with the same seed and filter,
+/// until the input ends or the device is lost.
 ///
 /// # Errors
-/// Pipes that break, cases that cannot be made.
+/// Broken pipes, cases that cannot be made.
 pub fn serve(
     engine: &Engine,
     device: &Device,
@@ -170,7 +169,7 @@ fn answer(engine: &Engine, device: &Device, case: &Case) -> Answer {
     }
 }
 
-/// One case: the launch, and every buffer held against what must be there afterwards.
+/// Runs a case and compares every buffer with its expected content.
 fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
     let called = device.stream().and_then(|stream| {
         ours::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args())
@@ -178,8 +177,8 @@ fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
     case.check(&called.map_err(|e| e.to_string())?)
 }
 
-/// One product by the vendor's matrix library, where the device has one (AMD: rocBLAS): the library
-/// and the sizes, or what was wrong. None where there is no library: nothing depends on it.
+/// Tests the vendor's matrix library with one product (AMD: rocBLAS). Returns the library and the
+/// sizes, or the failure. `None` without a library: nothing depends on it.
 #[must_use]
 pub fn library(device: &Device) -> Option<Result<String, String>> {
     let blas = match device.blas() {
@@ -210,7 +209,7 @@ pub fn library(device: &Device) -> Option<Result<String, String>> {
     };
     let want = x.chunks(k).flat_map(|x| w.chunks(k).map(move |w| dot((w, x)))).collect();
     let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
-    // Some of its kernels round sums to halves in between.
+    // Some of its kernels round sums to half precision in between.
     let expect = Expect::Real { storage: Storage::F32, want, tolerance: HALF };
     let verdict = expect.check(&vec![0; bytes.len()], &bytes);
     Some(verdict.map(|()| format!("{}: a product of {m} × {n} × {k} is right", blas.library())))

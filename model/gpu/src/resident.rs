@@ -1,4 +1,4 @@
-//! A plan on a device: kernels loaded, weights there, memory laid out, ready to launch.
+//! A plan on a device: kernels and weights loaded, memory allocated, ready to launch.
 
 use super::aside::{Aside, rows_of};
 use super::meeting::MeetingPlace;
@@ -16,57 +16,55 @@ use kjit_graph::{StateId, ValueId, WeightId};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// An id that no vocabulary has: the word of a token that is not there yet.
+/// A word without a token yet: no vocabulary has this id.
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Everything that launches bind.
 pub(super) struct Resident {
     pub plan: Plan,
-    /// All launches go through it.
+    /// The stream of all launches.
     pub stream: Stream,
-    /// By [`super::plan::JobId`]; none where one is still being compiled.
+    /// Kernels by [`super::plan::JobId`]; `None` while one is being compiled.
     pub kernels: Vec<Option<Kernel>>,
-    /// A token of each of so many sequences as one launch: those of the plan, or none.
+    /// The plan's persistent kernels, or empty.
     pub persistent: Vec<Persistent>,
-    /// Whether launches whose blocks meet are made: the device keeps blocks together, and its
-    /// runtime has not refused it.
+    /// Whether cooperative launches are used: the device supports them, and its runtime has not
+    /// refused one.
     pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
-    /// By [`kjit_graph::RopeId`].
+    /// Rotation tables by [`crate::graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// By [`kjit_graph::StateId`]: keys, values; one slot's behind the other's, or one page
-    /// behind the other.
+    /// Caches by [`crate::graph::StateId`]: keys and values, slot after slot or page after page.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
-    /// What launches pass on to each other; the programs use it in turn.
+    /// Memory shared by launches; programs use it in turn.
     pub arena: DeviceBuffer<u8>,
     pub control: Words,
-    /// Of layers that are streamed; none where all stay.
+    /// The staging ring of streamed layers; `None` if all are resident.
     pub ring: Option<Ring>,
-    /// What it meets other devices by that compute the same model; none where it computes alone.
+    /// Exchange buffers with other devices that compute this model; `None` if it computes alone.
     pub meeting: Option<MeetingPlace>,
-    /// What the CPU computes in the midst of a pass, where it does.
+    /// The host parts, if there are any.
     pub aside: Option<Aside>,
 }
 
-/// Where the blocks of a token that is one launch were ([`Probe::Stamps`]).
+/// Timestamps of a persistent kernel's blocks ([`Probe::Stamps`]).
 #[derive(Debug, Clone)]
 pub struct Timeline {
-    /// The steps, in order.
+    /// The steps in order.
     pub names: Vec<String>,
-    /// Blocks, each of which goes through all steps.
+    /// The number of blocks, each of which runs all steps.
     pub blocks: usize,
-    /// By block, then by step, in ns since the first began: it begins; has what it reads; has
-    /// computed; goes on.
+    /// By block, then step, in ns since the first start: start, inputs ready, computed, end.
     pub ns: Vec<[u32; Probe::STAMPS]>,
 }
 
-/// How long a block of a persistent kernel waits for the others. A step takes µs; another process
-/// may have the device meanwhile.
+/// The time limit of a grid barrier. A step takes microseconds; another process may use the device
+/// meanwhile.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How much longer where other devices are waited for as well.
+/// Added to the limit if other devices take part.
 const LATER: Duration = Duration::from_secs(2);
-/// The same under a tool that slows a launch by thousands.
+/// The limit under a tool that slows launches a thousandfold.
 const PATIENT: Duration = Duration::from_secs(3600);
 
 const fn limit(probe: Probe) -> Duration {
@@ -77,23 +75,23 @@ const fn limit(probe: Probe) -> Duration {
     }
 }
 
-/// A token as one launch: what it binds beside the plan's memory.
+/// A persistent kernel and its own buffers.
 pub(super) struct Persistent {
     kernel: Kernel,
     program: DeviceBuffer<u64>,
     count: u32,
     meeting: DeviceBuffer<u8>,
     _packets: DeviceBuffer<u8>,
-    /// Where it meets other devices, if it does.
+    /// Exchange buffers with other devices, if any.
     sums: Option<DeviceBuffer<u64>>,
-    /// Not 0 where a block has waited in vain.
+    /// Not 0 if a block waited too long.
     late: PinnedBuffer<u32>,
     limit: Duration,
     shape: Geometry,
 }
 
 impl Persistent {
-    /// All that a plan has, with their kernels, on its device.
+    /// The plan's persistent kernels on this device.
     pub fn all(
         r: &Resident,
         kernels: Vec<Kernel>,
@@ -106,7 +104,7 @@ impl Persistent {
             .collect()
     }
 
-    /// The same anew, for what a device meets others by now.
+    /// Builds them again for changed exchange buffers.
     pub fn again(r: &mut Resident) -> std::result::Result<(), SessionError> {
         let kernels = r.persistent.iter().map(|one| one.kernel.clone()).collect();
         r.persistent = Persistent::all(r, kernels)?;
@@ -146,7 +144,7 @@ impl Persistent {
         let sums = (one.among.0 > 1).then(|| Persistent::sums(r, one)).transpose()?;
         let shape = Geometry::new(blocks, one.block).shared(one.shared).cooperative(true);
         let (program, count) = (r.stream.upload(&words)?, one.instructions.len() as u32);
-        // Who waits for another device says so before those who wait for it here do.
+        // A timeout between devices must be reported before the grid barriers that it delays.
         let more = if sums.is_some() { LATER } else { Duration::ZERO };
         let limit = limit(one.probe) + more;
         Ok(Persistent {
@@ -162,8 +160,7 @@ impl Persistent {
         })
     }
 
-    /// Where it meets other devices, as [`SUMS`](kjit_kernels::persistent::Persistent::SUMS) has
-    /// it.
+    /// The exchange buffers in the layout of [`SUMS`](kjit_kernels::persistent::Persistent::SUMS).
     fn sums(r: &Resident, one: &OneLaunch) -> Result<DeviceBuffer<u64>> {
         let missing = || lost("meeting place", one.entry);
         let place = r.meeting.as_ref().ok_or_else(missing)?;
@@ -197,7 +194,7 @@ impl Persistent {
         ours::launch(stream, &self.kernel, &self.shape, &args)
     }
 
-    /// The times that the last launch's blocks wrote down.
+    /// The timestamps of the last launch.
     pub fn timeline(&self, one: &OneLaunch, stream: &Stream) -> Result<Timeline> {
         let words: Vec<u64> = stream.read(&self.meeting.cast::<u64>()?)?;
         let head = kjit_kernels::persistent::Persistent::MEETING / 8;
@@ -205,7 +202,7 @@ impl Persistent {
         let first = times.iter().step_by(Probe::STAMPS).min().copied().unwrap_or(0);
         let ns = times.chunks_exact(Probe::STAMPS).map(|of| {
             let mut latest = 0;
-            // Steps that wait somewhere inside do not say when they have what they read.
+            // Steps that wait inside do not record when their inputs are ready.
             std::array::from_fn(|i| {
                 latest = latest.max(of.get(i).map_or(0, |t| t.saturating_sub(first)) as u32);
                 latest
@@ -215,7 +212,7 @@ impl Persistent {
         Ok(Timeline { names, blocks: self.shape.grid[0] as usize, ns: ns.collect() })
     }
 
-    /// Whether every block came to every meeting so far.
+    /// Whether every block reached every grid barrier so far.
     fn check(&self, one: &OneLaunch) -> std::result::Result<(), SessionError> {
         match self.late.peek(0)? {
             0 => Ok(()),
@@ -233,53 +230,53 @@ impl Persistent {
     }
 }
 
-/// Whose words and caches launches are given.
+/// The owner of the control words and caches that launches get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// One sequence's: those of this slot.
+    /// Those of one slot.
     Slot(usize),
-    /// All sequences'.
+    /// Those of all slots.
     All,
 }
 
-/// The words that drive sequences: each slot's behind the other's.
+/// The control words of sequences, slot after slot.
 pub(super) struct Words {
-    /// Ids of all tokens by position, one more than fit the context: the host and the device both
-    /// write and read them in place.
+    /// Token ids by position, one more than the context. Host and device both read and write them
+    /// in place.
     pub tokens: PinnedBuffer<u32>,
-    /// Position of the first token at hand.
+    /// The position of the first current token.
     pub position: DeviceBuffer<u32>,
-    /// 0, 1, 2 … on the host: to copy a position from, and the rows of a table by position.
+    /// 0, 1, 2 … in host memory: sources for copying a position, and ids of position embeddings.
     pub numbers: PinnedBuffer<u32>,
-    /// What draws' noise is made of.
+    /// Seeds of draws.
     pub seeds: DeviceBuffer<u64>,
-    /// Top-k, 1 / temperature, top-p, min-p, as bits.
+    /// Top-k, inverse temperature, top-p, min-p, as bits.
     pub options: DeviceBuffer<[u32; 4]>,
-    /// What is done to logits before a token is chosen: `kjit_kernels::changes::stride` words a
+    /// Adjustments of logits before the choice: `kjit_kernels::changes::stride` words for each
     /// slot.
     pub adjustments: DeviceBuffer<u32>,
-    /// The slots of the sequences that are decoded.
+    /// The slots of decoded sequences.
     pub slots: DeviceBuffer<u32>,
-    /// Pages of each slot, by position; nothing where there are none.
+    /// Page tables of all slots; unused without pages.
     pub pages: DeviceBuffer<u32>,
-    /// The position of each of a prompt's tokens, where launches want to know that.
+    /// The position of each prompt token, if launches read it.
     pub each: Option<DeviceBuffer<u32>>,
-    /// For drafted tokens; none where nobody drafts.
+    /// Words of drafts; `None` without drafts.
     pub drafts: Option<DraftWords>,
 }
 
 /// The words of drafted tokens' rows.
 pub(super) struct DraftWords {
-    /// What the host puts into `rows`.
+    /// The host's source for `rows`.
     pub put: PinnedBuffer<u32>,
-    /// The position of each row, then zeros.
+    /// The position of each row, followed by zeros.
     pub rows: DeviceBuffer<u32>,
-    /// What was chosen behind each: [`PICK`] words, the last of which gets it.
+    /// [`PICK`] words for each row; the last one gets the chosen token.
     pub picks: PinnedBuffer<u32>,
 }
 
 impl DraftWords {
-    /// Room for as many as go through together.
+    /// Allocates for the largest step.
     pub fn new(device: &Device) -> Result<DraftWords> {
         let rows = DRAFTED as usize;
         let (put, picks) = (device.pinned(2 * rows)?, device.pinned(PICK * rows)?);
@@ -289,12 +286,12 @@ impl DraftWords {
 }
 
 impl Resident {
-    /// Compute units of the device.
+    /// The device's compute units.
     pub fn units(&self) -> u32 {
         self.stream.device().info().units
     }
 
-    /// Puts the launches of one token into the stream, or the one that stands for them.
+    /// Puts the launches of a decoding step into the stream, or its persistent kernel.
     pub fn issue_rows(&self, program: &Program, now: &Now, whose: Whose) -> Result<()> {
         let mut ready = self.plan.persistent.iter().zip(&self.persistent);
         match ready.find(|(one, _)| std::ptr::eq(program, self.plan.program_of(one))) {
@@ -303,7 +300,7 @@ impl Resident {
         }
     }
 
-    /// Whether what was computed may be trusted.
+    /// Whether results so far are valid.
     pub fn check(&self) -> std::result::Result<(), SessionError> {
         if let Some(meeting) = &self.meeting {
             meeting.check(self.stream.device())?;
@@ -314,12 +311,12 @@ impl Resident {
             .try_for_each(|(ready, one)| ready.check(one))
     }
 
-    /// Puts a program's launches from this one on into the stream, beside them the copies of
-    /// streamed layers, and waits where the CPU computes in between.
+    /// Puts a program's launches from index `from` on into the stream, with the copies of streamed
+    /// layers. Waits at pauses for the CPU.
     pub fn issue(&self, program: &Program, from: usize, now: &Now, whose: Whose) -> Result<()> {
         let launches = program.launches.get(from..).unwrap_or_default();
         let mut pauses = program.pauses.iter().filter(|p| from == 0 || p.at > from).peekable();
-        // What comes before this launch; whether there was any.
+        // The pauses before a launch; returns whether there were any.
         let mut pause = |i: usize| {
             let mut paused = false;
             while let Some(pause) = pauses.next_if(|p| p.at <= from + i) {
@@ -350,7 +347,7 @@ impl Resident {
         aside.compute(&self.stream, pause, rows, &part)
     }
 
-    /// Captures what `f` puts into the stream, copies of streamed layers included.
+    /// Captures the work that `f` puts into the stream, with the copies of streamed layers.
     pub fn capture(&self, f: impl FnOnce() -> Result<()>) -> Result<Graph> {
         match &self.ring {
             None => self.stream.capture(f),
@@ -368,7 +365,7 @@ impl Resident {
         self.launch_behind(program, launch, now, whose, false)
     }
 
-    /// The same; with `behind_all` it starts only when all before it has ended.
+    /// As [`Resident::launch`]. With `behind_all` it starts only after all earlier work.
     fn launch_behind(
         &self,
         program: &Program,
@@ -380,7 +377,7 @@ impl Resident {
         let kernel = self.kernels.get(launch.job.0 as usize).and_then(Option::as_ref);
         let kernel = kernel.ok_or_else(|| lost("kernel", &launch.name))?;
         let together = launch.cooperative && self.cooperative;
-        // On a device that cannot keep blocks together: as if it had room for one.
+        // If the device cannot keep blocks resident together, it gets a single block.
         let alone = (launch.cooperative && !together).then(|| Now { units: 1, ..now.clone() });
         let now = alone.as_ref().unwrap_or(now);
         let gathers = launch.gathers();
@@ -392,7 +389,7 @@ impl Resident {
                 whose,
             )?;
         }
-        // Views live as long as the arguments that point into them.
+        // Views must live as long as the arguments that use them.
         let views = launch
             .args
             .iter()
@@ -428,7 +425,7 @@ impl Resident {
         ours::launch(&self.stream, kernel, &shape, &args)
     }
 
-    /// Has a library put this device's part and those of other processes' devices in one place.
+    /// Gathers this device's part and those of other processes by the vendor's library.
     fn gather(
         &self,
         program: &Program,
@@ -452,7 +449,7 @@ impl Resident {
         far.gather(&self.stream, &view(part)?.slice(..count)?, &view(all)?)
     }
 
-    /// The memory an argument is, if it is any.
+    /// The memory of an argument, if it has any.
     fn view(
         &self,
         program: &Program,
@@ -461,7 +458,7 @@ impl Resident {
         whose: Whose,
     ) -> Result<Option<DeviceBuffer<u8>>> {
         let lost = |what| lost(what, launch);
-        // What every slot has as much of.
+        // A slot's part of memory with equal parts.
         let part = |all: DeviceBuffer<u8>| match whose {
             Whose::All => Ok(all),
             Whose::Slot(slot) => {
@@ -469,7 +466,7 @@ impl Resident {
                 all.slice(slot * each..(slot + 1) * each)
             }
         };
-        // Pages are all slots'.
+        // All slots share the pages.
         let kept = |id: StateId, all: &DeviceBuffer<u8>| match (
             self.plan.parts_of(id.0 as usize),
             whose,
@@ -532,12 +529,12 @@ impl Resident {
         }))
     }
 
-    /// A word of [`Words::tokens`], as soon as the device has put an id there.
+    /// Waits for a word of [`Words::tokens`] that the device writes.
     pub fn wait_for(&self, index: usize) -> std::result::Result<u32, SessionError> {
         self.wait_in(&self.control.tokens, index)
     }
 
-    /// The same of other words that the device writes ids to.
+    /// As [`Resident::wait_for`], for other words that the device writes.
     pub fn wait_in(
         &self,
         words: &PinnedBuffer<u32>,
@@ -561,7 +558,7 @@ impl Resident {
                     if let Some(meeting) = self.meeting.as_ref().filter(|m| m.is_over()) {
                         meeting.check(self.stream.device())?;
                     }
-                    // A device that stopped will never write; what it says is the error.
+                    // A device that has stopped writes nothing more; its error is reported.
                     if spins.is_multiple_of(1024)
                         && self.stream.is_idle()?
                         && words.peek(index)? == NONE
@@ -576,7 +573,7 @@ impl Resident {
         }
     }
 
-    /// Waits for the stream, but no longer than the devices that it computes with are there.
+    /// Waits for the stream, or until another device of the model has failed.
     pub fn settle(&self) -> std::result::Result<(), SessionError> {
         let Some(meeting) = &self.meeting else { return Ok(()) };
         let _waiting = meeting.waiting();
@@ -592,7 +589,7 @@ impl Resident {
         meeting.check(self.stream.device())
     }
 
-    /// Where a value is that was kept.
+    /// The buffer of a kept value.
     pub fn kept(&self, program: &Program, value: ValueId) -> Result<DeviceBuffer<u8>> {
         let found = program.kept.iter().find(|k| k.value == value);
         let kept = found
@@ -600,7 +597,7 @@ impl Resident {
         self.buffer(program, kept.buffer)
     }
 
-    /// Where a program's buffer is.
+    /// The memory of a program's buffer.
     pub fn buffer(&self, program: &Program, id: BufferId) -> Result<DeviceBuffer<u8>> {
         let b = program.buffers.get(id.0 as usize).ok_or_else(|| lost("buffer", "a program"))?;
         let size = |n: u64| usize::try_from(n).map_err(|_| lost("address", &b.name));
@@ -609,7 +606,7 @@ impl Resident {
     }
 }
 
-/// A plan that binds what it does not have: a fault of ours, and an error all the same.
+/// A plan binds something that it lacks: an internal fault, reported as an error.
 fn lost(what: &str, launch: &str) -> Error {
     Error::Buffer(format!("launch '{launch}' binds a {what} that the plan does not have"))
 }

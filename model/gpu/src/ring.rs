@@ -1,14 +1,14 @@
-//! Streamed layers on a device: a copy stream that fills the ring while the compute stream reads
+//! Streamed layers on a device: a copy stream fills the staging ring while the compute stream reads
 //! it.
 //!
-//! Two events a slot order the streams: *there* after a layer's copies, for which the launches that
-//! read it wait, and *free* after the last of those, for which the next copy into the slot waits.
-//! Everything else is fixed: a matrix has one place for good, launches are those of a model that
-//! stays on the device. So a step is captured with its copies as nodes, and replayed by one call.
+//! Two events of each slot order the streams. *there* is recorded after a layer's copies; the
+//! launches that read it wait for it. *free* is recorded after the last of these; the next copy
+//! into the slot waits for it. Everything else is fixed: each matrix has one address, and launches
+//! are those of a resident model. So a step is captured with its copies as graph nodes, and
+//! replayed by one call.
 //!
-//! Launches that may start before the one before them has ended (`dependent`) fetch weights before
-//! they wait: the first one that reads a layer is never such a one, and those behind it start after
-//! it has.
+//! Launches that may start early (`dependent`) prefetch weights before they wait. The first launch
+//! that reads a layer never is one, and later launches start after it.
 
 use super::open::Streamed;
 use super::ours;
@@ -25,10 +25,10 @@ use kjit_kernels::repack::{RepackArgs, RepackSpec};
 use std::cell::Cell;
 use std::collections::HashMap;
 
-/// Bytes that are copied at least to find the rate.
+/// The fewest bytes copied to measure the rate.
 const ENOUGH: u64 = 256 << 20;
 
-/// Launches the kernel that lays rows out.
+/// Launches a repack kernel.
 #[derive(Clone)]
 pub(super) struct Repacker {
     pub kernel: Kernel,
@@ -37,7 +37,7 @@ pub(super) struct Repacker {
 }
 
 impl Repacker {
-    /// Lays so many rows out, from the file's to the device's, in the order of the stream.
+    /// Repacks rows from the file's layout to the device's, in stream order.
     pub fn launch(
         &self,
         stream: &Stream,
@@ -54,14 +54,14 @@ impl Repacker {
     }
 }
 
-/// A slot of the ring.
+/// A staging slot.
 struct Slot {
     all: DeviceBuffer<u8>,
     there: Event,
     free: Event,
 }
 
-/// A matrix that is laid out anew after each copy.
+/// A matrix that is repacked after each copy.
 struct Laid {
     job: JobId,
     rows: usize,
@@ -69,39 +69,39 @@ struct Laid {
     to: DeviceBuffer<u8>,
 }
 
-/// A streamed layer, ready to be copied.
+/// A streamed layer with its copies.
 struct Layer {
     number: usize,
     slot: usize,
     pieces: Vec<(Piece, DeviceBuffer<u8>)>,
     laid: Vec<Laid>,
-    /// Its slot is read until the layer was computed.
+    /// The slot stays in use until the layer is computed.
     held: bool,
 }
 
-/// The ring of a plan with streamed layers.
+/// The staging ring of streamed layers.
 pub(super) struct Ring {
     copies: Stream,
-    /// Where a pass begins.
+    /// The start of a pass.
     begun: Event,
     slots: Vec<Slot>,
     laid: DeviceBuffer<u8>,
     layers: Vec<Layer>,
     repackers: HashMap<JobId, Repacker>,
-    /// What is copied from: kept as long as copies may come.
+    /// The sources of copies, which must outlive them.
     stock: Stock,
-    /// Slots are filled with what is no number before each copy: for tests.
+    /// Fills slots with NaN before each copy, for tests.
     poison: Cell<bool>,
     pub streamed: Streamed,
 }
 
-/// Where each streamed matrix is read.
+/// The address at which each streamed matrix is read.
 pub(super) type Places = HashMap<WeightId, DeviceBuffer<u8>>;
 
-/// Two events between which something ran.
+/// The events before and after some work.
 type Between = (Event, Event);
 
-/// When what of a pass ran, where somebody traces.
+/// Timestamps of a pass, for a trace.
 struct Seen {
     clock: DeviceClock,
     copies: Vec<(usize, Between)>,
@@ -109,8 +109,8 @@ struct Seen {
 }
 
 impl Ring {
-    /// The ring of this plan, in an arena that has room for it; and where each streamed matrix is
-    /// read.
+    /// Allocates the ring in an arena with room for it. Returns also the address of each streamed
+    /// matrix.
     pub fn new(
         (plan, graph): (&Plan, &Graph),
         arena: &Arena,
@@ -172,23 +172,23 @@ impl Ring {
         Ok(Some((ring, matrices)))
     }
 
-    /// Whether what the CPU has for single tokens can be copied for prompts.
+    /// Whether weights of host parts can be copied for prompts.
     pub fn copies_for_prompts(&self) -> bool {
         self.stock.prompts
     }
 
-    /// The stream that copies go through, for captures.
+    /// The copy stream, for captures.
     pub fn copies(&self) -> &Stream {
         &self.copies
     }
 
-    /// What is read before it was copied shows from now on: for tests.
+    /// Makes reads before a copy visible, for tests.
     pub fn poison(&self, on: bool) {
         self.poison.set(on);
     }
 
-    /// Bytes a second that layers come at, once all are locked and the slots were written: the best
-    /// of two rounds over as many as it takes.
+    /// Measures the bytes per second of copies, after all sources were locked and the slots written
+    /// once: the best of two rounds.
     fn rate(&self) -> Result<f64> {
         let device = self.copies.device();
         let mut best = 0.0f64;
@@ -217,10 +217,10 @@ impl Ring {
         layer.pieces.iter().try_for_each(|(from, to)| from.copy(&self.copies, to))
     }
 
-    /// Puts launches into `compute`, and beside them the copies of the layers that they read.
-    /// `launch` puts one; the second argument says whether it must wait for all before it. `pause`
-    /// comes before the launch of an index, and says whether the host waited there: copies go on
-    /// meanwhile, as far as there are slots.
+    /// Puts launches into `compute`, and the copies of their layers into the copy stream. `launch`
+    /// adds one; its second argument says whether it must wait for all before it. `pause` is called
+    /// before the launch with that index and returns whether the host waited there; copies continue
+    /// meanwhile while slots are free.
     pub fn issue(
         &self,
         stretches: &[Stretch],
@@ -245,7 +245,7 @@ impl Ring {
             busy: [None; SLOTS],
             used: [false; SLOTS],
         };
-        // Copies come after all that was in the stream: the slots may be read there.
+        // Copies come after all earlier work, which may read the slots.
         compute.record(&self.begun)?;
         self.copies.wait(&self.begun)?;
         pass.copy_ahead(&mut seen)?;
@@ -275,7 +275,7 @@ impl Ring {
         }
     }
 
-    /// Puts what ran into the trace: copies and layers in rows of their own.
+    /// Adds the copies and layers of a pass to the trace, in rows of their own.
     fn tell(&self, seen: &Seen, compute: &Stream) -> Result<()> {
         self.copies.synchronize()?;
         compute.synchronize()?;
@@ -290,14 +290,14 @@ impl Ring {
     }
 }
 
-/// A timed event at the end of a stream.
+/// Records a timed event in a stream.
 fn recorded(stream: &Stream) -> Result<Event> {
     let event = stream.device().timed_event()?;
     stream.record(&event)?;
     Ok(event)
 }
 
-/// Where a layer's bytes come from, and where each piece goes.
+/// The sources of a layer's bytes, and the place of each piece in the slot.
 fn pieces(
     stock: &Stock,
     layer: &StreamedLayer,
@@ -311,16 +311,16 @@ fn pieces(
     stock.pieces(layer)?.into_iter().map(place).collect()
 }
 
-/// One pass over some launches, while it is put into the streams.
+/// A pass while it is put into the streams.
 struct Pass<'a> {
     ring: &'a Ring,
     stretches: &'a [Stretch],
     compute: &'a Stream,
-    /// The stretch whose layer is copied next.
+    /// Index of the range whose layer is copied next.
     next: usize,
-    /// The stretch that each slot's layer is for, until the slot is free again.
+    /// The range that each slot's layer is for, until the slot is free.
     busy: [Option<usize>; SLOTS],
-    /// Whether the slot's event of its end was recorded in this pass.
+    /// Whether the slot's *free* event was recorded in this pass.
     used: [bool; SLOTS],
 }
 
@@ -329,7 +329,7 @@ impl Pass<'_> {
         self.ring.layers.get(self.stretches.get(stretch)?.layer)
     }
 
-    /// Puts copies into the stream as far as there are slots.
+    /// Issues copies while slots are free.
     fn copy_ahead(&mut self, seen: &mut Option<Seen>) -> Result<()> {
         let ring = self.ring;
         while let Some(stretch) = self.stretches.get(self.next)
@@ -356,8 +356,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The launches of a stretch come next: they wait for its layer, which is laid out where it
-    /// must be.
+    /// Called before the launches of a range: waits for its layer, and repacks it if needed.
     fn arrive(&mut self, stretch: usize, seen: &mut Option<Seen>) -> Result<()> {
         let ring = self.ring;
         let Some(layer) = self.layer(stretch) else { return Ok(()) };
@@ -377,7 +376,7 @@ impl Pass<'_> {
         if held { Ok(()) } else { self.free(slot, seen) }
     }
 
-    /// The last launch of a stretch is in the stream.
+    /// Called after the last launch of a range.
     fn leave(&mut self, stretch: usize, seen: &mut Option<Seen>) -> Result<()> {
         match self.layer(stretch).map(|l| (l.slot, l.held)) {
             Some((slot, true)) => self.free(slot, seen),
@@ -385,7 +384,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A slot may be written again after what is in the stream now.
+    /// Frees a slot after the work that is in the stream now.
     fn free(&mut self, slot: usize, seen: &mut Option<Seen>) -> Result<()> {
         if let (Some(at), Some(busy), Some(used)) =
             (self.ring.slots.get(slot), self.busy.get_mut(slot), self.used.get_mut(slot))

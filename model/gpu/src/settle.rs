@@ -1,12 +1,12 @@
-//! Targets whose kernels depend on who compiles them.
+//! Settles a target whose kernels depend on the compiler.
 
 use kjit_engine::{Engine, Target};
 use kjit_kernels::copies;
 
-/// A target with what is known of the compiler that kernels for it come from: asked, where that
-/// matters, by a small kernel that is compiled once and kept like any other. Where a compiler is
-/// here, its own answer counts and no pack's, since what a pack lacks it would compile. Where none
-/// is, the pack's does, as for all kernels. Without an answer the target is as it was.
+/// The target with what is known about the compiler of its kernels. A small kernel, compiled once
+/// and cached like any other, tells it. If a compiler is present, its own result counts, not a
+/// pack's, since it would compile what the pack lacks. Without one the pack's counts. Without
+/// either the target is unchanged.
 #[must_use]
 pub fn settled(engine: &Engine, target: &Target) -> Target {
     let Some(job) = copies::asks(target) else { return target.clone() };

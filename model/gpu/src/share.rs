@@ -1,5 +1,6 @@
-//! How much of a model that a device does not hold the CPU computes, while the rest is copied: by
-//! rates that are measured before it is opened, of both at once, since they read the same memory.
+//! Divides a model that exceeds device memory between CPU and device: some feed-forward parts run
+//! on the CPU, other layers are streamed. The rates of both are measured before opening, at the
+//! same time because they share the host's memory.
 
 use super::open::{Source, budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
@@ -14,31 +15,30 @@ use kjit_graph::{Graph, Op, State, StateKind, WeightId};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of a copy that is timed, at most; and of the memory that is free, one part in so many.
+/// The most bytes of a timed copy, and its largest fraction (one part in `OF_FREE`) of the budget.
 const PIECE: usize = 32 << 20;
 const OF_FREE: u64 = 16;
-/// Copies that are timed at first: 2.3 ms of 55 GB/s.
+/// Copies that are timed first: 2.3 ms at 55 GB/s.
 const COPIES: usize = 4;
-/// How often both are timed at once; the best counts. One alone gave 57 to 67 GB/s of the same
+/// Rounds in which both run at once; the best counts. Single rounds gave 57 to 67 GB/s on one
 /// machine.
 const ROUNDS: usize = 2;
-/// Bytes of parts that the CPU is timed with, at least, if there are so many: more than any third
+/// The fewest bytes of parts that the CPU is timed with, if there are so many: more than any L3
 /// cache holds.
 const ENOUGH: u64 = 1 << 30;
-/// What a token must become shorter by, at least, so that the CPU takes part: it rounds rows to
-/// eight bits, so the tokens are no longer those of the device alone to the last bit. And bytes
-/// alone are counted: of 70b's 5.1 tokens a second by rates 4.34 came, 85 %, where copies alone
-/// reach 99 % of theirs.
+/// The largest fraction of a token's time at which the CPU takes part. The CPU rounds hidden states
+/// to eight bits, so tokens may differ from the device's alone. The estimate counts bytes only: a
+/// 70B model reached 4.34 of 5.1 estimated tokens/s (85 %), while copies alone reach 99 %.
 const WORTH: f64 = 0.75;
 
-/// Bytes a second.
+/// Measured rates in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
-    /// Of copies from page-locked memory, alone.
+    /// Copies from page-locked memory, alone.
     pub copy: f64,
-    /// Of weights that the CPU multiplies by a row, alone.
+    /// Weights that the CPU multiplies with one hidden state, alone.
     pub host: f64,
-    /// Of both, while the other is at work.
+    /// CPU and copies at the same time.
     pub both: [f64; 2],
 }
 
@@ -55,7 +55,7 @@ impl std::fmt::Display for Rates {
 }
 
 impl Rates {
-    /// Seconds of a token for which the CPU reads so many bytes, and so many are copied.
+    /// Seconds of a token for which the CPU reads `host` bytes and `copied` bytes are copied.
     fn seconds(&self, host: u64, copied: u64) -> f64 {
         let (host, copied) = (host as f64, copied as f64);
         match (host > 0.0, copied > 0.0) {
@@ -64,7 +64,7 @@ impl Rates {
         }
     }
 
-    /// Measures them with some of these parts.
+    /// Measures the rates with some of these parts.
     fn measure(
         device: &Device,
         source: Source<'_>,
@@ -92,7 +92,7 @@ impl Rates {
         let part = Graph { ops, states, ropes: vec![], hands_on: true, ..apart.clone() };
         let options_of_one = OpenOptions { context: Some(1), ..options.clone() };
         let mut host = (source.host)(Arc::clone(source.gguf), part, &options_of_one)?;
-        // Seconds that all of them take.
+        // Seconds of all parts on the CPU.
         let mut all = || -> Result<f64, SessionError> {
             let start = Instant::now();
             for (op, width) in rows.iter().enumerate() {
@@ -107,7 +107,7 @@ impl Rates {
         let (stream, from) = (device.stream()?, device.pinned_for_writing::<u8>(piece)?);
         from.write(|to| to.fill(1))?;
         let to = device.buffer::<u8>(piece)?;
-        // Puts so many copies into the stream, between two events.
+        // Puts copies into the stream between two events.
         let copies = |count: usize| -> Result<_, SessionError> {
             let (start, end) = (device.timed_event()?, device.timed_event()?);
             stream.record(&start)?;
@@ -121,12 +121,12 @@ impl Rates {
             Ok((f64::from(end.milliseconds_since(start)?) * 1e-3).max(1e-9))
         };
         let rate = |count: usize, seconds: f64| (count * piece) as f64 / seconds;
-        // The first of each finds pages that nobody has touched.
+        // The first run of each touches new pages.
         took(&copies(1)?)?;
         let copy = rate(COPIES, took(&copies(COPIES)?)?);
         all()?;
         let (alone, bytes) = (all()?.max(1e-9), bytes.iter().sum::<u64>() as f64);
-        // As many as take as long as the CPU does.
+        // Copies that take as long as the CPU's parts.
         let count = ((alone * copy / piece as f64).ceil() as usize).clamp(1, 1 << 10);
         let host = bytes / alone;
         let (mut beside, mut copied) = (f64::INFINITY, 0.0f64);
@@ -135,23 +135,23 @@ impl Rates {
             beside = beside.min(all()?.max(1e-9));
             copied = copied.max(rate(count, took(&between)?));
         }
-        // A measurement that was disturbed makes nothing faster than it is alone.
+        // A disturbed measurement must not exceed the rate alone.
         Ok(Rates { copy, host, both: [(bytes / beside).min(host), copied.min(copy)] })
     }
 }
 
-/// What one device is to have of a model, by rates where it does not hold all.
+/// The division of a model that one device may not hold.
 pub struct Shared {
-    /// With the feed-forward parts that the CPU should compute, and the rates that say so; none
-    /// where all fits, where copies alone are about as fast, or where the CPU can have none.
+    /// The graph with host parts, and the rates that decided. `None` if everything fits, if
+    /// streaming alone is about as fast, or if no part can be on the CPU.
     pub apart: Option<(FfnApart, Rates)>,
-    /// Why rates were not asked, where they could have decided.
+    /// The reason why rates were not measured although they could have decided.
     pub remark: Option<String>,
-    /// The plan of that, before layers are streamed.
+    /// The plan, before layers are streamed.
     pub plan: Plan,
 }
 
-/// How many of these parts the CPU should compute: none where copies alone are about as fast, or
+/// The number of parts that the CPU should compute. `None` if streaming alone is about as fast, or
 /// nothing fits.
 fn worth(
     whole: &Plan,
@@ -162,12 +162,12 @@ fn worth(
 ) -> Option<usize> {
     let seconds = |host: u64, copied: u64| rates.seconds(host, copied);
     let (n, takes) = whole.share(graph, room, parts, &seconds)?;
-    // With none of the CPU's: what copies alone take, where that fits at all.
+    // Without host parts: the time of copies alone, if that fits at all.
     let copied = whole.share(graph, room, &[], &seconds).map_or(f64::INFINITY, |(_, takes)| takes);
     (n > 0 && takes < WORTH * copied).then_some(n)
 }
 
-/// Matrices of each part that is the CPU's.
+/// The matrices of each host part.
 fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
     let of = |op: &Op| {
         if let Op::Elsewhere(apart) = op { Some(Elsewhere::matrices(apart)) } else { None }
@@ -175,14 +175,14 @@ fn parts_of(apart: &Graph) -> Vec<Vec<WeightId>> {
     apart.ops.iter().filter_map(of).collect()
 }
 
-/// Why a kernel of a plan, beside those of another, will not be there: none where each was compiled
-/// before, or can be.
+/// The error of a kernel that a plan needs besides those of another, and that is neither cached nor
+/// can be compiled. `None` if all are available.
 pub fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Error> {
     let known: Vec<_> = beside.into_iter().flat_map(Plan::compiled).collect();
     plan.compiled().filter(|job| !known.contains(job)).find_map(|job| engine.cached(job).err())
 }
 
-/// Finds that out: the plan of the whole where it fits, which nothing else is asked for then.
+/// Decides the division. If everything fits, nothing is measured.
 pub fn shared(
     engine: &Engine,
     device: &Device,
@@ -202,7 +202,7 @@ pub fn shared(
         return alone(whole, None);
     }
     let Ok(all) = FfnApart::of(graph, usize::MAX) else { return alone(whole, None) };
-    // What was warmed without --memory has no kernels for parts; of copies alone it has all.
+    // A model warmed without --memory has no kernels for parts, but all for streaming.
     let missing = |part: &Plan| {
         let why = lacks(engine, part, Some(&whole))?;
         Some(format!(
@@ -210,16 +210,16 @@ pub fn shared(
              compiled"
         ))
     };
-    // A graph whose parts no plan takes is one that is copied.
+    // A model whose parts no plan supports is only streamed.
     let Ok(parts) = plan(&Request { graph: &all.graph, ..request }) else {
         return alone(whole, None);
     };
     if let Some(why) = missing(&parts) {
         return copies(whole, why);
     }
-    // Parts travel for prompts from the file's own pages alone: without, the CPU would have them of
-    // any length, and a prompt of 2048 of 70b would take minutes instead of 0.7 s. Who asks for
-    // parts has them so.
+    // Weights of host parts are copied for prompts from the file's own pages only. Without locked
+    // pages the CPU would compute them for all prompts: 2048 tokens of a 70B model would take
+    // minutes instead of 0.7 s. An explicit `host_ffn` accepts that.
     let first = parts_of(&all.graph).into_iter().flatten().next();
     if let Some(why) = first.and_then(|weight| cannot_lock(device, source.gguf, &all.graph, weight))
     {
@@ -227,8 +227,7 @@ pub fn shared(
     }
     let rates = match Rates::measure(device, source, &all.graph, options) {
         Ok(rates) => rates,
-        // What is only measured to be faster ends no opening: without a page to lock, say, all is
-        // copied.
+        // A failed measurement must not fail the opening: everything is streamed instead.
         Err(why) if device.memory().is_ok() => {
             return copies(
                 whole,
@@ -241,8 +240,8 @@ pub fn shared(
     let Some(n) = worth(&whole, graph, room, &parts_of(&all.graph), &rates) else {
         return alone(whole, None);
     };
-    // A program more, for long prompts, and shorter pieces take other memory than the whole model's
-    // plan says.
+    // The extra program for long prompts, and shorter chunks, change the memory from the whole
+    // model's plan.
     let Ok(apart) = FfnApart::of(graph, n) else { return alone(whole, None) };
     let Ok(part) = plan(&Request { graph: &apart.graph, ..request }) else {
         return alone(whole, None);
@@ -282,7 +281,7 @@ mod tests {
         let parts = parts_of(&FfnApart::of(&graph, usize::MAX).unwrap().graph);
         assert_eq!(parts.len(), 32);
         let room = whole.memory.total() - whole.memory.weights / 2;
-        // A processor's and copies' GB/s alone, and of both at once.
+        // GB/s of the CPU alone, and of CPU and copies together.
         let chosen = |host: f64, both: [f64; 2]| {
             let rates = Rates { copy: 55e9, host: host * 1e9, both: both.map(|rate| rate * 1e9) };
             worth(&whole, &graph, room, &parts, &rates)
@@ -293,16 +292,16 @@ mod tests {
             few > 3 && few < many && many < 32,
             "{few} of a slower one, {many} of a faster one"
         );
-        // 65 GB/s of both are no quarter better than 55, nor are 73 with nothing lost to each
-        // other; 80 are.
+        // 65 GB/s together are not a quarter better than 55, nor are 73 without mutual slowdown; 80
+        // are.
         assert_eq!(chosen(20.0, [15.0, 50.0]), None);
         assert_eq!(chosen(18.0, [18.0, 55.0]), None);
         assert!(chosen(25.0, [25.0, 55.0]).is_some());
-        // What takes turns at one memory wins nothing, unless the CPU alone is much faster than
-        // copies.
+        // CPU and copies that only share one memory's rate gain nothing, unless the CPU alone is
+        // much faster than copies.
         assert_eq!(chosen(60.0, [30.0, 25.0]), None);
         assert!(chosen(120.0, [30.0, 25.0]).is_some_and(|n| n > many));
-        // Where not even all parts leave room enough nothing is chosen.
+        // Nothing is chosen if even all parts leave too little room.
         let rates = Rates { copy: 55e9, host: 120e9, both: [100e9, 50e9] };
         assert_eq!(worth(&whole, &graph, 1 << 20, &parts, &rates), None);
     }

@@ -1,9 +1,8 @@
-//! The bytes of streamed layers in page-locked host memory: the file's own pages, locked where they
-//! lie, as long as the model is open (0.05 s a GB on an H200's host). Where the system refuses
-//! that, copies of them in page-locked memory; where it has none of that either, the model is not
-//! opened, and the error says so: from memory that is not locked, copies wait for the host and
-//! cannot be captured. What the CPU computes from the file but for long prompts is not copied: it
-//! would lie in the host's memory twice, to save time of prompts.
+//! Host memory of streamed layers: the file's own pages, locked in place while the model is open
+//! (0.05 s per GB on an H200's host). If the system refuses that, copies in page-locked memory. If
+//! it refuses these too, opening fails with an error: copies from unlocked memory wait for the host
+//! and cannot be captured. Weights of host parts, which are copied for long prompts only, are not
+//! duplicated: they would be in host memory twice, just to speed up prompts.
 
 use super::plan::{StreamedLayer, Streaming};
 use super::upload::{CHUNK, Pages};
@@ -15,7 +14,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A stretch of host memory that goes over in one copy.
+/// A range of host memory that is copied at once.
 #[derive(Clone)]
 pub(super) enum Piece {
     Mapped(HostMap, Range<usize>),
@@ -38,26 +37,26 @@ impl Piece {
     }
 }
 
-/// Where in the file a matrix's bytes are.
+/// The place of a matrix's bytes in the file.
 struct Found {
-    /// From the start of its layer's slot.
+    /// Offset in its layer's slot.
     lands: u64,
     part: usize,
     range: Range<usize>,
 }
 
-/// All streamed layers' bytes.
+/// The bytes of all streamed layers.
 pub(super) struct Stock {
-    /// By the layer's number: the pieces, and where each lands in the slot.
+    /// The pieces of each layer number, with their offsets in the slot.
     layers: HashMap<usize, Vec<(u64, Piece)>>,
-    /// Whether layers that travel for prompts alone are among them.
+    /// Whether layers that are copied for prompts only are included.
     pub prompts: bool,
-    /// Why there are copies.
+    /// The reason if there are copies instead of locked pages.
     pub remark: Option<String>,
 }
 
 impl Stock {
-    /// Locks or copies what a plan streams.
+    /// Locks or copies the weights that a plan streams.
     pub fn new(
         device: &Device,
         gguf: &Arc<Gguf>,
@@ -93,7 +92,7 @@ impl Stock {
         Ok(Stock { layers, prompts, remark: Some(remark) })
     }
 
-    /// Locks what a plan streams, or says why that cannot be.
+    /// Locks the weights that a plan streams; the inner error says why that is impossible.
     pub fn locked(
         device: &Device,
         gguf: &Arc<Gguf>,
@@ -104,7 +103,7 @@ impl Stock {
         Ok(locked(device, gguf, &all).map(|layers| Stock { layers, prompts: true, remark: None }))
     }
 
-    /// A layer's pieces, each with its place in the slot.
+    /// A layer's pieces with their offsets in the slot.
     pub fn pieces(&self, layer: &StreamedLayer) -> Result<Vec<(u64, Piece)>> {
         if layer.for_prompts && !self.prompts {
             return Ok(vec![]);
@@ -114,11 +113,11 @@ impl Stock {
     }
 }
 
-/// What is locked to see whether the file's pages can be, at most.
+/// The most bytes locked for a test.
 const TRIED: usize = 1 << 20;
 
-/// Why the file's pages cannot be locked, tried with the first of those around a matrix; none where
-/// they can.
+/// The error of locking the file's pages, tested with the first ones around a matrix; `None` if
+/// they can be locked.
 pub(super) fn cannot_lock(
     device: &Device,
     gguf: &Arc<Gguf>,
@@ -131,7 +130,7 @@ pub(super) fn cannot_lock(
     device.register(Arc::new(Pages::new(gguf, info.part(), start..end))).err()
 }
 
-/// By layer: its number, and its matrices.
+/// The matrices of each layer number.
 type AllFound = Vec<(usize, Vec<Found>)>;
 
 fn all_found(gguf: &Gguf, graph: &Graph, streaming: &Streaming) -> Result<AllFound> {
@@ -145,7 +144,7 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
         let missing = || Error::Buffer(format!("tensor '{}' is not in the file", w.tensor));
         let info = gguf.tensor_info(&w.tensor).ok_or_else(missing)?;
         let data = usize::try_from(info.data_offset()).map_err(|_| missing())?;
-        // A part of each expert's matrix lies in as many pieces.
+        // A slice of every expert's matrix is in separate pieces.
         let pieces = if w.is_whole() { 1 } else { w.experts };
         let each = w.bytes() / pieces.max(1);
         for piece in 0..pieces {
@@ -166,7 +165,7 @@ fn found(gguf: &Gguf, graph: &Graph, layer: &StreamedLayer) -> Result<Vec<Found>
 
 type Layers = HashMap<usize, Vec<(u64, Piece)>>;
 
-/// The file's pages, locked chunk by chunk: a matrix that lies in two goes over in two pieces.
+/// Locks the file's pages in chunks; a matrix across two chunks becomes two pieces.
 fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Result<Layers> {
     let mut chunks: HashMap<(usize, usize), HostMap> = HashMap::new();
     let mut layers = HashMap::new();
@@ -201,7 +200,7 @@ fn locked(device: &Device, gguf: &Arc<Gguf>, all: &[(usize, Vec<Found>)]) -> Res
     Ok(layers)
 }
 
-/// Copies in page-locked memory, a piece for each matrix.
+/// Copies the matrices into page-locked memory, one piece for each.
 fn copied(device: &Device, gguf: &Gguf, all: &[(usize, Vec<Found>)]) -> Result<Layers> {
     let mut layers = HashMap::new();
     for (number, matrices) in all {

@@ -1,16 +1,15 @@
-//! Trust after proof: before a code object is used on a device for the first time, it is run there
-//! once, at its own sizes on a few rows of chosen numbers, and held against the host's.
+//! Proofs of kernels: before a code object is first used on a device, it runs there once, at its
+//! own sizes on a few rows of chosen numbers, and the result is compared with the host's.
 //!
-//! The verdict is kept in the cache by the device, its driver and the build: a start that finds
-//! them all runs nothing. A kernel that computes wrongly is reported, and the model is planned for
-//! the next variant of the device ([`ladder`]). What is being run is written down first, so a
-//! kernel that takes the process down is known at the next start. Only AMD's devices are proven,
-//! unless the engine was told otherwise ([`Engine::proves`]).
+//! Verdicts are cached by device, driver and build: a start that finds all of them runs nothing. A
+//! kernel with wrong results is reported, and the model is planned for the next variant of the
+//! device ([`ladder`]). A kernel is recorded before it runs, so one that kills the process is known
+//! at the next start. Only AMD devices are proven by default ([`Engine::proves`]).
 //!
-//! What the host must compute is made by some threads for all kernels of an opening, from rows that
-//! all of its matrices share ([`Few`]). One copy brings what buffers begin with to the device,
-//! which makes all of them itself ([`Sources`]). Runs are one after the other, in one stretch of
-//! memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
+//! Host results of all kernels are computed on several threads from rows that their matrices share
+//! ([`Few`]). One copy brings the initial contents to the device, which fills all buffers from them
+//! ([`Sources`]). Kernels run one after another in one memory range, and no upload starts meanwhile
+//! ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;
@@ -26,35 +25,35 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Tokens of a proof at most: few rows.
+/// The most tokens of a proof: few rows.
 const TOKENS: usize = 3;
-/// Of the chosen numbers.
+/// The seed of the chosen numbers.
 const SEED: u64 = 0x6b6a_6974;
-/// A proof's bounds are so many times those of the kernels' cases: it looks for instructions that
-/// compute something else, which are off by a tenth and more, and must refuse no kernel that is
-/// right. Over the sizes of all models some come out just beside the cases' bounds (1.1e-4 of its
-/// norm where 1e-4 is allowed).
+/// A proof's tolerances are this many times those of the kernels' cases. It looks for instructions
+/// that compute something else, which differ by a tenth or more, and must reject no correct kernel.
+/// Over the sizes of all models some results are just outside the cases' tolerances (1.1e-4 of the
+/// norm, with 1e-4 allowed).
 const BOUNDS: f64 = 16.0;
-/// Threads that make cases at most: a model has some dozens.
+/// The most threads that make cases: a model has some dozens.
 const THREADS: usize = 16;
 const RIGHT: &str = "right";
 
-/// What the proofs of an opening took.
+/// Counts and times of the proofs of one opening.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Proven {
     /// Kernels that were run.
     pub run: usize,
-    /// Those whose verdict was known.
+    /// Kernels with a cached verdict.
     pub known: usize,
-    /// Seconds in which proofs were under way, whoever waited for them.
+    /// Seconds during which any proof was in progress.
     pub seconds: f64,
-    /// Of these, as sums over the threads that load kernels: until the host had its cases, until
-    /// the device had what they begin with, and the runs.
+    /// Of these, summed over loading threads: making the host's cases, bringing sources to the
+    /// device, and the runs.
     pub parts: [f64; 3],
-    /// Of the runs: until what a kernel reads lay in its place, the kernels themselves, reading
-    /// back, and holding it against the oracle's; what is missing to all are the marks.
+    /// Of the runs: placing inputs, the kernels, reading back, comparing. The rest is recording
+    /// kernels before they run.
     pub runs: [f64; 4],
-    /// The longest run.
+    /// Seconds of the longest run.
     pub longest: f64,
 }
 
@@ -63,30 +62,31 @@ pub(super) struct Proofs<'e> {
     engine: &'e Engine,
     device: &'e Device,
     target: &'e Target,
-    /// Bytes of the device's memory that they may take, beside what the model is to have.
+    /// Bytes of device memory for proofs, besides the model's.
     room: u64,
-    /// What their cases have in common.
+    /// Rows that all cases share.
     few: Arc<Few>,
-    /// None where kernels are not proven. Runs take turns: a mark is of one.
+    /// `None` if kernels are not proven. Runs take turns, because one kernel at a time is recorded
+    /// as running.
     state: Option<Mutex<State>>,
     clock: Clock,
 }
 
 struct State {
     verdicts: Verdicts,
-    /// Where they run, once one did.
+    /// The stream of the runs, once there was one.
     stream: Option<Stream>,
     memory: Option<DeviceBuffer<u8>>,
-    /// Bytes that the largest case takes, of those that fit.
+    /// Bytes of the largest case that fits.
     most: usize,
     proven: Proven,
 }
 
-/// The time in which somebody was at it.
+/// Measures the time during which any thread was proving.
 #[derive(Default)]
 struct Clock {
     ticks: Mutex<Ticks>,
-    /// Nobody is any more.
+    /// Signals that no thread is proving.
     free: Condvar,
 }
 
@@ -97,25 +97,25 @@ struct Ticks {
     seconds: f64,
 }
 
-/// Whose time counts.
+/// Counts a thread as proving while it lives.
 struct Ticking<'c>(&'c Clock);
 
-/// What came of a proof.
+/// The result of a proof.
 enum Verdict {
-    /// It may be used.
+    /// The kernel may be used.
     Right,
-    /// It may be used, and was not proven: why.
+    /// The kernel may be used without a proof, for this reason.
     Unproven(String),
-    /// It must not be used: what is wrong, in a line.
+    /// The kernel must not be used, for this reason.
     Wrong(String),
 }
 
-/// What a kernel is to do; or why that cannot be had.
+/// A kernel's case, or why it cannot be made.
 type Made = Result<Case, String>;
 
-/// The targets that a device is tried as, best first: as it is; as if nothing were known of its
-/// compiler; by its other wave width; without its matrix unit; without its byte dot product;
-/// without either; by arithmetic in f32 alone.
+/// The variants that a device is tried as, best first: as it is; without knowledge of its compiler;
+/// with its other wave width; without its matrix unit; without its byte dot product; without
+/// either; with f32 arithmetic only.
 pub(super) fn ladder(target: &Target) -> Vec<Target> {
     let mut all = vec![target.clone()];
     let target = &target.without_sound_copies();
@@ -143,7 +143,7 @@ pub(super) fn ladder(target: &Target) -> Vec<Target> {
 }
 
 impl<'e> Proofs<'e> {
-    /// Of the kernels of a plan for `target`.
+    /// Proofs for a plan's kernels on `target`.
     pub(super) fn of(
         engine: &'e Engine,
         device: &'e Device,
@@ -160,12 +160,12 @@ impl<'e> Proofs<'e> {
         Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
     }
 
-    /// Loads what was compiled of jobs, and proves what has no verdict; with what could not be
-    /// proven.
+    /// Loads compiled jobs and proves those without a verdict. Returns the kernels and remarks
+    /// about those that could not be proven.
     ///
     /// # Errors
-    /// [`SessionError::Wrong`] at the first that computes wrongly: the others of this variant are
-    /// not looked at any more. What does not compile or load; a device that is lost.
+    /// [`SessionError::Wrong`] at the first kernel with wrong results; the rest of this variant is
+    /// skipped. A kernel that does not compile or load; a lost device.
     pub(super) fn load(
         &self,
         jobs: &[&Job],
@@ -181,8 +181,8 @@ impl<'e> Proofs<'e> {
         Ok((loaded.into_iter().map(|(_, _, kernel)| kernel).collect(), remarks))
     }
 
-    /// Waits while another thread proves kernels. On an H200 runs beside weights on their way took
-    /// as long as those did, however little there was to run.
+    /// Waits while another thread proves kernels: on an H200 runs beside an upload took as long as
+    /// the upload, however short they were.
     pub(super) fn give_way(&self) {
         let mut now = self.clock.lock();
         while now.at_it > 0 {
@@ -190,8 +190,8 @@ impl<'e> Proofs<'e> {
         }
     }
 
-    /// Keeps the verdicts. Weights are on their way for minutes perhaps: who ends the process
-    /// meanwhile need not wait for this again.
+    /// Saves the verdicts now: the upload may take minutes, and a process ended during it should
+    /// not lose them.
     pub(super) fn keep(&self) {
         if let Some(mut state) = self.lock() {
             let _ticking = Ticking::of(&self.clock);
@@ -199,7 +199,7 @@ impl<'e> Proofs<'e> {
         }
     }
 
-    /// What was done, once all is: keeps the verdicts, gives the memory back.
+    /// Ends the proofs: saves the verdicts and frees the memory.
     pub(super) fn end(self) -> Proven {
         let Some(state) = self.state else { return Proven::default() };
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -214,8 +214,8 @@ impl<'e> Proofs<'e> {
         self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Proves what has no verdict; with what could not be proven. One that is known to be wrong
-    /// ends this variant before anything else of it is run.
+    /// Proves kernels without a verdict. Returns remarks about those that could not be proven. A
+    /// kernel known to be wrong ends this variant before anything is run.
     fn prove(&self, loaded: &[(&Job, Module, Kernel)]) -> Result<Vec<String>, SessionError> {
         let Some(mut state) = self.lock() else { return Ok(vec![]) };
         let ticking = Ticking::of(&self.clock);
@@ -245,7 +245,7 @@ impl<'e> Proofs<'e> {
         remarks
     }
 
-    /// A case of each job, by some threads.
+    /// Makes the cases of all jobs on several threads.
     fn cases(&self, jobs: &[&Job]) -> Vec<Made> {
         let slots: Vec<Mutex<Option<Made>>> = jobs.iter().map(|_| Mutex::default()).collect();
         let next = AtomicUsize::new(0);
@@ -269,7 +269,7 @@ impl<'e> Proofs<'e> {
         made.map(|made| made.unwrap_or_else(none)).collect()
     }
 
-    /// Runs the kernels one after the other; with what could not be proven.
+    /// Runs the kernels one after another. Returns remarks about those that could not be proven.
     fn run(
         &self,
         state: &mut State,
@@ -326,14 +326,14 @@ impl<'e> Proofs<'e> {
 
     fn case(&self, job: &Job) -> Made {
         let tokens = job.spec.timed_at(0).tokens.min(TOKENS);
-        // The last of the tokens is the first of the second page of keys.
+        // The last token is the first one of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
         let mut random = Random::new(SEED).few(&self.few);
         let case = job.spec.case(self.target, self.device.info().units, size, &mut random);
         case.map(|case| case.with_bounds(BOUNDS)).map_err(|why| why.to_string())
     }
 
-    /// The verdict on a kernel, by running its case now.
+    /// Runs a kernel's case for its verdict.
     fn verdict(
         &self,
         state: &mut State,
@@ -351,7 +351,7 @@ impl<'e> Proofs<'e> {
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
             Err(why) => return Ok(Verdict::Unproven(why.to_string())),
         };
-        // What happens before the launch is not the kernel's doing.
+        // Faults before the launch are not the kernel's.
         match placed.settle() {
             Ok(()) => {}
             Err(lost @ Error::DeviceLost { .. }) => return Err(lost),
@@ -363,8 +363,7 @@ impl<'e> Proofs<'e> {
             let verdict = match &judged {
                 Ok(Ok(())) => Some(RIGHT.to_owned()),
                 Ok(Err(why)) => Some(why.clone()),
-                // A fault is the kernel's doing. A launch that is refused, for lack of memory, is
-                // not.
+                // A fault is the kernel's; a launch refused for lack of memory is not.
                 Err(fault) => self.device.memory().is_err().then(|| fault.to_string()),
             };
             (judged, verdict)
@@ -379,7 +378,7 @@ impl<'e> Proofs<'e> {
             Ok(Ok(())) => Ok(Verdict::Right),
             Ok(Err(why)) => Ok(Verdict::Wrong(why)),
             Err(why) if self.device.memory().is_ok() => Ok(Verdict::Unproven(why.to_string())),
-            // A fault ends all on the device: the verdict is kept, and the next start takes the
+            // A fault ends all work on the device. The verdict is kept, so the next start uses the
             // next variant.
             Err(fault) => {
                 self.device.memory()?;
@@ -395,15 +394,15 @@ impl State {
         Ok(self.stream.insert(stream).clone())
     }
 
-    /// Where to run, with so much memory at least; at first with what the largest takes, since the
-    /// driver's own allocations wait for what is under way.
+    /// The stream and at least `bytes` of memory. The first allocation fits the largest case, since
+    /// allocations wait for work in flight.
     fn memory(
         &mut self,
         device: &Device,
         bytes: usize,
     ) -> Result<(Stream, DeviceBuffer<u8>), Error> {
         let stream = self.stream(device)?;
-        // What is too small goes first: there may be no room for both.
+        // Too small a buffer is freed first: there may be no room for both.
         let memory = match self.memory.take().filter(|memory| memory.len() >= bytes) {
             Some(memory) => memory,
             None => device.buffer(bytes.max(self.most)).or_else(|_| device.buffer(bytes))?,
@@ -438,7 +437,7 @@ impl Drop for Ticking<'_> {
     }
 }
 
-/// What a kernel is to compute: the same text every time.
+/// A kernel's identity in the cache: always the same text.
 fn what(job: &Job) -> String {
     format!("{}: {}", job.entry, job.spec)
 }

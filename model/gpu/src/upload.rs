@@ -1,13 +1,13 @@
-//! Weights from the file to the device: once, through page-locked memory, on a stream of their own;
-//! never back.
+//! Uploads weights from the file to the device, once, through page-locked memory, on a stream of
+//! its own.
 //!
-//! The file's pages are locked where they lie, a chunk at a time, so that the device reads them in
-//! place (on the H200, locking 2 GiB of a map takes 0.1 s, copying it into fresh page-locked memory
-//! 0.9 s). Where the system refuses that, bytes go through two page-locked slots, and where it
-//! gives none of those, as they are. What has another layout on the device lands in a slot there
-//! first, and a `repack` kernel spreads it, piece by piece in the stream's order: beside the
-//! weights themselves an upload needs 64 MiB. A processor's own GPU reads the host's slot itself:
-//! nothing is copied before the kernel.
+//! The file's pages are locked in place, one chunk at a time, so that the device reads them
+//! directly. (For 2 GiB on an H200's host, locking takes 0.1 s and a copy to new page-locked memory
+//! 0.9 s.) If the system refuses to lock them, bytes go through two page-locked staging slots; if
+//! it refuses these too, from unlocked memory. Matrices with another layout on the device are
+//! copied into a slot there, and a `repack` kernel converts them piece by piece in stream order.
+//! Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's slot directly, without a
+//! copy.
 
 use super::plan::PlanError;
 use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
@@ -16,14 +16,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of the file that are locked at a time. A power of two, so that chunks begin at pages.
+/// Bytes of the file that are locked at a time; a power of two, so that chunks start at page
+/// borders.
 pub(super) const CHUNK: usize = 256 << 20;
-/// Chunks that stay locked while their copies are on their way.
+/// Chunks that stay locked while their copies are in flight.
 const CHUNKS: usize = 2;
-/// Bytes of a slot: one copy.
+/// Bytes of a slot and of a copy.
 pub(super) const SLOT: usize = 32 << 20;
 
-/// Part of a file, for the engine to lock.
+/// A range of a file for the engine to lock.
 pub(super) struct Pages {
     gguf: Arc<Gguf>,
     part: usize,
@@ -42,58 +43,58 @@ impl AsRef<[u8]> for Pages {
     }
 }
 
-/// How bytes of the file get to the device.
+/// The way from the file to the device.
 enum Way {
-    /// Locked chunks `(part, index, pages)`, the newest last.
+    /// Locked chunks `(part, index, pages)`, newest last.
     Locked(VecDeque<(usize, usize, HostMap)>),
-    /// Two slots in turn.
+    /// Two staging slots, alternating.
     Staged([PinnedBuffer<u8>; 2]),
-    /// From the file's pages as they are: each copy is waited for.
+    /// Unlocked memory; each copy is waited for.
     Plain,
 }
 
-/// Copies from a model file to a device.
+/// Copies matrices from a model file to a device.
 pub struct Uploader {
     device: Device,
     stream: Stream,
     gguf: Arc<Gguf>,
     way: Way,
-    /// Where pieces land that are laid out anew.
+    /// Device memory for pieces that are repacked.
     slot: DeviceBuffer<u8>,
-    /// Bytes of such a piece.
+    /// The most bytes of such a piece.
     piece: usize,
-    /// Of a device that computes in the system's memory: the slots from which pieces are laid out
-    /// anew, without a copy before.
+    /// On an integrated GPU: host slots from which pieces are repacked without a copy.
     shared: Option<[PinnedBuffer<u8>; 2]>,
 }
 
-/// Launches the kernel that lays so many rows out, from a slot to their place.
+/// Launches the repack kernel for a number of rows, from a slot to their place.
 pub type Repack<'a> =
     dyn FnMut(&Stream, &DeviceBuffer<u8>, &DeviceBuffer<u8>, usize) -> Result<()> + 'a;
 
-/// One matrix of the file: where its bytes are, and how its rows change on the way.
+/// A matrix of the file: its bytes, and its row sizes on both sides.
 pub struct Matrix<'a> {
-    /// Its name, for errors.
+    /// The tensor's name, for errors.
     pub name: &'a str,
-    /// Bytes of the tensor that lie before its first.
+    /// Bytes of the tensor before the matrix.
     pub skip: usize,
-    /// Its bytes.
+    /// Bytes of the matrix.
     pub bytes: usize,
     /// Bytes of a row in the file.
     pub raw_row: usize,
-    /// Bytes from a row to the next one in the file: more than a row's where each is a part of one.
+    /// Bytes from one row to the next in the file; larger than a row for slices of rows.
     pub stride: usize,
     /// Bytes of a row on the device.
     pub row: usize,
-    /// Where it goes: a whole number of rows.
+    /// The destination, a whole number of rows.
     pub to: DeviceBuffer<u8>,
 }
 
 impl Uploader {
-    /// Copies go through `stream`; beside the weights it takes `piece` bytes of the device.
+    /// An uploader that copies in `stream` and uses up to `piece` bytes of the device besides the
+    /// weights.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when not even the slot can be had.
+    /// [`Error::OutOfMemory`] if even the slot is refused.
     pub fn new(stream: &Stream, gguf: Arc<Gguf>, piece: usize) -> Result<Uploader> {
         let device = stream.device().clone();
         let shared = if device.info().integrated { slots(&device)? } else { None };
@@ -110,12 +111,11 @@ impl Uploader {
         })
     }
 
-    /// Uploads a matrix. `repack` launches the kernel that lays `rows` rows out, from a slot to
-    /// their place; none where the device keeps rows as the file has them. `pause` is called before
-    /// each piece sets out.
+    /// Uploads a matrix. `repack` launches the kernel that converts rows from a slot to their
+    /// place; `None` if the device uses the file's layout. `pause` is called before each piece.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Errors of the engine.
     pub fn matrix(
         &mut self,
         m: &Matrix,
@@ -140,8 +140,7 @@ impl Uploader {
                 m.name
             )));
         }
-        // A row that no slot holds, on a device that has its own in the system's memory, goes
-        // through a buffer as large as itself.
+        // On an integrated GPU a row larger than a slot goes through a buffer of its own size.
         let step = match repack {
             None if m.stride == m.raw_row => rows,
             _ => (self.piece / m.raw_row.max(1)).max(1),
@@ -160,7 +159,7 @@ impl Uploader {
                         let slot = self.device.buffer(gathered.len())?;
                         self.stream.write(&slot, &gathered)?;
                         repack(&self.stream, &slot, &place, count)?;
-                        // Before the slot goes.
+                        // The slot must outlive its use.
                         self.stream.synchronize()?;
                     }
                 }
@@ -174,7 +173,7 @@ impl Uploader {
                     repack(&self.stream, &slot, &place, count)?;
                 }
                 Some(repack) => {
-                    // A single row beyond a slot's size: no model has one, but a file may.
+                    // A single row larger than a slot: no model has one, but a file may.
                     let slot = match from.len() <= self.slot.len() {
                         true => self.slot.slice(..from.len())?,
                         false => self.device.buffer(from.len())?,
@@ -188,8 +187,7 @@ impl Uploader {
         Ok(())
     }
 
-    /// So many rows that are parts of rows of the file, one behind the other: the host puts them
-    /// together.
+    /// Gathers rows that are slices of the file's rows, on the host.
     fn gathered(&self, part: usize, at: usize, rows: usize, m: &Matrix) -> Result<Vec<u8>> {
         let none = || Error::Buffer(format!("rows of tensor '{}' are not in the file", m.name));
         let bytes = self.gguf.part_bytes(part).ok_or_else(none)?;
@@ -201,7 +199,7 @@ impl Uploader {
         Ok(all)
     }
 
-    /// Part, offset in it and size of a tensor's data.
+    /// A tensor's part of the file, its offset there, and its size.
     fn place(&self, name: &str) -> Result<(usize, usize, usize)> {
         let missing = || Error::Buffer(format!("tensor '{name}' is not in the file"));
         let info = self.gguf.tensor_info(name).ok_or_else(missing)?;
@@ -210,8 +208,8 @@ impl Uploader {
         Ok((info.part(), at, bytes))
     }
 
-    /// A range of a part in one of the shared slots, as the device addresses it; the kernel that
-    /// reads it holds the slot until it is done.
+    /// Copies a range of a part into one of the shared slots, and returns its device address. The
+    /// kernel that reads it keeps the slot in use until it is done.
     fn filled(&mut self, part: usize, range: Range<usize>) -> Result<DeviceBuffer<u8>> {
         let bytes = self.gguf.part_bytes(part).and_then(|b| b.get(range.clone()));
         let none = || Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"));
@@ -223,7 +221,7 @@ impl Uploader {
         Ok(slot.on_device())
     }
 
-    /// Copies a range of a part, in pieces that lie in one chunk.
+    /// Copies a range of a part in pieces that do not cross a chunk.
     fn copy(
         &mut self,
         part: usize,
@@ -256,8 +254,8 @@ impl Uploader {
             let pages = Pages::new(&self.gguf, part, chunk * CHUNK..end);
             match self.device.register(Arc::new(pages)) {
                 Ok(map) => {
-                    // Dropping the oldest waits for its copies, while the newer one's are on their
-                    // way.
+                    // Dropping the oldest chunk waits for its copies while the newer one's are in
+                    // flight.
                     chunks.push_back((part, chunk, map));
                     if chunks.len() > CHUNKS {
                         chunks.pop_front();
@@ -291,7 +289,7 @@ impl Uploader {
                     Error::Buffer(format!("bytes {range:?} of part {part} are not in the file"))
                 })?;
                 for (i, piece) in bytes.chunks(SLOT).enumerate() {
-                    // In turns: one is filled while the other is on its way.
+                    // Alternating: one slot is filled while the other is copied.
                     let [slot, other] = slots;
                     std::mem::swap(slot, other);
                     let slot = slot.slice(..piece.len())?;
@@ -304,7 +302,7 @@ impl Uploader {
     }
 }
 
-/// Two page-locked slots; none where the system gives none.
+/// Two page-locked slots; `None` if the system refuses them.
 fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
     let two =
         device.pinned_for_writing(SLOT).and_then(|one| Ok([one, device.pinned_for_writing(SLOT)?]));
@@ -315,11 +313,11 @@ fn slots(device: &Device) -> Result<Option<[PinnedBuffer<u8>; 2]>> {
     }
 }
 
-/// A vector of the file, as singles.
+/// A vector of the file as f32.
 ///
 /// # Errors
-/// [`PlanError::Unsupported`] where the tensor cannot be decoded: the graph's builder has let only
-/// plain floats through.
+/// [`PlanError::Unsupported`] if the tensor cannot be decoded. The graph builder accepts only plain
+/// floats.
 pub fn vector(
     gguf: &Gguf,
     graph: &kjit_graph::Graph,

@@ -1,21 +1,20 @@
-//! Models that many people run, as data: what `kjit warm` compiles for where no model is named.
+//! Common models as data: `kjit warm` without a model compiles their kernels.
 //!
-//! A kernel is compiled for exactly a model's shapes, so "common kernels" are those of common
-//! models. Each row is a model file with its layers left out but for one of each kind: a file of
-//! Q4_K_M has layers of two mixes, Gemma 3 layers with a window and without. The types of tensors
-//! are those that llama.cpp's `Q4_K_M` gives them (rows that are no multiple of 256 fall back to
-//! Q5_0 and Q8_0). How many rows there are is bounded by time: all of them must compile in a minute
-//! on two cores.
+//! A kernel is compiled for exactly a model's shapes, so the common kernels are those of common
+//! models. Each row stands for a model file reduced to one layer of each kind: Q4_K_M files mix two
+//! sets of tensor types, Gemma 3 has layers with and without a window. Tensors have the types that
+//! llama.cpp's `Q4_K_M` gives them (rows that are no multiple of 256 fall back to Q5_0 and Q8_0).
+//! The list is short because all of it must compile in one minute on two cores.
 
 use crate::arch;
 use crate::{Graph, GraphError};
 use kjit_formats::format::Format;
 use kjit_gguf::Gguf;
 
-/// A model: its name, and what its kernels depend on.
+/// A common model: its name and the sizes that its kernels depend on.
 #[derive(Debug, Clone, Copy)]
 pub struct Common {
-    /// As people call it, with its quantisation.
+    /// The usual name, with the quantisation.
     pub name: &'static str,
     family: &'static Family,
     width: u32,
@@ -24,33 +23,34 @@ pub struct Common {
     kv_heads: u32,
     head_dim: u32,
     vocab: u32,
-    /// The embedding is the last matrix too.
+    /// The output matrix is the embedding.
     tied: bool,
     types: Types,
 }
 
-/// Which types tensors have.
+/// The types of a model's tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Types {
-    /// Layers in turn with more and with fewer bits for values and for the way down.
+    /// Q4_K_M: `attn_v` and `ffn_down` are Q6_K in even layers and Q4_K in odd ones.
     Q4KM,
-    /// The same type everywhere, and that of the embedding.
+    /// The type of all matrices, and the type of the embedding.
     All(&'static str, &'static str),
 }
 
-/// What the files of an architecture have besides the matrices that all have.
+/// An architecture's keys and tensors beyond the matrices that every architecture has.
 #[derive(Debug)]
 struct Family {
     arch: &'static str,
-    /// So many that every kind of layer comes, of each mix of types.
+    /// Layers to write: enough for every kind of layer with every mix of types.
     layers: u32,
-    /// Norms of a layer as wide as the model, and as wide as a head.
+    /// Norms of a layer with one weight for each element of a hidden state; `head_norms`: of a
+    /// head.
     norms: &'static [&'static str],
     head_norms: &'static [&'static str],
-    /// Matrices of a layer with a bias.
+    /// Matrices of a layer that have a bias.
     biases: &'static [&'static str],
-    /// Of a mixture: experts, and how many a token goes through; a row's `ffn` is one expert's
-    /// then.
+    /// Mixture of experts: `[experts, experts used by a token]`; `ffn` of a row is then one
+    /// expert's width.
     experts: Option<[u32; 2]>,
 }
 
@@ -68,7 +68,7 @@ const QWEN3: Family =
 const QWEN3_MOE: Family = Family { arch: "qwen3moe", experts: Some([128, 8]), ..QWEN3 };
 const GEMMA3: Family = Family {
     arch: "gemma3",
-    // Every sixth sees everything, the others have a window.
+    // Every sixth layer has full attention; the others have a window.
     layers: 6,
     norms: &["attn_norm", "ffn_norm", "post_attention_norm", "post_ffw_norm"],
     ..QWEN3
@@ -85,7 +85,7 @@ const fn row(
     Common { name, family, width, ffn, heads, kv_heads, head_dim, vocab, tied, types }
 }
 
-/// The models.
+/// Every common model.
 pub const COMMON: &[Common] = &[
     row("Llama 3.1 8B Q4_K_M", &LLAMA, [4096, 14336, 32, 8, 128, 128_256], false, Types::Q4KM),
     row("Llama 3.2 3B Q4_K_M", &LLAMA, [3072, 8192, 24, 8, 128, 128_256], true, Types::Q4KM),
@@ -113,21 +113,22 @@ pub const COMMON: &[Common] = &[
 ];
 
 impl Common {
-    /// What it computes, with few layers.
+    /// The model's graph, with few layers.
     ///
     /// # Errors
-    /// A row that is no model: then the table is at fault.
+    /// The row describes no valid model, which is a fault of the table.
     pub fn graph(&self) -> Result<Graph, GraphError> {
         self.with_layers(self.family.layers)
     }
 
-    /// The same with so many layers.
+    /// The model's graph with `layers` layers.
     pub(crate) fn with_layers(&self, layers: u32) -> Result<Graph, GraphError> {
         let (header, data) = self.file(layers);
         arch::build(&Gguf::without_data(self.name, &header, data)?)
     }
 
-    /// The type of a tensor.
+    /// The type name of a tensor: its layer, its name without prefix and suffix, and its row
+    /// length.
     fn type_of(&self, layer: u32, part: &str, cols: u32) -> &'static str {
         let wanted = match self.types {
             Types::All(_, embedding) if part == "token_embd" => return embedding,
@@ -146,7 +147,7 @@ impl Common {
         }
     }
 
-    /// The start of a GGUF file up to its data, and how much data it would have.
+    /// A GGUF file's header, and the number of data bytes that would follow it.
     fn file(&self, layers: u32) -> (Vec<u8>, u64) {
         let (mut keys, mut tensors) = (List::default(), List::default());
         let family = self.family;
@@ -161,7 +162,7 @@ impl Common {
             ("attention.head_count_kv", self.kv_heads),
             ("attention.key_length", self.head_dim),
             ("attention.value_length", self.head_dim),
-            // Read by Gemma 3 alone, whose sizes from 4B on have this one.
+            // Only Gemma 3 reads this key; its sizes from 4B up have this value.
             ("attention.sliding_window", 1024),
         ] {
             keys.number(&key(name), value);
@@ -234,10 +235,10 @@ impl Common {
     }
 }
 
-/// Tensors start at multiples of this, as long as no key says otherwise.
+/// GGUF's default alignment of tensor data in bytes.
 const ALIGN: u64 = 32;
 
-/// Entries of a file, written one after the other.
+/// Entries of a GGUF header (keys or tensors), encoded in order.
 #[derive(Default)]
 struct List {
     count: u64,
@@ -273,7 +274,7 @@ impl List {
         self.bytes.extend(value.to_le_bytes());
     }
 
-    /// An entry of the directory for data at `at`; where the next may begin.
+    /// Adds the entry of a tensor whose data is at `at`. Returns the next tensor's offset.
     fn tensor(&mut self, name: &str, ty: &str, dims: &[u32], at: u64) -> u64 {
         let Some(format) = Format::by_name(ty) else { return at };
         self.name(name);

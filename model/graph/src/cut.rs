@@ -1,20 +1,20 @@
-//! A graph cut at borders of layers.
+//! Cuts a graph at layer borders.
 
 use crate::op::Given;
 use crate::{Dtype, Graph, Op, StateId, StateKind, ValueId};
 use std::ops::Range;
 
-/// Why a model's layers cannot be on several devices.
+/// The reason why a model's layers cannot be on several devices.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
-    /// It makes one vector of a text.
+    /// The model is an encoder.
     #[error("architecture '{arch}' is an encoder, which runs on one device")]
     Encoder {
         /// `general.architecture`.
         arch: String,
     },
-    /// Its layers do not come one behind the other.
+    /// The layers are not in sequence.
     #[error(
         "the layers of architecture '{arch}' are not one behind the other: it runs on one device"
     )]
@@ -22,7 +22,7 @@ pub enum CutError {
         /// `general.architecture`.
         arch: String,
     },
-    /// More than one row goes from a layer to the next one.
+    /// More than one value crosses a layer border.
     #[error(
         "architecture '{arch}' cannot be cut before layer {layer}, where {what} cross: it runs on \
          one device"
@@ -30,19 +30,19 @@ pub enum CutError {
     Crossing {
         /// `general.architecture`.
         arch: String,
-        /// The layer behind the border.
+        /// The layer after the border.
         layer: usize,
-        /// Values and states of both sides.
+        /// Values and states on both sides.
         what: String,
     },
 }
 
-/// Where the layers of a graph are among its operations, and what goes from one to the next.
+/// The layers of a graph: ranges of its operations, and the value that crosses each border.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layers {
-    /// The first operation of each layer. What comes before the first layer is the first one's.
+    /// The first operation of each layer. Operations before the first layer belong to it.
     starts: Vec<usize>,
-    /// What each layer reads of the one before it; the first one's is of no meaning.
+    /// The value that each layer reads from the one before; the first entry has no meaning.
     borders: Vec<ValueId>,
 }
 
@@ -50,7 +50,7 @@ impl Layers {
     /// Finds the layers of a graph.
     ///
     /// # Errors
-    /// A graph that can be cut at no border, or not at all of them.
+    /// The graph cannot be cut at every layer border.
     pub fn of(graph: &Graph) -> Result<Layers, CutError> {
         let arch = || graph.arch.clone();
         if graph.pooling.is_some() {
@@ -60,7 +60,7 @@ impl Layers {
         for (i, op) in graph.ops.iter().enumerate() {
             match layer_of(graph, op) {
                 Some(layer) if layer == starts.len() => starts.push(i),
-                // Within the layer at hand; what belongs to no layer goes with the one before it.
+                // In the current layer. Operations without a layer belong to the one before them.
                 Some(layer) if layer + 1 != starts.len() => {
                     return Err(CutError::Order { arch: arch() });
                 }
@@ -82,35 +82,35 @@ impl Layers {
         Ok(Layers { starts, borders })
     }
 
-    /// How many there are.
+    /// The number of layers.
     pub fn len(&self) -> usize {
         self.starts.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no layers.
     pub fn is_empty(&self) -> bool {
         self.starts.is_empty()
     }
 
-    /// Elements of a row that goes from one layer to the next.
+    /// Elements of the hidden state that crosses a border.
     pub fn width(&self, graph: &Graph) -> usize {
         self.borders.get(1).map_or(0, |v| graph.value(*v).width)
     }
 
-    /// Where a layer's own operations are among the graph's.
+    /// The range of a layer's operations in the graph.
     pub fn range(&self, graph: &Graph, layer: usize) -> Range<usize> {
         let at = |layer: usize| self.starts.get(layer).copied().unwrap_or(graph.ops.len());
         at(layer)..at(layer + 1)
     }
 
-    /// The operations of some layers: with the first goes what comes before it, with the last what
-    /// comes behind.
+    /// The operations of some layers. The first layer includes what is before it, the last what is
+    /// after it.
     pub fn ops<'g>(&self, graph: &'g Graph, layers: Range<usize>) -> &'g [Op] {
         let at = |layer: usize| self.starts.get(layer).copied().unwrap_or(graph.ops.len());
         graph.ops.get(at(layers.start)..at(layers.end)).unwrap_or_default()
     }
 
-    /// Some layers as a graph. Ids are those of the whole one; the states of other layers are
+    /// Some layers as a graph with the whole one's ids. States of other layers are
     /// [`StateKind::Elsewhere`].
     pub fn part(&self, graph: &Graph, layers: Range<usize>) -> Graph {
         let mut ops = self.ops(graph, layers.clone()).to_vec();
@@ -138,15 +138,15 @@ impl Layers {
     }
 }
 
-/// The layer that an operation's name says: `blk.3.attn_q`.
+/// The layer in an operation's name: `blk.3.attn_q` is in layer 3.
 pub(super) fn layer_of(graph: &Graph, op: &Op) -> Option<usize> {
     let of = |name: &str| name.strip_prefix("blk.")?.split('.').next()?.parse().ok();
     let made = op.writes().first().and_then(|v| of(&graph.value(*v).name));
     made.or_else(|| op.states().first().and_then(|s| of(&graph.state(*s).name)))
 }
 
-/// The one value that operations from here on read of those before; what else crosses, if it is not
-/// one.
+/// The one value that operations from `at` on read from those before. An error names all that
+/// crosses if it is not exactly one hidden state.
 pub(super) fn border(graph: &Graph, at: usize) -> Result<ValueId, String> {
     let (before, behind) = graph.ops.split_at(at.min(graph.ops.len()));
     let mut made: Vec<ValueId> = before.iter().flat_map(Op::writes).collect();

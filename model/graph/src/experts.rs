@@ -1,15 +1,15 @@
-//! Experts of a mixture that the CPU has, beside a GPU that has all else.
+//! Host experts: experts of a mixture that the CPU computes for a GPU that has the rest.
 
 use super::cut::{CutError, Layers, border};
 use crate::op::Elsewhere;
 use crate::{Graph, Op};
 use std::ops::Range;
 
-/// Why experts cannot be the CPU's.
+/// The reason why experts cannot be on the CPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExpertsError {
-    /// There are none.
+    /// The model has no experts.
     #[error(
         "--host-experts: architecture '{arch}' has no experts; --host-layers leaves whole layers \
          to the CPU"
@@ -18,7 +18,7 @@ pub enum ExpertsError {
         /// `general.architecture`.
         arch: String,
     },
-    /// They are not apart from what keeps a state.
+    /// The experts cannot be separated from operations with a state.
     #[error(
         "--host-experts: the experts of layer {layer} of architecture '{arch}' are not computed \
          apart from its attention; \
@@ -30,7 +30,7 @@ pub enum ExpertsError {
         /// The layer.
         layer: usize,
     },
-    /// They are not such as a device can have some of.
+    /// The expert cache does not support this kind of experts.
     #[error(
         "--hot-experts: the experts of architecture '{arch}' are not such as the card can have \
          some of: leave it out"
@@ -39,30 +39,29 @@ pub enum ExpertsError {
         /// `general.architecture`.
         arch: String,
     },
-    /// The CPU has none.
+    /// An expert cache without host experts.
     #[error(
         "--hot-experts is for experts that the CPU has: --host-experts says of how many layers"
     )]
     HotAlone,
-    /// There is room for too few.
+    /// The expert cache is too small.
     #[error(
         "--hot-experts: {given} MiB are too little: two experts of each layer take {bytes} MiB"
     )]
     FewPlaces {
-        /// MiB of two in each layer.
+        /// MiB of two experts in each layer.
         bytes: u64,
-        /// MiB that there are.
+        /// MiB requested.
         given: u64,
     },
-    /// Layers are not one behind the other.
+    /// The layers are not in sequence.
     #[error("--host-experts: {0}; leave it out")]
     Cut(#[from] CutError),
 }
 
-/// A graph in which the experts of the first `n` layers that have some are the CPU's
-/// ([`Elsewhere`]), with how many layers that are, and how many have experts. What a layer computes
-/// between its attention and the next layer goes with them: the norm before, the routing, shared
-/// experts.
+/// Moves the experts of the first `n` MoE layers to the CPU ([`Elsewhere`]). Returns the graph, the
+/// number of such layers, and the number of MoE layers. The part of a layer between its attention
+/// and the next layer moves too: norm, routing, shared experts.
 ///
 /// # Errors
 /// See [`ExpertsError`].
@@ -103,8 +102,8 @@ pub fn experts_apart(graph: &Graph, n: usize) -> Result<(Graph, usize, usize), E
     Ok((Graph { ops, ..graph.clone() }, taken, of))
 }
 
-/// The operations that [`experts_apart`] or [`Apart::of`](super::Apart::of) was given, from what it
-/// made of them; none where nothing is apart there.
+/// Undoes [`experts_apart`] or [`Apart::of`](super::Apart::of). `None` if the graph has no host
+/// part.
 pub fn experts_here(graph: &Graph) -> Option<Graph> {
     let apart = graph.ops.iter().any(|op| matches!(op, Op::Elsewhere(_)));
     let (mut ops, mut skip) = (vec![], 0);
@@ -127,12 +126,12 @@ pub fn of_experts(op: &Op) -> bool {
     matches!(op, Op::Route(_) | Op::ExpertMatMul(_) | Op::ExpertSum(_))
 }
 
-/// The fewest operations around the experts of a layer that one row goes into and one comes out of;
-/// none where a state is among them, or what needs to know of tokens more than their rows.
+/// The fewest operations around a layer's experts with one hidden state in and one out. `None` if
+/// they include a state or depend on token ids or positions.
 fn part(graph: &Graph, layer: &Range<usize>, first: usize, last: usize) -> Option<Range<usize>> {
     let start = (layer.start..=first).rev().find(|at| border(graph, *at).is_ok())?;
     let end = (last + 1..=layer.end).find(|at| border(graph, *at).is_ok())?;
-    // Nor does the CPU know there which tokens these are, and where.
+    // The CPU knows neither ids nor positions of the tokens there.
     let knows = |op: &Op| matches!(op, Op::Embed(_) | Op::Rope(_) | Op::Temper(_) | Op::Given(_));
     let apart = graph.ops.get(start..end)?.iter().all(|op| op.states().is_empty() && !knows(op));
     apart.then_some(start..end)

@@ -1,8 +1,8 @@
-//! Feed-forward parts of layers that the CPU computes, beside a GPU that has all else.
+//! Host FFN: feed-forward parts that the CPU computes for a GPU that has the rest.
 //!
-//! Attention stays on the GPU with its keys and values, so nothing but a row of each token crosses,
-//! and a prompt may go through the GPU alone. The matrices between are four fifths of a large
-//! model's bytes.
+//! Attention stays on the GPU with its keys and values. So only one hidden state of each token
+//! crosses, and the GPU can compute a whole prompt alone. Feed-forward matrices are four fifths of
+//! a large model's bytes.
 
 use super::cut::{CutError, Layers, border, layer_of};
 use super::experts::of_experts;
@@ -10,11 +10,11 @@ use crate::op::Elsewhere;
 use crate::{Graph, Op};
 use std::ops::Range;
 
-/// Why feed-forward parts cannot be the CPU's.
+/// The reason why feed-forward parts cannot be on the CPU.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FfnError {
-    /// No layer has one that is apart.
+    /// No layer has a separable feed-forward part.
     #[error(
         "--host-ffn: no layer of architecture '{arch}' has a feed-forward part of its own behind \
          its attention; --host-layers \
@@ -24,17 +24,17 @@ pub enum FfnError {
         /// `general.architecture`.
         arch: String,
     },
-    /// Layers are not one behind the other.
+    /// The layers are not in sequence.
     #[error("--host-ffn: {0}; leave it out")]
     Cut(#[from] CutError),
 }
 
-/// A graph with the feed-forward parts of some layers apart ([`Elsewhere`]).
+/// A graph with the feed-forward parts of some layers on the CPU ([`Elsewhere`]).
 #[derive(Debug, Clone)]
 pub struct FfnApart {
     /// The graph.
     pub graph: Graph,
-    /// Layers whose part the CPU has.
+    /// Layers whose part is on the CPU.
     pub taken: usize,
     /// Layers that have such a part.
     pub of: usize,
@@ -46,24 +46,24 @@ impl std::fmt::Display for FfnApart {
     }
 }
 
-/// Whether the `i`-th of `n` is one of `k` that are spread evenly, the last one among them.
+/// Whether item `i` of `n` is one of `k` evenly spread ones; the last item is.
 pub fn spread(i: usize, n: usize, k: usize) -> bool {
     (i + 1) * k / n > i * k / n
 }
 
-/// The same with the first one among them: the CPU begins while the first layer is copied. Behind
-/// it (70b in 24 GB of an H200) it waited 10 of a token's 230 ms for that, and for as long nothing
-/// was copied at the end.
+/// As [`spread`], with the first item: the CPU works while the first streamed layer is copied. With
+/// the last one instead (70B in 24 GB of an H200) the CPU waited for that copy for 10 ms of a
+/// token's 230 ms, and copying idled as long at the end.
 pub fn spread_from_first(i: usize, n: usize, k: usize) -> bool {
     spread(n - 1 - i, n, k)
 }
 
 impl FfnApart {
-    /// Of `n` layers, as many as there are at most, spread evenly: between two of them others can
-    /// be copied.
+    /// Moves the parts of `n` layers, at most all, spread evenly, so that other layers can be
+    /// streamed between them.
     ///
     /// # Errors
-    /// See [`FfnError`].
+    /// See [`FfnError`] for the reasons.
     pub fn of(graph: &Graph, n: usize) -> Result<FfnApart, FfnError> {
         let layers = Layers::of(graph)?;
         let parts: Vec<Range<usize>> =
@@ -96,7 +96,7 @@ impl FfnApart {
     }
 }
 
-/// Whether all that is apart in a graph are feed-forward parts without experts.
+/// Whether all host parts of a graph are feed-forward parts without experts.
 pub fn is_ffn_apart(graph: &Graph) -> bool {
     let mut apart = graph.ops.iter().filter_map(|op| match op {
         Op::Elsewhere(apart) => Some(!apart.ops.iter().any(of_experts)),
@@ -105,16 +105,15 @@ pub fn is_ffn_apart(graph: &Graph) -> bool {
     apart.next().is_some_and(|first| first && apart.all(|one| one))
 }
 
-/// From behind a layer's attention to its end, where one row goes in and one comes out; none where
-/// there is no matrix, where a token's position counts, or where experts are chosen: of those a
-/// token reads few.
+/// The operations from a layer's attention to its end with one hidden state in and one out. `None`
+/// without a matrix, if they depend on positions, or with experts, of which a token reads few.
 fn part(graph: &Graph, layer: usize, range: Range<usize>) -> Option<Range<usize>> {
     let ops = graph.ops.get(range.clone())?;
     let behind = ops
         .iter()
         .rposition(|op| !op.states().is_empty())
         .map_or(range.start, |i| range.start + i + 1);
-    // What belongs to no layer, as the head, is the last one's.
+    // Operations without a layer, such as the output matrix, follow the last layer.
     let last = range.start + ops.iter().rposition(|op| layer_of(graph, op) == Some(layer))?;
     let start = (behind..=last).find(|at| border(graph, *at).is_ok())?;
     let end = (start + 1..=last + 1).rev().find(|at| border(graph, *at).is_ok())?;

@@ -1,24 +1,22 @@
-//! A graph's share of one of several devices that compute each layer together: heads of attention
-//! and rows of feed-forward matrices are divided, and what each device has made of a row is added
-//! up.
+//! Tensor split: one device's share of a graph. Attention heads and rows of feed-forward matrices
+//! are divided; the devices' partial results are summed.
 //!
-//! A value is *whole* (the same on all devices), *divided* (each has a stretch of it), or a *part*
-//! (to be added up). A matrix whose input is whole gives each device some of its rows, if it is one
-//! of those that the table names; one whose input is divided gives each device the columns for its
-//! stretch, and its rows are parts. What stands between needs a rule below, or the model is refused
-//! by name.
+//! A value is *whole* (equal on all devices), *divided* (each device has a range of it) or a *part*
+//! (a summand). A matrix with a whole input is divided by rows if the table below names it. A
+//! matrix with a divided input is divided by the matching columns, and its result is a part.
+//! Operations between need a rule below; otherwise the model is refused by name.
 
 use crate::op::{
     Add, Attention, ExpertMatMul, ExpertSum, Glu, KvWrite, MatMul, Norm, Reduce, Rope,
 };
 use crate::{Graph, Op, StateKind, Value, ValueId, Weight, WeightId};
 
-/// Architectures whose layers are divided. Others have operations that no rule is known for, or
-/// were not tried.
+/// Architectures that tensor split supports. Others have operations without a rule, or were not
+/// tested.
 const ARCHITECTURES: [&str; 5] = ["llama", "qwen2", "qwen3", "gemma3", "qwen3moe"];
 
-/// Matrices whose rows are divided, by the end of their names in the file. The head is one, under
-/// the name that it has.
+/// Matrices divided by rows, by the end of their names in the file. The output matrix has either of
+/// the last two names.
 const BY_ROWS: [&str; 9] = [
     "attn_q.weight",
     "attn_k.weight",
@@ -33,34 +31,33 @@ const BY_ROWS: [&str; 9] = [
 
 /// Devices that can compute a model together, at most.
 pub const RANKS: usize = 8;
-
-/// Why a model's layers cannot be divided.
+/// The reason why a model cannot be divided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardError {
-    /// Not in the table.
+    /// The architecture is not in the table.
     #[error("--split tensor does not divide architecture '{arch}' yet (it divides {known})")]
     Architecture {
         /// `general.architecture`.
         arch: String,
-        /// Those of the table.
+        /// The architectures in the table.
         known: String,
     },
-    /// Too many devices.
+    /// The number of devices is not supported.
     #[error("--split tensor takes 2 to {RANKS} devices, not {0}")]
     Devices(usize),
-    /// Vectors of texts, not tokens.
+    /// The model makes embeddings.
     #[error("--split tensor makes no vectors of texts: give one device")]
     Vectors,
-    /// Something of the model does not divide.
+    /// A size is no multiple of the number of devices.
     #[error("--split tensor cannot divide {what} by {ranks} devices")]
     Indivisible {
-        /// What.
+        /// The size and the tensor.
         what: String,
-        /// Devices.
+        /// The number of devices.
         ranks: usize,
     },
-    /// No rule for it.
+    /// An operation has no rule.
     #[error("--split tensor has no rule for '{name}' ({op}) of a model of architecture '{arch}'")]
     Rule {
         /// The value.
@@ -72,7 +69,7 @@ pub enum ShardError {
     },
 }
 
-/// How a value is on the devices.
+/// The distribution of a value over the devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Whole,
@@ -80,12 +77,10 @@ enum Kind {
     Part,
 }
 
-/// A device's share of a graph: the `rank`-th of `ranks`. Its result is the whole model's, on every
-/// device.
+/// The share of device `rank` of `ranks`. Every device has the whole model's result.
 ///
 /// # Errors
-/// An architecture that is not divided, a number of heads or rows that so many devices cannot
-/// share.
+/// An unsupported architecture, or a number of heads or rows that is no multiple of `ranks`.
 pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardError> {
     if !ARCHITECTURES.contains(&graph.arch.as_str()) {
         return Err(ShardError::Architecture {
@@ -113,10 +108,10 @@ pub fn shard(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardErr
     Ok(all.made)
 }
 
-/// The same where each device is a process's own.
+/// As [`shard`], with each device in a process of its own.
 ///
 /// # Errors
-/// As [`shard`].
+/// Those of [`shard`].
 pub fn shard_of_rank(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, ShardError> {
     let mut made = shard(graph, rank, ranks)?;
     for op in &mut made.ops {
@@ -130,7 +125,7 @@ pub fn shard_of_rank(graph: &Graph, rank: usize, ranks: usize) -> Result<Graph, 
 struct Sharder<'g> {
     whole: &'g Graph,
     made: Graph,
-    /// By value of the whole graph.
+    /// By value id of the whole graph.
     kinds: Vec<Kind>,
     rank: usize,
     ranks: usize,
@@ -141,7 +136,7 @@ impl Sharder<'_> {
         self.kinds.get(v.0 as usize).copied().unwrap_or(Kind::Whole)
     }
 
-    /// An even share of so many.
+    /// An even share of `n`.
     fn share(&self, n: usize, what: impl FnOnce() -> String) -> Result<usize, ShardError> {
         match n % self.ranks {
             0 => Ok(n / self.ranks),
@@ -154,7 +149,7 @@ impl Sharder<'_> {
         ShardError::Rule { name, op: op.name(), arch: self.whole.arch.clone() }
     }
 
-    /// Notes that a value is divided.
+    /// Marks a value as divided.
     fn divide(&mut self, v: ValueId) -> Result<(), ShardError> {
         let value = self.whole.value(v);
         let width = self
@@ -167,7 +162,7 @@ impl Sharder<'_> {
         Ok(())
     }
 
-    /// A value beside those of the whole graph.
+    /// Adds a value to those of the whole graph.
     fn value(&mut self, like: ValueId, width: usize) -> ValueId {
         let Value { name, slots, dtype, .. } = self.whole.value(like).clone();
         self.made.values.push(Value { name: format!("{name}.part"), slots, width, dtype });
@@ -198,7 +193,7 @@ impl Sharder<'_> {
         })
     }
 
-    /// This device's columns of a matrix: whole blocks.
+    /// This device's columns of a matrix, in whole blocks.
     fn columns(&mut self, id: WeightId) -> Result<WeightId, ShardError> {
         let w = self.whole.weight(id).clone();
         let block = w.format.block_elems();
@@ -252,7 +247,7 @@ impl Sharder<'_> {
             {
                 let (heads, name) = (self.whole.value(x).width / group, &self.whole.value(x).name);
                 self.share(heads, || format!("the {heads} heads of '{name}'"))?;
-                // A norm of each head has one head's factors.
+                // A per-head norm has the weights of one head.
                 let heads =
                     [weight, bias].iter().flatten().all(|w| self.whole.weight(*w).elems() == group);
                 if !heads {
@@ -311,7 +306,7 @@ impl Sharder<'_> {
             Kind::Part => return Err(self.no_rule(op)),
             Kind::Divided => {
                 let part = self.value(out, self.whole.value(out).width);
-                // Added once.
+                // Only one device adds the bias.
                 let bias = bias.filter(|_| self.rank == 0);
                 let weight = self.columns(weight)?;
                 self.made.ops.push(Op::MatMul(MatMul { x, weight, bias, out: part }));
@@ -344,8 +339,8 @@ impl Sharder<'_> {
         Ok(())
     }
 
-    /// Whether a value has an element for each token of the vocabulary: what makes it stands behind
-    /// the layers.
+    /// Whether a value has one element for each token of the vocabulary, and so belongs to the
+    /// output matrix.
     fn is_head(&self, v: ValueId) -> bool {
         let value = self.whole.value(v);
         value.width == self.whole.value(self.whole.logits).width && !value.name.starts_with("blk.")

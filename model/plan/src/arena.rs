@@ -1,8 +1,8 @@
-//! Places in one arena for buffers that live at different times.
+//! Places buffers with different lifetimes in one arena.
 
 #![expect(clippy::indexing_slicing, reason = "indices of the list itself")]
 
-/// When a buffer is in use, in launches, both ends included; and its size.
+/// A buffer's lifetime in launches, both ends included, and its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Life {
     /// First launch that writes it.
@@ -14,19 +14,18 @@ pub struct Life {
 }
 
 impl Life {
-    /// Whether the two are in use at the same time.
+    /// Whether two lifetimes overlap.
     pub fn meets(&self, other: &Life) -> bool {
         self.first <= other.last && other.first <= self.last
     }
 }
 
-/// Multiple at which buffers start: what drivers align allocations to, and a whole number of any
-/// vector load.
+/// Alignment of buffers: that of drivers' allocations, and a multiple of any vector load.
 pub const ALIGN: u64 = 256;
 
-/// An offset for each, and the size of the whole. The largest go first, each to the lowest gap that
-/// is free while it lives: within a few percent of the largest sum that is ever alive for the
-/// shapes of transformers, where a few sizes repeat.
+/// The offset of each buffer and the arena's size. The largest are placed first, each in the lowest
+/// gap that is free during its life. For transformers, where a few sizes repeat, the result is
+/// within a few percent of the largest sum of live buffers.
 pub fn place(lives: &[Life]) -> (Vec<u64>, u64) {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));

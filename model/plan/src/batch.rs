@@ -1,10 +1,9 @@
-//! Steps as launches for one more token of several sequences.
+//! Lowers steps for one token of each of several sequences.
 //!
-//! Every matrix is read once for all sequences: by products on the matrix units, with a few rows
-//! where the target has that kernel, else in the tiles of prompts, or for the fewest by the decode
-//! kernels with a column for each sequence. Attention is the decode kernel with a sequence in the
-//! grid's third dimension, so that a program takes any number of sequences up to its own, wherever
-//! they stand.
+//! Every matrix is read once for all sequences: by matrix-unit products (with few rows if the
+//! target has that kernel, else in prompt tiles), or for the fewest sequences by the decode kernels
+//! with one column for each. Attention is the decode kernel with a sequence in the grid's third
+//! dimension, so a program takes any number of sequences up to its size, in any slots.
 
 use super::PlanError;
 use super::fuse::Step;
@@ -14,34 +13,35 @@ use kjit_engine::Target;
 use kjit_graph::{Graph, Op};
 use kjit_kernels::small_gemm;
 
-/// Rows that the kernel of chosen experts takes at most; more are grouped by expert, as a prompt's
-/// are.
+/// The most rows for the decode kernel of experts; with more, rows are grouped by expert as in a
+/// prompt.
 ///
-/// Each sequence more costs the time of its own experts there: 0.43 ms a token of qwen3-30b-a3b on
-/// an H200 (1.86 ms with one, 5.32 with eight), which makes 13.8 ms with 28. Grouped by expert 16
-/// sequences take 11.1 ms and 32 take 14.5.
+/// In the decode kernel each further sequence costs the time of its own experts. A token of Qwen3
+/// 30B-A3B on an H200 takes 1.86 ms for one sequence and 5.32 ms for eight: 0.43 ms for each
+/// further sequence, so 13.8 ms for 28. Grouped by expert, 16 sequences take 11.1 ms, 32 take 14.5.
 const EXPERT_ROWS: u32 = 28;
-/// Tokens of one sequence that go through together, with the one at hand, where some are drafted:
-/// as many as are multiplied in the time of hardly more than one.
+/// Tokens of one sequence in a step with drafts, the current one included. So many take hardly more
+/// time than one.
 pub const DRAFTED: u32 = 1 + kjit_exec::DRAFTS as u32;
-/// Sequences that are decoded side by side at most.
+/// The most concurrent sequences.
 pub const SEQUENCES: usize = 64;
 
-/// Rows for which there are programs, so that every number of sequences up to `sequences` has one
-/// that takes no longer than its own would. The kernel of experts has no idle rows, hence a program
-/// for each number there, and for every second one from where that costs 5 % at most.
+/// Program sizes in rows for up to `sequences` sequences, so that no number of sequences takes
+/// longer than with a program of its own. The experts kernel has no idle rows, so with experts
+/// there is a program for each number up to 8, and for every second number above, which costs at
+/// most 5 %.
 pub(super) fn sizes(graph: &Graph, target: &Target, sequences: usize) -> Vec<u32> {
     let experts = graph.ops.iter().any(|op| matches!(op, Op::ExpertMatMul(_)));
     let exact = if experts { EXPERT_ROWS } else { 0 };
     let more = few(target).iter().copied().filter(|&n| n > exact);
     let mut sizes: Vec<u32> = (1..=exact).filter(|n| *n <= 8 || n % 2 == 0).chain(more).collect();
-    // Those below the first that holds all, and that one.
+    // All sizes up to the first that holds all sequences.
     let last = sizes.iter().position(|&n| n as usize >= sequences).unwrap_or(sizes.len());
     sizes.truncate(last + 1);
     sizes
 }
 
-/// Numbers of rows that are worth a kernel of their own, up to 64: fewer take the next one's time.
+/// Numbers of rows, up to 64, that are worth a kernel; other numbers take the next one's time.
 fn few(target: &Target) -> &'static [u32] {
     if small_gemm::covers(target) {
         &[1, 8, 16, 24, 32, 40, 48, 56, 64]
@@ -54,11 +54,11 @@ impl Lower<'_> {
     pub(super) fn batch_step(&mut self, step: &Step) -> Result<(), PlanError> {
         let rows = self.program.tokens();
         match step {
-            // What takes the least time for so many rows.
+            // The fastest form for this number of rows.
             Step::Project { input, segments, finish } => {
                 match (small_gemm::covers(&self.target), rows) {
                     (_, 0 | 1) | (false, 2..=8) => self.project(input, segments, finish),
-                    // Rows that the matrix units do not take.
+                    // Matrix rows that the matrix units do not support.
                     (true, 2..=8)
                         if !self.weights(segments).0.is_multiple_of(small_gemm::WHOLE) =>
                     {

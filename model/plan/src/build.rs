@@ -1,5 +1,5 @@
-//! Gathers a program launch by launch: interns jobs, gives values their buffers, and lays memory
-//! out in the end.
+//! Builds a program launch by launch: deduplicates jobs, assigns buffers to values, and lays out
+//! memory.
 
 use super::arena::{Life, place};
 use super::fuse::Step;
@@ -14,17 +14,17 @@ use kjit_kernels::Kernel;
 use kjit_kernels::spec::Spec;
 use std::collections::HashMap;
 
-/// The distinct compilations of all programs of a plan.
+/// The distinct compile jobs of all programs of a plan.
 #[derive(Debug, Clone, Default)]
 pub struct Jobs {
     list: Vec<Job>,
     known: HashMap<Spec, Made>,
 }
 
-/// What a launch needs of a job.
+/// The facts of a job that a launch needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Made {
-    /// Which it is.
+    /// The job.
     pub job: JobId,
     /// Threads of a block.
     pub block: u32,
@@ -33,7 +33,7 @@ pub struct Made {
 }
 
 impl Jobs {
-    /// The place of this job, which is kept once.
+    /// Adds a job, or finds it.
     pub fn intern(&mut self, job: Job) -> JobId {
         let at =
             self.list.iter().position(|j| j.job == job.job && j.entry == job.entry).unwrap_or_else(
@@ -45,26 +45,26 @@ impl Jobs {
         JobId(at as u32)
     }
 
-    /// What was made of this spec. All is for one target, and layers are alike: few specs are made
-    /// anew, and to render one, look for what it includes and compare it with all others is most of
-    /// what a plan takes.
+    /// The result of a spec made before. All jobs have one target and layers are alike, so few
+    /// specs are new; rendering one, finding its includes and comparing it with the others takes
+    /// most of a plan's time.
     pub fn known(&self, spec: &Spec) -> Option<Made> {
         self.known.get(spec).copied()
     }
 
-    /// Makes a kernel's job for this target, and keeps what was made of its spec.
+    /// Makes a kernel's job for this target and remembers it by its spec.
     pub fn make(&mut self, spec: Spec, kernel: Kernel, job: kjit_engine::Job) -> Made {
         let Kernel { entry, block, shared, .. } = kernel;
         let job = self.intern(Job { job, entry, spec: spec.clone() });
         *self.known.entry(spec).or_insert(Made { job, block, shared })
     }
 
-    /// Those so far.
+    /// The jobs so far.
     pub fn all(&self) -> &[Job] {
         &self.list
     }
 
-    /// All of them.
+    /// The finished list of jobs.
     pub fn finish(self) -> Vec<Job> {
         self.list
     }
@@ -76,20 +76,20 @@ struct Pending {
     until: Until,
 }
 
-/// How long a buffer is needed.
+/// A buffer's lifetime.
 #[derive(Clone, Copy, PartialEq)]
 enum Until {
     /// From the first to the last launch that binds it.
     Bound,
     /// From the first launch that binds it to the end.
     End,
-    /// Always: counters, which stay zero between runs.
+    /// Always: counters that stay zero between runs.
     Ever,
     /// From before the first launch to the last one that binds it.
     Given,
 }
 
-/// One kernel's shape: what a launch is made from, beside its arguments.
+/// The launch geometry of a kernel.
 pub struct Shape {
     /// Blocks.
     pub grid: [Dim; 3],
@@ -116,8 +116,8 @@ pub struct Builder<'g> {
 }
 
 impl<'g> Builder<'g> {
-    /// Starts a program for up to `tokens` tokens. The values in `keep`, and the logits, will be
-    /// there after the last launch.
+    /// Starts a program for up to `tokens` tokens. The values in `keep` and the logits exist after
+    /// the last launch.
     pub fn new(graph: &'g Graph, steps: &[Step], tokens: u32, keep: &[ValueId]) -> Builder<'g> {
         let keep = keep.iter().copied().chain([graph.logits]).collect();
         let mut last_read = vec![0; graph.values.len()];
@@ -144,24 +144,23 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// Tokens it takes at most.
+    /// The most tokens.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 
-    /// Begins a step: launches from here on are its.
+    /// Starts a step; later launches belong to it.
     pub fn step(&mut self, index: usize) {
         self.step = index;
     }
 
-    /// Memory of its own for the launches of this step; alive from the first to the last launch
-    /// that binds it.
+    /// Working memory of this step, alive from the first to the last launch that binds it.
     pub fn scratch(&mut self, name: impl Into<String>, bytes: u64) -> Bind {
         self.add(name.into(), bytes, Until::Bound)
     }
 
-    /// Counters, zero before each launch that uses them and zero again afterwards: all launches
-    /// that name them share them.
+    /// Counters that are zero before and after each launch that uses them. All launches that use
+    /// this name share them.
     pub fn counters(&mut self, name: &str, bytes: u64) -> Bind {
         match self.buffers.iter().position(|b| b.until == Until::Ever && b.name == name) {
             Some(at) => {
@@ -179,19 +178,19 @@ impl<'g> Builder<'g> {
         Bind::Buffer(BufferId(self.buffers.len() as u32 - 1))
     }
 
-    /// Bytes of a value in 32-bit elements, for all tokens.
+    /// Bytes of a value for all tokens, with 32-bit elements.
     pub fn value_bytes(&self, v: ValueId) -> u64 {
         let value = self.graph.value(v);
         4 * (value.slots * value.width) as u64 * u64::from(self.tokens)
     }
 
-    /// A buffer for a value that is about to be made.
+    /// A buffer for a value that the next launch writes.
     pub fn make(&mut self, v: ValueId) -> Bind {
         let bytes = self.value_bytes(v);
         self.make_sized(v, bytes)
     }
 
-    /// A buffer for a value whose rows are there before the first launch.
+    /// A buffer for a value that exists before the first launch.
     pub fn give(&mut self, v: ValueId) {
         let bytes = self.value_bytes(v);
         if let Bind::Buffer(id) = self.add(self.graph.value(v).name.clone(), bytes, Until::Given) {
@@ -200,13 +199,13 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// The same, for a value that will be halves in tiles.
+    /// As [`Builder::make`], for a value stored as half-precision tiles.
     pub fn make_tiled(&mut self, v: ValueId, bytes: u64) -> Bind {
         self.tiled.push(v);
         self.make_sized(v, bytes)
     }
 
-    /// Whether a value made before is halves in tiles.
+    /// Whether a value is stored as half-precision tiles.
     pub fn is_tiled(&self, v: ValueId) -> bool {
         self.tiled.contains(&v)
     }
@@ -223,8 +222,7 @@ impl<'g> Builder<'g> {
         made
     }
 
-    /// A buffer for a sum that is about to be made: its operand's, when nobody needs that
-    /// afterwards.
+    /// A buffer for a sum: its operand's, if nothing reads the operand afterwards.
     pub fn make_over(&mut self, v: ValueId, operand: ValueId, others: &[ValueId]) -> Bind {
         let free = self.last_read.get(operand.0 as usize) == Some(&self.step)
             && !self.keep.contains(&operand)
@@ -239,15 +237,15 @@ impl<'g> Builder<'g> {
         }
     }
 
-    /// The buffer that holds a value made before.
+    /// The buffer of a value.
     pub fn held(&self, v: ValueId) -> Option<Bind> {
         self.values.get(&v).map(|&id| Bind::Buffer(id))
     }
 
-    /// The CPU computes in between: from the rows of a value to those of another.
+    /// Adds a pause, at which the CPU computes an operation.
     ///
     /// # Errors
-    /// Rows that are not as the CPU has them.
+    /// Values in a layout that the CPU does not have.
     pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
         let name =
             || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
@@ -274,7 +272,7 @@ impl<'g> Builder<'g> {
         Ok(())
     }
 
-    /// The buffer of a value that is about to be made.
+    /// The buffer for a value that a pause writes.
     fn made(&mut self, v: ValueId) -> Result<BufferId, PlanError> {
         match self.make(v) {
             Bind::Buffer(id) => Ok(id),
@@ -299,14 +297,14 @@ impl<'g> Builder<'g> {
         });
     }
 
-    /// The blocks of the last launch wait for each other.
+    /// Marks the last launch as cooperative: its blocks wait for each other.
     pub fn last_is_cooperative(&mut self) {
         if let Some(last) = self.launches.last_mut() {
             (last.dependent, last.cooperative) = (false, true);
         }
     }
 
-    /// Lays the memory out. `head` is what the steps for logits read, `first` the first of them.
+    /// Lays out memory. `head` is the input of the logits' steps, which start at step `first`.
     pub fn finish(self, products: Vec<GemmUse>, head: BufferId, first: usize) -> Program {
         let end = self.launches.len().saturating_sub(1);
         let mut lives: Vec<Life> = self
@@ -314,7 +312,7 @@ impl<'g> Builder<'g> {
             .iter()
             .map(|b| match b.until {
                 Until::Ever => Life { first: 0, last: end, bytes: b.bytes },
-                // Not yet seen in any launch.
+                // In no launch yet.
                 Until::End => Life { first: usize::MAX, last: end, bytes: b.bytes },
                 Until::Bound => Life { first: usize::MAX, last: 0, bytes: b.bytes },
                 Until::Given => Life { first: 0, last: 0, bytes: b.bytes },
@@ -331,8 +329,7 @@ impl<'g> Builder<'g> {
             }
         }
         for pause in &self.pauses {
-            // What came before is read when all before is done; what comes is there before the next
-            // launch.
+            // A pause reads after the launch before it and writes before the next one.
             let reads = pause.what.reads().iter().map(|id| (id, pause.at.saturating_sub(1)));
             let makes = pause.what.makes().iter().map(|id| (id, pause.at.min(end)));
             for (id, at) in reads.chain(makes) {

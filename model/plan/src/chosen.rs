@@ -1,5 +1,4 @@
-//! Rows kept where attention itself does not keep them, and the choice of the positions that
-//! attention sees.
+//! Sparse attention: caches of index keys, and the choice of the positions that attention sees.
 
 use super::lower::Lower;
 use super::{Bind, Dim, ONE, PlanError, TOKENS};
@@ -9,20 +8,19 @@ use kjit_kernels::keep::{KeepArgs, KeepSpec};
 use kjit_kernels::key_scores::{KeyScoresArgs, KeyScoresSpec};
 use kjit_kernels::top_keys::{TopKeysArgs, TopKeysSpec};
 
-/// Bytes of scores at most, at a time: a prompt's tokens in a long context are chosen for in
-/// several goes.
+/// The most bytes of scores at a time: in a long context a prompt's tokens are processed in groups.
 const SCORES: u64 = 64 << 20;
-/// Tokens that go together at least: so many fill a device in a long context.
+/// The fewest tokens of a group, enough to fill a device in a long context.
 const TOGETHER: u32 = 16;
 
-/// Tokens whose scores are there together, of so many in such a context.
+/// Tokens of a group.
 fn together(tokens: u32, context: u32) -> u32 {
     let fit = SCORES / (4 * u64::from(context.max(1)));
     u32::try_from(fit).unwrap_or(u32::MAX).max(TOGETHER).min(tokens)
 }
 
 impl Lower<'_> {
-    /// Rows of new tokens to a cache of one head.
+    /// Writes new tokens' rows to a cache with one head.
     pub(super) fn keep(
         &mut self,
         name: String,
@@ -46,7 +44,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The positions of the keys that answer a token best: all scores, then the best of them.
+    /// The positions of the best keys for a token: all scores, then the top ones.
     pub(super) fn top_keys(&mut self, keys: &TopKeys) -> Result<(), PlanError> {
         let &TopKeys { q, w, state, top, out } = keys;
         let (name, one) = (self.graph.value(out).name.clone(), !self.batch);
@@ -63,7 +61,7 @@ impl Lower<'_> {
             .scratch(format!("{name}.scores"), 4 * u64::from(rows) * u64::from(self.context));
         let (chosen, tokens) = (self.program.make(out), Bind::Dim(TOKENS));
         let (per_unit, most) = (KeyScoresSpec::BLOCKS_PER_UNIT, scores.blocks(self.context));
-        // A block has work for some tiles where there are many rows: it reads their queries once.
+        // With many rows a block has several tiles and reads their queries once.
         let (splits, lines) = match rows == all {
             true => (Dim::Spread { per_unit, over: 1, most }, TOKENS),
             false => (Dim::Fill { per_unit, most: most.div_ceil(8) }, Dim::Is(rows)),

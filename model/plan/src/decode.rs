@@ -1,4 +1,4 @@
-//! Steps as launches for one token, or a few: every matrix is read once, its rows against the few
+//! Lowers steps for one token or a few: every matrix is read once, its rows multiplied with the few
 //! columns of activations.
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
@@ -47,8 +47,8 @@ impl Lower<'_> {
         }
     }
 
-    /// A projection. Segments that cannot share a launch (the form of their activations differs, or
-    /// there are too many) get their own.
+    /// A projection. Segments that cannot share a launch (different forms of activations, or too
+    /// many) get their own.
     pub(super) fn project(
         &mut self,
         input: &Input,
@@ -115,7 +115,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The same through chosen experts' matrices.
+    /// A projection with the chosen experts' matrices.
     pub(super) fn experts(
         &mut self,
         input: &Input,
@@ -214,7 +214,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// A product of each head with its own matrix, or of one row with all of them.
+    /// The product of each head with its own matrix, or of one input with all of them.
     pub(super) fn head_product(
         &mut self,
         x: ValueId,
@@ -271,8 +271,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The weight of a norm on the way to a projection, its epsilon, and what the kernel does
-    /// first.
+    /// The norm's weight and epsilon for a projection, and the kernel's prologue.
     fn prologue(&mut self, input: &Input) -> (Bind, f32, Prologue) {
         match *input {
             Input::Plain(_) => (Bind::Null, 0.0, Prologue::None),
@@ -280,9 +279,8 @@ impl Lower<'_> {
         }
     }
 
-    /// Columns of activations quantised in memory of the device, once for all blocks, where they
-    /// are too long for a block's own. Gives the arguments that take the place of `x`, `aux` and
-    /// `eps`.
+    /// Quantises columns of activations in device memory, once for all blocks, if they are too long
+    /// for a block's shared memory. Returns the arguments that replace `x`, `aux` and `eps`.
     fn quantize(
         &mut self,
         name: &str,
@@ -304,11 +302,10 @@ impl Lower<'_> {
         Ok((out, Bind::Null, 0.0))
     }
 
-    /// What is done to the logits where a sequence asks for it, and the two ways to choose a token
-    /// from them, as the last three launches: biases, a mask, penalties; the likeliest; at random.
+    /// The last three launches: adjust the logits (biases, mask, penalties); choose greedily; draw.
     pub(super) fn choices(&mut self) -> Result<(), PlanError> {
         let (logits, vocab) = (self.value(self.graph.logits)?, self.graph.n_vocab());
-        // What is chosen behind a drafted token goes beside the ring, which has the drafts.
+        // Tokens chosen after drafts are stored apart from the id ring, which holds the drafts.
         let (tokens, position, capacity) = match self.drafted {
             false => (Control::Tokens, Control::Position, self.context + 1),
             true => (Control::Picks, Control::Turns, PICK as u32),
@@ -369,17 +366,17 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Heads made ready, keys and values kept, attention and the sum of its slices: one launch.
+    /// Prepares heads, writes the cache, attends and sums the slices, in one launch.
     pub(super) fn attend(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (mut form, norms, eps) = self.heads(a)?;
         if self.apart && a.kv.is_some() {
-            // A row reads the keys of those before it, which other blocks would write at the same
-            // time.
+            // A row reads keys of earlier rows, which other blocks would write at the same time:
+            // they are written by a launch before.
             self.heads_of_rows(a)?;
             form.kept_before = true;
         }
-        // What was measured counts for pages, too.
+        // Tunings were measured without pages and hold with them.
         let mut spec = self.tuned(AttendSpec { form, scores: self.scores(a), tuning: None });
         spec.form.paged = self.paged;
         let sequences = self.program.tokens();
@@ -431,14 +428,14 @@ impl Lower<'_> {
         if whole { Ok(()) } else { self.cut(out, [form.kv.head_dim, size], a.out) }
     }
 
-    /// A latent kept, and attention to latents: one launch.
+    /// Writes a latent and attends to latents, in one launch.
     pub(super) fn latent(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
         let (rank, chosen) =
             (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
         if self.apart {
-            // A row reads those before it as they are kept, and its own as it is.
+            // A row reads earlier rows from the cache, and its own from its input.
             self.keep(format!("{name}.keep"), row, cache)?;
         }
         let spec = LatentSpec {
@@ -472,13 +469,12 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The lists of tokens' positions where they see chosen ones; else the tables of pages, if
-    /// there are any.
+    /// The lists of visible positions, if attention is sparse; else the page tables, if any.
     pub(super) fn listed(&self, only: Option<ValueId>) -> Result<Bind, PlanError> {
         only.map_or(Ok(self.table()), |v| self.value(v))
     }
 
-    /// Bytes from one slot's rows to the next one's, where rows are of several.
+    /// Bytes from one slot's rows to the next one's, if rows belong to several slots.
     pub(super) fn sequence_bytes(&self, name: &str, cache: StateId) -> Result<Bind, PlanError> {
         Ok(Bind::U64(if self.own_slots() && !self.paged {
             self.slot_bytes(name, cache)?
@@ -487,12 +483,12 @@ impl Lower<'_> {
         }))
     }
 
-    /// The slot of each row; of one sequence, null.
+    /// Each row's slot; null for one sequence.
     pub(super) fn slots(&self) -> Bind {
         if self.own_slots() { Bind::Control(Control::Slots) } else { Bind::Null }
     }
 
-    /// Whether each row has a slot of its own.
+    /// Whether each row has its own slot.
     fn own_slots(&self) -> bool {
         self.batch && !self.drafted
     }
@@ -502,22 +498,22 @@ impl Lower<'_> {
         Bind::Control(if self.drafted { Control::Places } else { Control::Position })
     }
 
-    /// The position of each row that attends by itself.
+    /// The position of each row that attends alone.
     fn places(&self) -> Bind {
         if self.apart && !self.drafted { Bind::Control(Control::Each) } else { self.position() }
     }
 
-    /// Positions of a slot. With pages it says where a slot's table begins, and rows that are one
-    /// sequence's, each as if it were a slot, have one table.
+    /// Positions of a slot. With pages it locates a slot's table; rows of one sequence that attend
+    /// alone share one table.
     fn capacity(&self) -> Bind {
         Bind::U32(if self.paged && self.apart { 0 } else { self.context })
     }
 
-    /// Slices of the context, and how many at most, for so many groups of a token's heads: as many
-    /// as fill the device.
+    /// The number of context slices and its maximum, for `groups` groups of a token's heads: enough
+    /// to fill the device.
     fn slices(&self, per_unit: u32, groups: u32) -> (Dim, u32) {
         if self.reproducible {
-            // What a slice has follows from their number, and what is summed from both.
+            // The number of slices decides each slice's content, and so the order of sums.
             let slices = self.slices_always(groups);
             return (Dim::Is(slices), slices);
         }
@@ -526,18 +522,18 @@ impl Lower<'_> {
         (Dim::Spread { per_unit, over: groups, most }, most)
     }
 
-    /// The tables of pages, or one sequence's; where there are none, null.
+    /// The page tables; null without pages.
     pub(super) fn table(&self) -> Bind {
         if self.paged { Bind::Control(Control::Pages) } else { Bind::Null }
     }
 
-    /// Bytes from one slot's keys, or values, to the next one's.
+    /// Bytes from one slot's keys or values to the next one's.
     fn slot_bytes(&self, name: &str, cache: StateId) -> Result<u64, PlanError> {
         let bytes = self.kv(cache).bytes(self.context as usize);
         bytes.map(|b| b as u64).ok_or_else(|| unsupported(name, "its cache cannot be addressed"))
     }
 
-    /// The form of a layer's heads, the weights of their norms, and the norms' epsilon.
+    /// The layout of a layer's heads, their norms' weights, and the norms' epsilon.
     pub(super) fn heads(&mut self, a: &Attend) -> Result<(HeadsForm, [Bind; 2], f32), PlanError> {
         let name = &self.graph.value(a.out).name;
         let (norms, eps) = match (a.q_norm, a.k_norm) {
@@ -555,7 +551,7 @@ impl Lower<'_> {
         Ok((HeadsForm { heads, kv, qk_norm, rope, kept_before, paged: false }, norms, eps))
     }
 
-    /// What becomes of a layer's scores, for tokens that see none that is later.
+    /// The score options of a layer with causal attention.
     pub(super) fn scores(&self, a: &Attend) -> Scores {
         let window = self.graph.state(a.cache).window();
         let &Attend { chunk, soft_cap, alibi, sinks, .. } = a;
@@ -567,8 +563,8 @@ impl Lower<'_> {
         self.graph.value(a.out).width / a.heads.max(1)
     }
 
-    /// Queries, and the keys and values that are to be kept (none where another layer has kept
-    /// them), each head as large as it is in the cache.
+    /// Queries, keys and values padded to the cache's head size. Keys and values are null if
+    /// another layer has cached them.
     pub(super) fn ready(&mut self, a: &Attend) -> Result<(Bind, [Bind; 2]), PlanError> {
         let (name, KvLayout { heads, head_dim, .. }) =
             (self.graph.value(a.out).name.clone(), self.kv(a.cache));
@@ -582,11 +578,10 @@ impl Lower<'_> {
     }
 }
 
-/// A rotation as kernels describe it.
+/// A rotation in the kernels' form.
 pub(super) fn rope_form(rope: &Rope) -> RopeForm {
     RopeForm { dims: rope.dims, halves: rope.pairing == Pairing::Halves }
 }
 
-/// Slices of the context at most, over all sequences: with fewer, working memory is small whatever
-/// the device.
+/// The most context slices over all sequences, which bounds working memory on any device.
 const SPLITS: u32 = 256;

@@ -1,34 +1,34 @@
-//! How many layers each device gets.
+//! Divides layers among devices.
 
 use kjit_exec::OpenOptions;
 use kjit_graph::{Graph, Layers, Op, WeightId};
 
-/// Bytes that a layer needs where it is.
+/// Bytes that a layer needs on its device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LayerNeed {
-    /// Its weights, as they lie in the file: on a device some formats take a few percent more.
+    /// Weights in the file's layout; some formats take a few percent more on a device.
     pub weights: u64,
-    /// What all sequences with full contexts keep.
+    /// State of all sequences with full contexts.
     pub state: u64,
 }
 
 impl LayerNeed {
-    /// Both.
+    /// Weights and state.
     pub fn total(&self) -> u64 {
         self.weights.saturating_add(self.state)
     }
 }
 
-/// What a device has for layers.
+/// A device's memory for layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// `cuda:0`.
+    /// The device's label, such as `cuda:0`.
     pub label: String,
-    /// Bytes for weights and states: what is free, or a budget, less what a stage needs besides.
+    /// Bytes for weights and states: free memory or the budget, minus a stage's other needs.
     pub bytes: u64,
 }
 
-/// Why layers cannot be divided so.
+/// The reason why layers cannot be divided.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DivideError {
@@ -40,7 +40,7 @@ pub enum DivideError {
         /// Devices.
         devices: usize,
     },
-    /// They do not fit.
+    /// The layers do not fit.
     #[error(
         "{layers} layers with their keys and values need {need} MiB, {room} MiB are there for \
          them on {devices}: give a smaller -c, \
@@ -49,16 +49,16 @@ pub enum DivideError {
     Room {
         /// Layers.
         layers: usize,
-        /// MiB that they need.
+        /// MiB that the layers need.
         need: u64,
-        /// MiB that there are.
+        /// MiB available.
         room: u64,
         /// The devices.
         devices: String,
     },
 }
 
-/// What each layer needs.
+/// The bytes that each layer needs.
 pub fn needs(graph: &Graph, layers: &Layers, options: &OpenOptions) -> Vec<LayerNeed> {
     let tokens = (options.context_of(graph) as u64).saturating_mul(options.sequences.max(1) as u64);
     let of = |ops: &[Op]| {
@@ -77,8 +77,8 @@ pub fn needs(graph: &Graph, layers: &Layers, options: &OpenOptions) -> Vec<Layer
     (0..layers.len()).map(|layer| of(layers.ops(graph, layer..layer + 1))).collect()
 }
 
-/// Numbers of layers for these devices, in their order, so that each is filled to the same part of
-/// its room as nearly as whole layers can be; each gets one at least.
+/// Divides layers among devices in order, so that all are filled to the same fraction of their room
+/// as nearly as whole layers allow. Each device gets at least one.
 ///
 /// # Errors
 /// Fewer layers than devices, or less room than they need.
@@ -93,13 +93,14 @@ pub fn divide(needs: &[LayerNeed], rooms: &[Room]) -> Result<Vec<usize>, DivideE
     let (mut first, mut filled, mut behind) = (0, 0u128, 0u128);
     for (i, r) in rooms.iter().enumerate() {
         behind += u128::from(r.bytes);
-        // Up to where the layers so far are to the model as the devices so far are to all.
+        // The target: the layers so far are the same fraction of the model as the devices so far
+        // are of all room.
         let want = u128::from(need) * behind / u128::from(room.max(1));
         let most = layers - (devices - i - 1);
         let mut end = if i + 1 == devices { layers } else { first };
         while end < most && i + 1 < devices {
             let next = needs.get(end).map_or(0, |n| u128::from(n.total()));
-            // The border that is nearest, and one layer at least.
+            // The border nearest to the target, after at least one layer.
             if end > first && filled + next / 2 > want {
                 break;
             }

@@ -1,6 +1,6 @@
-//! Experts of a mixture that lie in a GPU's memory beside the CPU, which has all of them: those
-//! that are chosen most. Each layer has so many places, and what lies in them changes while tokens
-//! are made (`gpu/hot.rs`).
+//! The graph of an expert cache: the most used experts of each host MoE layer are also in GPU
+//! memory, in a fixed number of slots. `gpu/hot.rs` changes the contents of the slots while tokens
+//! are decoded.
 
 use kjit_exec::OpenOptions;
 use kjit_graph::op::{Act, Add, Elsewhere, ExpertMatMul, ExpertSum, Glu, Norm, Placed, Route};
@@ -12,29 +12,29 @@ use kjit_kernels::layout::Layout;
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Places of a layer at least: what lies in one may be on its way, and then the other is there.
+/// The fewest slots of a layer: one may be loading, and then the other is usable.
 pub const FEWEST: usize = 2;
 
-/// A graph whose experts are partly the CPU's.
+/// A graph with the experts of some layers on the CPU.
 #[derive(Debug, Clone)]
 pub struct Apart {
     /// The graph.
     pub graph: Graph,
-    /// Layers whose experts the CPU has.
+    /// Layers whose experts are on the CPU.
     pub taken: usize,
     /// Layers that have experts.
     pub of: usize,
-    /// Places on the device in each of those layers; 0: the CPU computes all that is chosen there.
+    /// Cache slots on the device in each of those layers; 0 without an expert cache.
     pub places: usize,
-    /// Experts of such a layer, the most of all.
+    /// Experts of such a layer, the most of all layers.
     pub experts: usize,
 }
 
 impl Apart {
-    /// What the options ask for ([`OpenOptions::host_experts`], [`OpenOptions::hot_experts`]).
+    /// Divides a graph as [`OpenOptions::host_experts`] and [`OpenOptions::hot_experts`] ask.
     ///
     /// # Errors
-    /// See [`ExpertsError`].
+    /// See [`ExpertsError`] for the reasons.
     pub fn of(graph: &Graph, options: &OpenOptions) -> Result<Apart, ExpertsError> {
         if options.host_experts == 0 && options.hot_experts.is_some() {
             return Err(ExpertsError::HotAlone);
@@ -58,22 +58,21 @@ impl std::fmt::Display for Apart {
     }
 }
 
-/// What is routed in a layer.
+/// The routed part of a layer.
 struct Mixture<'g> {
-    /// From the first that reads what was chosen to the sum.
+    /// From the first operation that reads the routing to the sum.
     span: Range<usize>,
     route: &'g Route,
-    /// The norm that makes what the experts read, where one does.
+    /// The norm of the experts' input, if there is one.
     norm: Option<&'g Op>,
-    /// The row that the CPU begins with.
+    /// The CPU's input: before the norm.
     x: ValueId,
-    /// The operations of the chosen experts, the sum last.
+    /// The operations of the chosen experts; the sum is last.
     set: Vec<&'g Op>,
     sum: ValueId,
 }
 
-/// The first `taken` layers of those that have experts, with as many places as `bytes` of the
-/// device hold.
+/// The first `taken` MoE layers with as many cache slots as `bytes` of the device hold.
 fn with_places(
     graph: &Graph,
     (taken, of): (usize, usize),
@@ -87,7 +86,7 @@ fn with_places(
     let mixtures: Option<Vec<Mixture<'_>>> =
         numbers.iter().map(|&layer| mixture(graph, layers.range(graph, layer))).collect();
     let mixtures = mixtures.ok_or_else(|| ExpertsError::Hot { arch: graph.arch.clone() })?;
-    // What one more place in each layer takes.
+    // Bytes of one more slot in each layer.
     let each =
         mixtures.iter().flat_map(|m| matrices(m)).map(|w| bytes_of(graph, w)).sum::<Option<u64>>();
     let each = each.ok_or_else(|| ExpertsError::Hot { arch: graph.arch.clone() })?.max(1);
@@ -123,14 +122,14 @@ fn matrices<'a>(m: &'a Mixture<'_>) -> impl Iterator<Item = WeightId> + 'a {
     })
 }
 
-/// Bytes of one expert's matrix on a device; none where it has no layout there.
+/// Bytes of one expert's matrix on a device; `None` without a device layout.
 fn bytes_of(graph: &Graph, weight: WeightId) -> Option<u64> {
     let w = graph.weight(weight);
     Layout::new(w.format, w.cols).ok()?.bytes(w.rows, 1).ok().map(|n| n as u64)
 }
 
-/// The mixture of a layer, where a device can have a part of it: one routing, chosen experts
-/// without biases, summed by their shares.
+/// The mixture of a layer if a device can compute a part of it: one routing, experts without
+/// biases, summed by their shares.
 fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     let ops = graph.ops.get(range.clone())?;
     let mut routes = ops.iter().enumerate().filter_map(|(i, op)| match op {
@@ -165,7 +164,7 @@ fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
         }
     }
     let &Op::ExpertSum(ExpertSum { out: sum, .. }) = ops.get(end)? else { return None };
-    // Nobody else needs what was chosen, or what an expert made.
+    // Nothing else may read the routing or an expert's result.
     let inside = |op: &Op| set.iter().any(|s| std::ptr::eq(*s, op));
     let others = graph.ops.iter().filter(|op| !inside(op)).flat_map(Op::reads);
     if others.into_iter().any(|v| v != sum && made.contains(&v)) || made.contains(&graph.logits) {
@@ -194,7 +193,7 @@ fn mixture(graph: &Graph, range: Range<usize>) -> Option<Mixture<'_>> {
     })
 }
 
-/// What stands for a mixture's span where a device has some of its experts.
+/// The operations that replace a mixture's span if some of its experts are cached.
 fn divided(graph: &Graph, m: &Mixture<'_>, places: usize, new: &mut Graph) -> Vec<Op> {
     let mut value = |from: ValueId, what: &str| {
         let old = graph.value(from);

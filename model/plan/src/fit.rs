@@ -1,20 +1,21 @@
-//! What of a graph kernels can run: all that the rest of the GPU side takes for granted. What is
-//! not there is refused here, by name.
+//! Checks that kernels exist for every operation of a graph. The rest of the GPU side relies on
+//! this; what is missing is refused by name.
 
 use super::{PlanError, function_of};
 use kjit_graph::op::{Act, Attention, Glu, Mask, Norm, NormKind};
 use kjit_graph::{Activation, Graph, Op, ValueId};
 
-/// Checks a graph.
+/// Checks a graph for missing kernels.
 ///
 /// # Errors
-/// The first state, weight or operation that no kernel has, with the architecture.
+/// Names the first unsupported state, weight or operation, and the architecture.
 pub fn check(graph: &Graph) -> Result<(), PlanError> {
     let refuse = |why: String| PlanError::Unsupported {
         what: format!("architecture '{}'", graph.arch),
         why,
     };
-    // Those before and behind would have to go back with it.
+    // A recurrent state is recomputed from the start; stages before and after would have to go back
+    // too.
     let part = graph.hands_on || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
     if part && graph.is_recurrent() {
         return Err(refuse("its states are kept by one device, not by several".to_owned()));
@@ -31,7 +32,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// What no kernel has of an operation; `None` where one has it.
+/// The feature of an operation that no kernel supports, if any.
 fn missing(graph: &Graph, op: &Op) -> Option<String> {
     let width = |v: ValueId| graph.value(v).slots * graph.value(v).width;
     match op {

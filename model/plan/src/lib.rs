@@ -1,9 +1,10 @@
-//! What a GPU does for a model, as data: kernels to compile, memory to have, launches to make.
+//! A plan: all that a GPU does for a model, as data (kernels to compile, memory to allocate,
+//! launches).
 //!
-//! A [`Plan`] follows from the graph, the target and the options alone; no device is asked. So it
-//! can be printed, tested and compiled for (`kjit warm`) on a machine without a GPU, and a device
-//! of the same target finds every kernel in the cache. What only a live device tells (compute
-//! units) enters as a [`Dim`] when a launch is made.
+//! A [`Plan`] depends on the graph, the target and the options, not on a device. So it can be
+//! printed, tested and compiled (`kjit warm`) on a machine without a GPU, and a device of the same
+//! target finds every kernel in the cache. Facts that only a device knows (compute units) enter
+//! through a [`Dim`] at launch time.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -59,19 +60,19 @@ use kjit_kernels::kv::PAGE;
 use kjit_kernels::moe::MoeSpec;
 use kjit_kernels::spec::Spec;
 
-/// One for each token (of a batch: each sequence).
+/// One for each token; in a batch, for each sequence.
 const TOKENS: Dim = Dim::Tokens { per: 1, each: 1 };
 const ONE: Dim = Dim::Is(1);
 
-/// One compilation, and the kernel wanted of it.
+/// A compile job and one of its kernels.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Job {
-    /// What is compiled.
+    /// The compile job.
     pub job: kjit_engine::Job,
     /// The kernel.
     pub entry: &'static str,
-    /// What it is a specialisation of.
+    /// The spec that it specialises.
     pub spec: Spec,
 }
 
@@ -85,121 +86,118 @@ pub struct JobId(pub u32);
 #[doc(hidden)]
 pub struct BufferId(pub u32);
 
-/// A piece of memory that launches pass on to each other. Buffers that are never alive together
-/// share their place.
+/// Memory that launches share. Buffers that are never alive at the same time may overlap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Buffer {
-    /// The value that it holds, or what it is for.
+    /// The value in it, or its purpose.
     pub name: String,
-    /// Bytes, for as many tokens as the program takes at most.
+    /// Bytes for the program's most tokens.
     pub bytes: u64,
     /// Bytes from the start of the arena, a multiple of 256.
     pub offset: u64,
-    /// Counters: zero before the first run, and zero again after each launch that uses them.
-    /// Nothing shares their place.
+    /// Counters: zero before the first run and after each launch that uses them. Nothing overlaps
+    /// them.
     pub zeroed: bool,
 }
 
-/// Words that live on the device and drive sequences: written by the host at the start of a call,
-/// by the sampler for each token. Each sequence has its own in its slot; programs for one sequence
-/// are given one slot's, programs for several those of all slots.
+/// Control words in device memory that drive sequences: written by the host at the start of a call,
+/// and by the sampler for each token. Each slot has its own; programs for one sequence get one
+/// slot's, batches those of all slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Control {
-    /// `u32`s: ids of all tokens, by position.
+    /// `u32`s: token ids by position.
     Tokens,
-    /// `u32`s: 0, 1, 2 …, as many as a context has positions. One for all.
+    /// `u32`s 0, 1, 2 …, one for each position of a context. Shared by all slots.
     Numbers,
-    /// `u32`: position of the first token at hand.
+    /// `u32`: the position of the first current token.
     Position,
-    /// `u64`: what a draw's noise is made of.
+    /// `u64`: the seed of draws.
     Seed,
     /// Top-k as `u32`, 1 / temperature, top-p, min-p as `f32`.
     Options,
-    /// `u32`s: what is done to the logits before the next token is chosen
-    /// (`kjit_kernels::changes`).
+    /// `u32`s: adjustments of the logits before the next choice (`kjit_kernels::changes`).
     Adjustments,
-    /// `u32`s: the slot of each sequence that is decoded, in the order of a batch's rows. One for
-    /// all.
+    /// `u32`s: the slot of each decoded sequence, in the order of a batch's rows. Shared by all
+    /// slots.
     Slots,
-    /// `u32`s: the page of each stretch of positions.
+    /// `u32`s: the page table: the page of each range of positions.
     Pages,
-    /// `u32`s: the position of each row of drafted tokens. One for all.
+    /// `u32`s: the position of each drafted token's row. Shared by all slots.
     Places,
-    /// `u32`s: the position of each of a prompt's tokens, where they attend each by itself. One for
-    /// all.
+    /// `u32`s: the position of each prompt token, if each attends alone. Shared by all slots.
     Each,
-    /// `u32`s, zeros: what counts up where tokens are chosen behind drafted ones. One for all.
+    /// `u32`s, initially zero: counters for choices after drafts. Shared by all slots.
     Turns,
-    /// `u32`s: [`PICK`] for each row of drafted tokens, the second of which gets the token chosen
-    /// there. One for all.
+    /// `u32`s: [`PICK`] for each row of drafted tokens; the second one gets the chosen token.
+    /// Shared by all slots.
     Picks,
 }
 
-/// Words of [`Control::Picks`] for a row: that of the turn before, and that of the first turn.
+/// Words of [`Control::Picks`] in a row: for the previous turn and for the first turn.
 pub const PICK: usize = 2;
 
-/// What devices that compute one model together meet by.
+/// An argument of a reduction over devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Meeting {
-    /// `u32`s: how many meetings there were, and what goes with that.
+    /// `u32`s: the number of exchanges so far, and related counters.
     Words,
-    /// `u32` of the host: somebody has waited in vain.
+    /// `u32` in host memory: set when a device waited too long.
     Late,
     /// This device's inbox.
     Inbox,
-    /// The inbox of the device so many behind this one, less one, in turn.
+    /// The inbox of the device `1 + n` ranks after this one, cyclically.
     To(u32),
-    /// As `u64`: packets that an inbox has for each device.
+    /// `u64`: packets of an inbox for each device.
     Room,
-    /// All parts, that a library has put one behind the other.
+    /// All parts, gathered by a library.
     Gathered,
     /// This device's inbox for rows of a prompt.
     Rows,
-    /// The same of another device, in turn.
+    /// The inbox for rows of the device `1 + n` ranks after this one, cyclically.
     RowsTo(u32),
-    /// As `u64`: values that it has for each device.
+    /// `u64`: values of that inbox for each device.
     RowsRoom,
-    /// As `u64`: nanoseconds that are waited at most.
+    /// `u64`: the time limit in nanoseconds.
     Limit,
 }
 
-/// How the next token is chosen from the logits.
+/// The way to choose the next token from the logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[doc(hidden)]
 pub enum Choice {
-    /// The likeliest.
+    /// The most likely token.
     Greedy,
-    /// At random.
+    /// A random token.
     Draw {
-        /// Among so many of the likeliest; 0: all.
+        /// Among the `top_k` most likely; 0 for all.
         top_k: u32,
         /// Multiplies logits: 1 / temperature.
         inverse: f32,
-        /// Among the likeliest whose probabilities reach this.
+        /// Among the most likely tokens up to this sum of probabilities.
         top_p: f32,
-        /// Among those at least this times as likely as the likeliest.
+        /// Among tokens at least this times as likely as the most likely one.
         min_p: f32,
     },
 }
 
-/// An argument that the choice of the next token has.
+/// An argument of the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Chosen {
-    /// [`Choice::Draw`]'s field.
+    /// Top-k of [`Choice::Draw`].
     TopK,
-    /// Likewise.
+    /// The inverse temperature of [`Choice::Draw`].
     Inverse,
-    /// Likewise.
+    /// Top-p of [`Choice::Draw`].
     TopP,
-    /// Likewise.
+    /// Min-p of [`Choice::Draw`].
     MinP,
 }
 
-/// A number for a kernel.
+/// A kernel argument's value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[doc(hidden)]
 pub enum Number {
@@ -210,7 +208,7 @@ pub enum Number {
 }
 
 impl Chosen {
-    /// Its value.
+    /// The argument's value.
     pub fn of(self, choice: Choice) -> Number {
         let (top_k, inverse, top_p, min_p) = match choice {
             Choice::Greedy => (1, 1.0, 1.0, 0.0),
@@ -225,64 +223,63 @@ impl Chosen {
     }
 }
 
-/// A size that may depend on the device or on the work at hand.
+/// A size that may depend on the device or the number of tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[doc(hidden)]
 pub enum Dim {
-    /// Always this.
+    /// A constant.
     Is(u32),
-    /// One for each `n` tokens at hand, times `each`.
+    /// `tokens / per`, rounded up, times `each`.
     Tokens {
         /// Tokens a block takes.
         per: u32,
         /// Blocks for those.
         each: u32,
     },
-    /// As many as the device holds at once, `per_unit` for each compute unit, but at most `most`.
+    /// `min(units * per_unit, most)`.
     Fill {
-        /// Blocks that a compute unit takes at once.
+        /// Blocks that are resident on a compute unit.
         per_unit: u32,
-        /// Blocks for which there is work.
+        /// Blocks that have work.
         most: u32,
     },
     /// A number of a product's launch, times `each`.
     Gemm {
         /// Index in [`Program::products`].
         product: u32,
-        /// Which number.
+        /// The number.
         part: GemmPart,
-        /// Times this.
+        /// The factor.
         each: u32,
     },
-    /// So many that, times `over` for each token at hand, there are no more than `per_unit` for
-    /// each compute unit; at most `most`.
+    /// `min(units * per_unit / (over * tokens), most)`.
     Spread {
-        /// Blocks that a compute unit takes at once.
+        /// Blocks that are resident on a compute unit.
         per_unit: u32,
-        /// Blocks of the other dimensions for a token.
+        /// Blocks of the other grid dimensions for a token.
         over: u32,
-        /// At most.
+        /// The maximum.
         most: u32,
     },
 }
 
-/// A product of matrices whose launch depends on the tokens at hand.
+/// A matrix product whose launch depends on the number of tokens.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct GemmUse {
     /// The product.
     pub spec: GemmSpec,
-    /// With experts: the rows are those of tokens grouped so.
+    /// With experts: how the rows of tokens are grouped.
     pub group: Option<MoeSpec>,
-    /// A block has all columns of its results ([`GemmLaunch::whole`]).
+    /// Each block has all columns of its results ([`GemmLaunch::whole`]).
     pub whole: bool,
 }
 
 impl GemmUse {
-    /// Its launch.
+    /// The launch for a number of tokens.
     ///
     /// # Errors
-    /// As [`GemmSpec::launch_rows`].
+    /// Those of [`GemmSpec::launch_rows`].
     pub fn launch(
         &self,
         target: &Target,
@@ -304,35 +301,35 @@ pub enum GemmPart {
     Splits,
     /// Tiles of tokens.
     TokenTiles,
-    /// Tiles in all.
+    /// All tiles.
     Tiles,
     /// Blocks in the grid's first dimension.
     Blocks,
-    /// The grid.
+    /// The grid's first dimension.
     GridX,
-    /// The grid.
+    /// The grid's second dimension.
     GridY,
-    /// The grid.
+    /// The grid's third dimension.
     GridZ,
 }
 
-/// What a [`Dim`] is evaluated with: the device, the tokens at hand, and the launches of products
+/// The values that a [`Dim`] is evaluated with: the device, the tokens, and the products' launches
 /// that follow from both.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Now {
     /// Compute units of the device.
     pub units: u32,
-    /// Tokens at hand.
+    /// The number of tokens.
     pub tokens: u32,
-    /// How the next one is chosen.
+    /// The way to choose the next token.
     pub choice: Choice,
-    /// By the index of [`Program::products`].
+    /// Launches by index of [`Program::products`].
     pub products: Vec<GemmLaunch>,
 }
 
 impl Dim {
-    /// The size now; at least 1.
+    /// The size, at least 1.
     pub fn at(self, now: &Now) -> u32 {
         match self {
             Dim::Is(n) => n,
@@ -367,17 +364,17 @@ impl Dim {
 pub enum Bind {
     /// A buffer of the program.
     Buffer(BufferId),
-    /// A matrix, in the layout of the device.
+    /// A matrix in the device's layout.
     Matrix(WeightId),
     /// A vector of f32.
     Vector(WeightId),
-    /// Cosines and sines of a rotation.
+    /// The table of a rotation: cosines and sines.
     Rope(RopeId),
-    /// Keys of a cache, or all that another state keeps.
+    /// A cache's keys, or the whole of another state.
     Keys(StateId),
     /// Values of a cache.
     Values(StateId),
-    /// A word that drives the sequence.
+    /// A control word.
     Control(Control),
     /// No buffer.
     Null,
@@ -389,13 +386,13 @@ pub enum Bind {
     U64(u64),
     /// A number.
     F32(f32),
-    /// So many for each token at hand, as `u64`.
+    /// This many for each token, as `u64`.
     Elements(u64),
-    /// A number that comes with the choice of a token.
+    /// An argument of the choice.
     Chosen(Chosen),
-    /// What devices meet by: memory, or a number.
+    /// An argument of a reduction over devices.
     Meeting(Meeting),
-    /// Rows that the CPU has made, in its own memory.
+    /// Rows that the CPU computed, in host memory.
     Aside,
 }
 
@@ -403,11 +400,11 @@ pub enum Bind {
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Launch {
-    /// The value it ends in, or what it does.
+    /// The value that it ends in, or its purpose.
     pub name: String,
-    /// Index of the step that it belongs to.
+    /// Index of its step.
     pub step: usize,
-    /// What runs.
+    /// The kernel.
     pub job: JobId,
     /// Its arguments, in order.
     pub args: Vec<Bind>,
@@ -417,81 +414,81 @@ pub struct Launch {
     pub block: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
-    /// May start before the launch before it has ended: the kernel waits by itself.
+    /// May start before the previous launch has ended; the kernel itself waits.
     pub dependent: bool,
-    /// Its blocks wait for each other: they are all resident, or there is one a sequence (on a
-    /// device that cannot promise it).
+    /// Its blocks wait for each other: all must be resident. A device that cannot guarantee that
+    /// runs one block for each sequence.
     pub cooperative: bool,
 }
 
-/// Launches for up to so many tokens at once.
+/// Launches for up to a number of tokens.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Program {
-    /// Tokens it takes at most.
+    /// The most tokens.
     pub tokens: u32,
     /// Memory passed from launch to launch.
     pub buffers: Vec<Buffer>,
-    /// Where its buffers start in the plan's arena: each program has its own, since counters must
-    /// stay zero.
+    /// Offset of its buffers in the plan's arena. Programs do not overlap, since counters must stay
+    /// zero.
     pub base: u64,
-    /// Bytes that the buffers take together.
+    /// Bytes of all buffers.
     pub arena: u64,
-    /// In order.
+    /// The launches in order.
     pub launches: Vec<Launch>,
-    /// Where values ended up that were asked to be kept, or that are the result.
+    /// The buffers of kept values and of the result.
     pub kept: Vec<Kept>,
-    /// Products of matrices whose launches depend on the tokens at hand.
+    /// Products whose launches depend on the number of tokens.
     pub products: Vec<GemmUse>,
-    /// What the steps that make logits read: a row of singles for each token.
+    /// The input of the logits' steps: one f32 row for each token.
     pub head: BufferId,
     /// The first launch of those steps.
     pub head_from: usize,
-    /// Where rows of singles go before a run, one for each token: none where launches make them
-    /// from ids.
+    /// Input buffer of f32 hidden states; `None` if the program starts from token ids.
     pub given: Option<BufferId>,
-    /// Where the CPU computes in between, in order.
+    /// Pauses at which the CPU computes, in order.
     pub pauses: Vec<Pause>,
 }
 
-/// Where launches wait for what the CPU computes.
+/// A pause of launches for work of the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Pause {
-    /// Before the launch of this index.
+    /// Index of the launch that it precedes.
     pub at: usize,
-    /// Which of the graph's operations that are elsewhere.
+    /// Index among the graph's host operations.
     pub op: usize,
-    /// What is done there.
+    /// The work.
     pub what: AtPause,
 }
 
-/// What is done at a pause, in rows of 32-bit words.
+/// The work at a pause, on rows of 32-bit words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub enum AtPause {
-    /// The CPU computes all from these rows; a launch behind it takes what it has made
+    /// The CPU computes everything from these rows; a later launch fetches its result
     /// ([`Bind::Aside`]).
     All {
-        /// What it reads.
+        /// The input.
         from: BufferId,
     },
-    /// The CPU takes its part of what was chosen, and says where the rest lies on the device.
+    /// The host divides the chosen experts: it keeps the CPU's, and tells the device the cache
+    /// slots of the others.
     Divide {
-        /// Its rows, the chosen experts, their shares.
+        /// The input, the chosen experts, their shares.
         from: [BufferId; 3],
-        /// Where those of the device lie, and their shares.
+        /// The cache slots of the device's experts, and their shares.
         to: [BufferId; 2],
     },
-    /// The CPU computes the part that it took before.
+    /// The CPU computes the experts that it kept.
     Rest {
-        /// What it makes.
+        /// The result.
         to: BufferId,
     },
 }
 
 impl AtPause {
-    /// What is read there.
+    /// The buffers that it reads.
     pub fn reads(&self) -> &[BufferId] {
         match self {
             AtPause::All { from } => std::slice::from_ref(from),
@@ -500,7 +497,7 @@ impl AtPause {
         }
     }
 
-    /// What is made there.
+    /// The buffers that it writes.
     pub fn makes(&self) -> &[BufferId] {
         match self {
             AtPause::All { .. } => &[],
@@ -510,28 +507,28 @@ impl AtPause {
     }
 }
 
-/// A value that is there after a run.
+/// A value that exists after a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Kept {
     /// The value.
     pub value: ValueId,
-    /// Where it is.
+    /// Its buffer.
     pub buffer: BufferId,
-    /// As halves in tiles, else rows of 32-bit elements.
+    /// Stored as half-precision tiles; otherwise rows of 32-bit elements.
     pub tiled: bool,
 }
 
 impl Program {
-    /// Whether launches want to know the position of each token ([`Control::Each`]).
+    /// Whether launches read the position of each token ([`Control::Each`]).
     pub fn wants_each(&self) -> bool {
         self.launches.iter().any(|l| l.args.contains(&Bind::Control(Control::Each)))
     }
 
-    /// What launches are evaluated with on a device of so many compute units.
+    /// The values that launches are evaluated with on a device of `units` compute units.
     ///
     /// # Errors
-    /// As [`GemmUse::launch`].
+    /// Those of [`GemmUse::launch`].
     pub fn now(
         &self,
         target: &Target,
@@ -548,97 +545,92 @@ impl Program {
     }
 }
 
-/// One more token of several sequences at once: a row each, whatever their lengths.
+/// One token of each of several sequences: one row each, at any lengths.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Batch {
-    /// A token of each, their logits. Runs for any number of sequences up to [`Program::tokens`].
+    /// Logits of a token of each sequence, for up to [`Program::tokens`] sequences.
     pub program: Program,
-    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no
-    /// logits.
+    /// Applies biases, masks and penalties to the logits; `None` without logits.
     pub adjust: Option<Launch>,
-    /// The likeliest token of each from the logits of the program, on whose buffers it works; none
-    /// where other layers come behind.
+    /// Chooses each sequence's most likely token, in the program's buffers; `None` if another stage
+    /// follows.
     pub greedy: Option<Launch>,
-    /// Random ones, each by the options in its slot.
+    /// Draws tokens, each by the options in its slot.
     pub draw: Option<Launch>,
 }
 
-/// Bytes a plan needs on the device.
+/// Bytes that a plan needs on the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Weights as they lie there, and the ring of those that are streamed.
+    /// Resident weights in the device's layout, and the staging ring of streamed ones.
     pub weights: u64,
     /// Keys and values of a full context.
     pub kv: u64,
-    /// All else: arenas, tables, words.
+    /// Everything else: arenas, tables, control words.
     pub rest: u64,
 }
 
 impl MemoryNeed {
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> u64 {
         self.weights.saturating_add(self.kv).saturating_add(self.rest)
     }
 }
 
-/// What a GPU does for a model.
+/// The work of a GPU for a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    /// What it is for.
+    /// The target.
     pub target: Target,
-    /// The distinct compilations.
+    /// The distinct compile jobs.
     pub jobs: Vec<Job>,
-    /// One token, its logits.
+    /// One token and its logits.
     pub decode: Program,
-    /// Biases, masks and penalties on its logits, where a sequence has any; none where there are no
-    /// logits.
+    /// Applies biases, masks and penalties to the logits; `None` without logits.
     pub adjust: Option<Launch>,
-    /// The likeliest token from the logits of [`Plan::decode`], on whose buffers it works; none
-    /// where other layers come behind, on another device.
+    /// Chooses the most likely token, in the buffers of [`Plan::decode`]; `None` if another stage
+    /// follows.
     pub greedy: Option<Launch>,
-    /// A random one, likewise.
+    /// Draws a token, in the same buffers.
     pub draw: Option<Launch>,
-    /// A token of each of so many sequences as one launch, the fewest first: of one sequence the
-    /// launches of [`Plan::decode`]. None where nobody wants it, or where it is not possible.
+    /// Persistent kernels for one token of each of some sequences, fewest sequences first; the one
+    /// for one sequence replaces [`Plan::decode`]. Empty if not wanted or not possible.
     pub persistent: Vec<OneLaunch>,
-    /// Why there are none, where they were asked for.
+    /// The reason if persistent kernels were requested and there are none.
     pub no_persistent: Option<String>,
-    /// Many tokens, without their logits: for up to so many at once each, the fewest first. None
-    /// where the kernels for prompts do not cover the model: tokens then go one by one.
+    /// Prompt programs without logits, smallest first. Empty if the prompt kernels do not cover the
+    /// model: tokens then run one by one.
     pub prompts: Vec<Program>,
-    /// Why there are none.
+    /// The reason why there are none.
     pub no_prompts: Option<String>,
-    /// Sequences that have a slot each: their keys and values lie side by side in the caches. One
-    /// where none was asked for.
+    /// Sequence slots, whose keys and values are side by side in the caches; at least one.
     pub slots: usize,
-    /// For so many sequences decoded side by side, the fewest first; none where none was asked for.
+    /// Batch programs, smallest first; empty for one slot.
     pub batches: Vec<Batch>,
-    /// A few tokens of one sequence at once with the logits of each, so that drafted ones are held
-    /// against what would have been chosen; none where nobody drafts, or where states cannot be
-    /// kept before they are read.
+    /// Verifies drafts: a few tokens of one sequence with the logits of each. `None` without
+    /// drafts, or if states cannot be written before they are read.
     pub drafts: Option<Batch>,
-    /// Matrices, each once, with the job that lays it out.
+    /// Each matrix once, with its repack job.
     pub matrices: Vec<(WeightId, Option<JobId>)>,
-    /// Bytes of each of them on the device.
+    /// Bytes of each matrix on the device.
     pub matrix_bytes: Vec<u64>,
-    /// The layers whose matrices are copied for each pass; none where all stay ([`Plan::fit`]).
+    /// Streamed layers; `None` if all are resident ([`Plan::fit`]).
     pub streaming: Option<Streaming>,
-    /// Vectors, each once.
+    /// Each vector once.
     pub vectors: Vec<WeightId>,
-    /// Pages that slots have keys and values in; none where each slot has its own.
+    /// The number of pages; `None` if each slot has its own memory.
     pub pages: Option<usize>,
-    /// Bytes of the keys, and of the values, of each cache, for one slot, or one page; of another
-    /// state, of all, and none.
+    /// Bytes of a slot or page of each cache: `[keys, values]`; other states: `[total, 0]`.
     pub caches: Vec<[u64; 2]>,
-    /// How often each of them has that.
+    /// The number of slots or pages of each cache.
     pub parts: Vec<Parts>,
-    /// Memory.
+    /// Memory requirements.
     pub memory: MemoryNeed,
 }
 
 impl Plan {
-    /// All that is compiled for it.
+    /// All compile jobs.
     pub fn compiled(&self) -> impl Iterator<Item = &kjit_engine::Job> {
         self.jobs.iter().map(|j| &j.job).chain(self.persistent.iter().map(|one| &one.job))
     }
@@ -654,29 +646,28 @@ impl Plan {
             .collect()
     }
 
-    /// The program whose buffers one launch works on.
+    /// The program whose buffers a persistent kernel uses.
     pub fn program_of<'a>(&'a self, one: &'a OneLaunch) -> &'a Program {
         one.own.as_ref().map_or(&self.decode, |own| &own.program)
     }
 
-    /// Layers whose experts the CPU computes for a token.
+    /// Layers whose experts or feed-forward part the CPU computes for a token.
     pub fn computed_aside(&self) -> usize {
         self.decode.pauses.iter().filter(|p| !matches!(p.what, AtPause::Divide { .. })).count()
     }
 
-    /// The program for prompts whose experts are copied to the device, where the CPU has them for
+    /// The prompt program for which experts are copied to the device, if the CPU computes them for
     /// single tokens.
     pub fn copying(&self) -> Option<&Program> {
         self.streaming.as_ref().and_then(|s| s.prompt.as_ref())
     }
 
-    /// How often a cache has the bytes that [`Plan::caches`] says.
+    /// The number of slots or pages of a cache.
     pub fn parts_of(&self, cache: usize) -> Parts {
         self.parts.get(cache).copied().unwrap_or(Parts::Slots { slots: self.slots, copies: 0 })
     }
 
-    /// Copies of a sequence's states that do not grow for which there is room, where there are such
-    /// states.
+    /// Slots for saved recurrent states.
     pub fn copies(&self) -> usize {
         self.parts
             .iter()
@@ -685,23 +676,23 @@ impl Plan {
             .unwrap_or(0)
     }
 
-    /// Words of a slot's table of pages.
+    /// Words of a slot's page table.
     pub fn table(&self, context: usize) -> usize {
         self.pages.map_or(0, |_| context.div_ceil(PAGE))
     }
 
-    /// Bytes that launches pass on to each other.
+    /// Bytes of the programs' arena.
     pub fn arena(&self) -> u64 {
         self.programs().iter().map(|p| p.base + p.arena).max().unwrap_or(0)
     }
 }
 
-/// How often there is what a cache has.
+/// The number of units of a cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parts {
-    /// For each page, whoever has it.
+    /// One for each page.
     Pages(usize),
-    /// For each slot, and behind them for copies of what slots had.
+    /// One for each slot, followed by saved copies.
     Slots {
         /// Slots.
         slots: usize,
@@ -711,7 +702,7 @@ pub enum Parts {
 }
 
 impl Parts {
-    /// All of them.
+    /// All units.
     pub const fn count(self) -> usize {
         match self {
             Parts::Pages(pages) => pages,
@@ -720,28 +711,28 @@ impl Parts {
     }
 }
 
-/// Why a model cannot be planned for a target.
+/// The reason why a model cannot be planned for a target.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// An operation that the kernels do not have in this shape.
+    /// An operation in a shape that no kernel supports.
     #[error("{what} cannot run on a GPU yet: {why}; --device cpu runs it")]
     Unsupported {
         /// The value or weight.
         what: String,
-        /// What is not there.
+        /// The missing feature.
         why: String,
     },
-    /// More tokens than kernels can count.
+    /// A context beyond the kernels' counters.
     #[error("a context of {0} tokens is more than a GPU's kernels can count: give a smaller -c, \
         at most {max}", max = u32::MAX)]
     Context(usize),
-    /// A weight that cannot be laid out.
+    /// A weight without a device layout.
     #[error("tensor '{name}': {source}")]
     Layout {
         /// The tensor.
         name: String,
-        /// Why.
+        /// The cause.
         source: kjit_kernels::layout::LayoutError,
     },
 }

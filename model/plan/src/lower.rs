@@ -1,5 +1,5 @@
-//! What all lowerings share: jobs, weights, values, the ends of projections, and errors that name
-//! the step.
+//! The shared parts of all lowerings: jobs, weights, values, finishes of projections, and errors
+//! that name the step.
 
 use super::build::{Builder, Jobs, Made, Shape};
 use super::fuse::{Finish, Input, Segment, Step, head_size};
@@ -20,68 +20,68 @@ use std::marker::PhantomData;
 pub(super) struct Lower<'g> {
     pub graph: &'g Graph,
     pub target: Target,
-    /// Which tuning was measured best.
+    /// The measured tunings.
     pub tuned: &'g dyn Choices,
-    /// Positions that caches hold.
+    /// Positions in a cache.
     pub context: u32,
-    /// How they hold them.
+    /// The storage type of caches.
     pub storage: KvStorage,
-    /// Keys and values lie in pages.
+    /// Whether keys and values are in pages.
     pub paged: bool,
     pub jobs: &'g mut Jobs,
     pub matrices: &'g mut Vec<WeightId>,
     pub vectors: &'g mut Vec<WeightId>,
     pub program: Builder<'g>,
-    /// Rows are sequences, each in a slot of its own; else one sequence's tokens.
+    /// Rows are sequences, each in a slot of its own; otherwise one sequence's tokens.
     pub batch: bool,
-    /// A row's results are the same bits whatever rows come with it.
+    /// A row's results have the same bits whatever other rows run.
     pub reproducible: bool,
-    /// Rows are one sequence's tokens, each of which attends by itself, as a single token does.
+    /// Rows are one sequence's tokens, each of which attends alone, as in decoding.
     pub apart: bool,
-    /// Rows are tokens of one sequence, each with a place of its own and as if each were a slot:
+    /// Rows are drafted tokens of one sequence, each treated as a slot with its own position; set
     /// with `batch`.
     pub drafted: bool,
-    /// Products whose launches depend on the tokens at hand, and bytes of their parts and counters
-    /// at most.
+    /// Products whose launches depend on the number of tokens, with the most bytes of their partial
+    /// results and counters.
     pub products: Vec<(GemmUse, u64, u64)>,
-    /// Inputs that lie as products take them: the value, and the norm on the way.
+    /// Inputs already in the products' layout: the value, and the norm applied to it.
     pub in_form: HashMap<(ValueId, Option<WeightId>), Bind>,
-    /// Rows grouped, by the value that has their experts; a row for each token and slot, or for
-    /// each token.
+    /// Rows grouped by expert, by the value that holds the experts; one row for each token and
+    /// slot, or one for each token.
     pub groups: HashMap<(ValueId, bool), Group>,
-    /// The steps after the one at hand.
+    /// The steps after the current one.
     pub later: &'g [Step],
 }
 
-/// A job with what its launches need of it; they have the arguments of its family.
+/// A job and its launch geometry, typed by the family of its arguments.
 pub(super) struct Ready<F> {
     job: JobId,
     block: u32,
     shared: u32,
-    /// Arguments that it has.
+    /// The number of arguments.
     arguments: usize,
     family: PhantomData<F>,
 }
 
 impl Lower<'_> {
-    /// A matrix of the model, to be uploaded.
+    /// Binds a matrix, which will be uploaded.
     pub fn matrix(&mut self, id: WeightId) -> Bind {
         note(self.matrices, id);
         Bind::Matrix(id)
     }
 
-    /// A vector of the model, to be uploaded.
+    /// Binds a vector, which will be uploaded.
     pub fn vector(&mut self, id: WeightId) -> Bind {
         note(self.vectors, id);
         Bind::Vector(id)
     }
 
-    /// How a cache lies in memory.
+    /// The memory layout of a cache.
     pub fn kv(&self, id: StateId) -> KvLayout {
         kept_as(self.graph, id, self.storage)
     }
 
-    /// Where a value is, in rows of f32.
+    /// The buffer of a value in rows of f32.
     pub fn value(&self, v: ValueId) -> Result<Bind, PlanError> {
         let name = &self.graph.value(v).name;
         if self.program.is_tiled(v) {
@@ -93,7 +93,7 @@ impl Lower<'_> {
         self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))
     }
 
-    /// The buffer of a value.
+    /// The buffer id of a value.
     pub fn buffer_of(&self, v: ValueId) -> Result<BufferId, PlanError> {
         match self.value(v)? {
             Bind::Buffer(id) => Ok(id),
@@ -101,15 +101,15 @@ impl Lower<'_> {
         }
     }
 
-    /// What a kernel family says, with the step's name.
+    /// Adds the step's name to a kernel family's error.
     pub fn spec<T>(&self, name: &str, made: Result<T, SpecError>) -> Result<T, PlanError> {
         made.map_err(|e| unsupported(name, e))
     }
 
-    /// The spec with the tuning that was measured best for it, where one was.
+    /// The spec with its measured tuning, if there is one.
     pub fn tuned<F: Family>(&self, spec: F) -> F {
         if self.reproducible {
-            // What was measured, for one number of rows and not for another, has no say.
+            // A tuning measured for one number of rows must not apply to another.
             let usual = spec.usual(&self.target).ok();
             return spec.with(usual);
         }
@@ -118,7 +118,7 @@ impl Lower<'_> {
         whole.with(Some(tuning)).try_into().unwrap_or(spec)
     }
 
-    /// A kernel's job.
+    /// The job of a kernel.
     pub fn job<F: Family>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
         let spec: Spec = spec.into();
         let arguments = spec.arguments().len();
@@ -134,13 +134,13 @@ impl Lower<'_> {
         Ok(Ready { job, block, shared, arguments, family: PhantomData })
     }
 
-    /// What a projection is called: after the value that it ends in.
+    /// The name of a projection: the value that it ends in.
     pub fn name_of(&self, segments: &[Segment], finish: &Finish) -> String {
         let named = finish.out().or(segments.first().map(|s| s.out));
         named.map_or(String::new(), |v| self.graph.value(v).name.clone())
     }
 
-    /// The weights of a launch as kernels describe them, with the length of their rows.
+    /// A launch's weights in the kernels' form, and their row length.
     pub fn weights(&self, segments: &[Segment]) -> (usize, Vec<segments::Segment>) {
         let of = |s: &Segment| {
             let w = self.graph.weight(s.weight);
@@ -152,7 +152,7 @@ impl Lower<'_> {
         )
     }
 
-    /// The residual that a projection adds.
+    /// The residual of a projection.
     pub fn residual(&self, finish: &Finish) -> Result<Bind, PlanError> {
         match *finish {
             Finish::Add { residual, .. } => self.value(residual),
@@ -160,7 +160,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Buffers for the results of a launch.
+    /// The result buffers of a launch.
     pub fn results(&mut self, input: &Input, segments: &[Segment], finish: &Finish) -> Vec<Bind> {
         match *finish {
             Finish::Store => segments.iter().map(|s| self.program.make(s.out)).collect(),
@@ -171,7 +171,7 @@ impl Lower<'_> {
         }
     }
 
-    /// The arguments of a product for its weights.
+    /// A product's arguments for its weights.
     pub fn weight_args(
         &mut self,
         segments: &[Segment],
@@ -187,7 +187,7 @@ impl Lower<'_> {
         })
     }
 
-    /// A launch of it.
+    /// Adds a launch of a job.
     pub fn run<F: Family>(
         &mut self,
         name: String,
@@ -202,7 +202,7 @@ impl Lower<'_> {
     }
 }
 
-/// How what a state keeps lies in memory: keys, and values if it has any; or latents.
+/// The memory layout of a state: keys, with values if it has any; or latents.
 pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayout {
     let (heads, head_dim) = match &graph.state(id).kind {
         StateKind::Kv(kv) => (kv.heads, head_size(kv)),
@@ -212,7 +212,7 @@ pub(super) fn kept_as(graph: &Graph, id: StateId, storage: KvStorage) -> KvLayou
     KvLayout { heads, head_dim, storage }
 }
 
-/// What happens to the rows of a projection without experts, as kernels describe it.
+/// The finish of a projection without experts, in the kernels' form.
 pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish, PlanError> {
     match finish {
         Finish::Store => Ok(segments::Finish::Store),
@@ -226,14 +226,14 @@ pub(super) fn finish_of(name: &str, finish: &Finish) -> Result<segments::Finish,
     }
 }
 
-/// Adds what is not there.
+/// Adds an id that is not in the list.
 fn note(list: &mut Vec<WeightId>, id: WeightId) {
     if !list.contains(&id) {
         list.push(id);
     }
 }
 
-/// The error for a step that kernels do not cover.
+/// The error of a step that no kernel covers.
 pub(super) fn unsupported(what: &str, why: impl ToString) -> PlanError {
     PlanError::Unsupported { what: format!("'{what}'"), why: why.to_string() }
 }

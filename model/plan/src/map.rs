@@ -1,4 +1,4 @@
-//! Steps that make rows element by element: `kjit_kernels::map`.
+//! Lowers element-wise steps to `kjit_kernels::map`.
 
 use super::decode::rope_form;
 use super::lower::{Lower, unsupported};
@@ -7,7 +7,7 @@ use kjit_graph::op::{Act, Affine, Concat, Dot, ExpertSum, Glu, Slice, Spread, Te
 use kjit_graph::{Activation, Op, RopeId, ValueId, WeightId};
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};
 
-/// What a launch has for a map: rows, and what goes with them.
+/// The operands of a map launch.
 struct Operands {
     map: Map,
     x: Bind,
@@ -25,7 +25,7 @@ impl Operands {
     }
 }
 
-/// A function as kernels have it, with its numbers; `None`: no kernel has it.
+/// An activation as a kernel function with its parameters; `None` without a kernel.
 pub fn function_of(act: Activation) -> Option<(Function, [f32; 4])> {
     let plain = |f| Some((f, [0.0; 4]));
     let one = |f, n| Some((f, [n, 0.0, 0.0, 0.0]));
@@ -51,7 +51,7 @@ pub fn function_of(act: Activation) -> Option<(Function, [f32; 4])> {
 }
 
 impl Lower<'_> {
-    /// An operation that makes rows element by element, with a residual behind it.
+    /// An element-wise operation, with a residual after it.
     pub(super) fn map(
         &mut self,
         op: &Op,
@@ -130,7 +130,7 @@ impl Lower<'_> {
         self.run_map(name, &o, residual, &op.reads(), out)
     }
 
-    /// Heads turned by position, where attention does not do it.
+    /// Rotates heads by position, if attention does not.
     pub(super) fn rotate(
         &mut self,
         x: ValueId,
@@ -146,8 +146,7 @@ impl Lower<'_> {
         self.run_map(name, &o, None, &[x], out)
     }
 
-    /// Rows of heads filled up with zeros from `size` elements to `to`; as they are where that is
-    /// their size.
+    /// Heads padded with zeros from `size` to `to` elements; unchanged if the sizes are equal.
     pub(super) fn filled(
         &mut self,
         name: &str,
@@ -165,7 +164,8 @@ impl Lower<'_> {
         Ok(y)
     }
 
-    /// Behind each of `runs` runs of a row one of another row, of such sizes.
+    /// Appends to each of `runs` runs of a row a run of another row; the sizes are `first` and
+    /// `behind`.
     pub(super) fn join(
         &mut self,
         name: &str,
@@ -178,7 +178,7 @@ impl Lower<'_> {
         self.launch_rows(name.to_owned(), &o, Bind::Null, y, runs * (first + behind))
     }
 
-    /// The first `take` elements of each head of `run`: what is left of heads that were filled up.
+    /// The first `take` elements of each head of `run` elements: removes the padding.
     pub(super) fn cut(
         &mut self,
         x: Bind,
@@ -189,7 +189,7 @@ impl Lower<'_> {
         self.run_map(name, &Operands::of(Map::Slice { run, at: 0, take }, x), None, &[], out)
     }
 
-    /// Rows of `cols` elements, from tiles of halves, for this step alone.
+    /// Rows of `cols` elements from half-precision tiles, for this step only.
     pub(super) fn scratch_of_tiles(
         &mut self,
         name: &str,
@@ -208,21 +208,21 @@ impl Lower<'_> {
         Ok(y)
     }
 
-    /// A value in rows, from tiles of halves.
+    /// A value in rows, from half-precision tiles.
     pub(super) fn rows_of_tiles(&mut self, tiles: Bind, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.rows", self.graph.value(out).name);
         self.run_map(name, &Operands::of(Map::FromTiles, tiles), None, &[], out)
     }
 
-    /// A value whose rows the CPU has made. A kernel fetches them: a copy would stand behind those
-    /// of layers, of which one alone takes milliseconds.
+    /// A value that the CPU computed. A kernel fetches it from host memory: a copy would queue
+    /// behind copies of streamed layers, each of which takes milliseconds.
     pub(super) fn take_rows(&mut self, out: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.from the CPU", self.graph.value(out).name);
         let o = Operands::of(Map::Act { function: Function::Identity }, Bind::Aside);
         self.run_map(name, &o, None, &[], out)
     }
 
-    /// A value multiplied where it is.
+    /// Multiplies a value in place.
     pub(super) fn multiply(&mut self, by: f32, value: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.by", self.graph.value(value).name);
         let x = self.value(value)?;
@@ -236,7 +236,7 @@ impl Lower<'_> {
         )
     }
 
-    /// Offsets added to a value where it is.
+    /// Adds a bias to a value in place.
     pub(super) fn add_bias(&mut self, bias: WeightId, value: ValueId) -> Result<(), PlanError> {
         let name = format!("{}.bias", self.graph.value(value).name);
         let map = Map::Affine { weights: 0, biases: self.graph.weight(bias).elems(), each: 1 };
@@ -249,7 +249,7 @@ impl Lower<'_> {
         self.launch_map(name, &o, Bind::Null, x, value)
     }
 
-    /// Each expert's row of offsets added to what its matrix made, in place.
+    /// Adds each chosen expert's bias to its rows in place.
     pub(super) fn add_chosen(
         &mut self,
         bias: WeightId,
@@ -264,7 +264,7 @@ impl Lower<'_> {
         self.launch_map(name, &o, Bind::Null, x, value)
     }
 
-    /// A map that knows where its rows stand.
+    /// A map that uses the positions of its rows.
     fn positioned(&self, map: Map, x: ValueId) -> Result<Operands, PlanError> {
         let position = self.position();
         Ok(Operands { which: self.slots(), position, ..Operands::of(map, self.value(x)?) })

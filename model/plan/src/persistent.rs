@@ -1,24 +1,24 @@
-//! A token's launches as one: the steps of the program for one token, in its order, in a kernel
-//! that is rendered for this model (`kjit_kernels::persistent`). The launches stay in the plan:
-//! they are what runs where one kernel cannot.
+//! The persistent kernel: all launches of a token as one. It is rendered for the model
+//! (`kjit_kernels::persistent`) and runs the steps of the one-token program in order. The launches
+//! stay in the plan, for devices where the persistent kernel cannot run.
 //!
-//! A token of each of a few sequences is such a launch, too: of the program that has a column for
-//! each in the products of one token. Nobody launches that one (launches are faster on the matrix
-//! units), so of its kernels only those behind the last layer are compiled.
+//! One token of each of a few sequences can be such a launch too. Its program has a column for each
+//! sequence in the one-token products. Its launches are never used (batches are faster on the
+//! matrix units), so only its kernels after the last layer are compiled.
 //!
-//! Between two steps all blocks meet, unless the second reads nothing but what the first hands over
-//! as packets (`gpu/packets.h`). That is enough for memory that is used again: who has a whole
-//! vector of packets knows that all who made it have read what they made it from, and so on back.
-//! Attention waits for its own heads alone, and writes nothing that is read before all who wait for
-//! all of its results have gone on; what is handed over and read by nobody besides is not stored.
-//! Of a mixture each block has the scores, chooses for itself, and takes the experts' input from
-//! who made it, three steps before: such a choice cannot be had by halves, so a program has all of
-//! it or none.
+//! A grid barrier separates two steps, unless the second one reads only packets of the first
+//! (`gpu/packets.h`). Packets also order the reuse of memory: a block that has a whole vector of
+//! packets knows that the blocks that made it have read their inputs, and so on backwards.
+//! Attention waits for its own heads only. It writes nothing that is read before every block that
+//! waits for all its results has continued. A value passed as packets that has no other reader is
+//! not stored.
 //!
-//! Of several devices that compute each layer together, each has such a launch for its share. A
-//! product whose rows are added up over them hands each row to the others and takes theirs as it
-//! ends it, where weights stream: the launch that adds up is a part of it (`parts`), and all else
-//! is as on one device. Other sums are steps of their own.
+//! In a mixture each block has the scores, chooses the experts, and takes their input from packets
+//! of three steps before. A program does this for all of its mixtures or for none.
+//!
+//! With tensor split each device has such a launch for its share. A projection whose rows are
+//! summed over devices sends each finished row to the others and takes theirs, if weights stream:
+//! the reduction becomes a part of it (`parts`). Other reductions are steps of their own.
 
 use super::arena::ALIGN;
 use super::{Batch, Bind, Dim, Job, Launch, Now, Program};
@@ -30,25 +30,24 @@ use kjit_kernels::persistent::{Inside, MEETS_BEHIND, Persistent, Probe, SUM, Ste
 use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
 
-/// Bytes of a layer's weights from which on one launch is worth its compilation.
+/// The fewest bytes of a layer's weights for which one launch is worth its compilation.
 const WORTH: usize = 50 << 20;
-/// Formats whose products gain; at least half of a layer's bytes are of these.
+/// Formats whose products gain; at least half of a layer's bytes must have one of these.
 const GAIN: [&str; 6] = ["Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K", "Q8_0"];
-/// Elements of a head up to which it is.
+/// The most elements of a head for which it is worth it.
 const HEAD: usize = 128;
 
-/// From how many sequences on, a token each, a token of this model is one launch if nobody says
-/// what it is to be; none: never.
+/// The fewest sequences for which a token is one launch by default; `None` for never.
 ///
-/// Measured, tokens/s of one launch beside launches (docs/performance.md), H100: 8b Q4_0 574 and
+/// Measured tokens/s with one launch and with launches (docs/performance.md), H100: 8b Q4_0 574 and
 /// 509, Q4_K_M 544 and 483, Q5_K_M 469 and 420, Q6_K 420 and 384, Q8_0 353 and 328, 70b Q4_K_M 65.1
-/// and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871; not faster: F16 189 and 191, 1b (34 MB) 2161
-/// and 2261, 135m; 30b-a3b 614 and 588, but behind 4k positions 465 and 496. gemma3-12b, with heads
-/// of 256, was no faster on an H200 with the kernel before. Other cards were not measured.
+/// and 59.1, 3b Q4_K_M (60 MB a layer) 969 and 871. Not faster: F16 189 and 191, 1b (34 MB) 2161
+/// and 2261, 135m; 30b-a3b 614 and 588, but after 4k positions 465 and 496. gemma3-12b (heads of
+/// 256) was no faster on an H200 with the previous kernel. Other cards were not measured.
 ///
-/// Shares of two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143; 8b
-/// Q4_K_M (66 MB) 840 and 880, two sequences 1500 and 1125. Of two H100 608 and 535, 119 and 109;
-/// 795 and 748, 1433 and 1075. More devices were not measured.
+/// Tensor split on two H200: 8b Q8_0 (116 MB a layer) 733 and 664, 70b Q4_K_M (257 MB) 146 and 143;
+/// 8b Q4_K_M (66 MB) 840 and 880, with two sequences 1500 and 1125. On two H100: 608 and 535, 119
+/// and 109; 795 and 748, 1433 and 1075. More devices were not measured.
 pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     let heads = |state: &State| matches!(&state.kind, StateKind::Kv(kv) if kv.key <= HEAD && kv.value <= HEAD);
     if target.arch().matrix != MatrixUnit::Wgmma
@@ -58,7 +57,7 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
         return None;
     }
     let (mut bytes, mut gaining) = (0, 0);
-    // Those that are read: a device's share has the whole model's beside them.
+    // Only weights that operations read: a shard's graph also lists the whole model's.
     let mut read: Vec<_> = graph.ops.iter().flat_map(|op| op.weights()).collect();
     read.sort_unstable();
     read.dedup();
@@ -87,22 +86,22 @@ pub(super) fn gains(graph: &Graph, target: &Target) -> Option<usize> {
     (each >= WORTH && 2 * gaining >= bytes).then_some(from)
 }
 
-/// Sequences that have a token each in one launch, at most. An H100, 8b Q4_K_M, tokens/s of one
-/// launch beside launches: one sequence 545 and 484, two 930 and 764, three 1165 and 1144, which is
-/// not worth a kernel, four 1228 and 1511: each column's products are the vector units', where
-/// launches have the matrix units'.
+/// The most sequences with a token in one launch. H100, 8b Q4_K_M, tokens/s with one launch and
+/// with launches: one sequence 545 and 484, two 930 and 764, three 1165 and 1144 (not worth a
+/// kernel), four 1228 and 1511. Here each column's products use vector units; launches use matrix
+/// units.
 pub(super) const SIDE_BY_SIDE: usize = 2;
 
-/// One launch for all steps of a token, or of a token of each of some sequences, but for the choice
-/// of the next one.
+/// One launch for all steps of a token of one or more sequences, except for choosing the next
+/// token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OneLaunch {
-    /// Sequences.
+    /// The number of sequences.
     pub rows: usize,
-    /// Where sequences have slots: the program that it stands for, of which only the launches for
-    /// logits are left, and those of the choice. None where it is the plan's for one sequence.
+    /// With several sequences: the program that it replaces, reduced to its launches for logits and
+    /// choice. `None` for the plan's one-token program.
     pub own: Option<Box<Batch>>,
-    /// What is compiled.
+    /// The compile job.
     pub job: kjit_engine::Job,
     /// The kernel.
     pub entry: &'static str,
@@ -112,61 +111,61 @@ pub struct OneLaunch {
     pub shared: u32,
     /// 64-bit words of an instruction.
     pub words: usize,
-    /// What is done, in order.
+    /// The steps in order.
     pub instructions: Vec<Instruction>,
     /// Bytes of all packets, zero before the first launch.
     pub packets: u64,
-    /// Devices that have such a launch for their shares, and of this one the rank.
+    /// The number of devices that share the model, and this device's rank.
     pub among: (usize, usize),
     /// Sums over these devices.
     pub sums: u32,
-    /// What the kernel does beside its work.
+    /// Extra work of the kernel, for tests.
     pub probe: Probe,
-    /// Why one block chooses experts for all, between two meetings, and their rows do not come
-    /// through the ring; none if each chooses, or there are no experts.
+    /// The reason why one block chooses experts for all, between two grid barriers, and experts'
+    /// rows are not prefetched. `None` if each block chooses, or without experts.
     pub one_chooses: Option<String>,
 }
 
-/// A step of the kernel, with its arguments.
+/// A step of the kernel with its arguments.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Instruction {
-    /// The launch that it stands for.
+    /// The launch that it replaces.
     pub name: String,
-    /// Which of the kernel's steps.
+    /// Index of the kernel's step.
     pub step: u32,
     /// The step's grid.
     pub shares: [Number; 3],
     /// Its arguments in the kernel's order.
     pub args: Vec<Number>,
-    /// Where what is handed over to it is, instead of values in memory.
+    /// Offset of the packets that it reads instead of values in memory.
     pub takes: Option<u64>,
-    /// Where the packets go that it makes, and the weight of the norm that their reader has first.
+    /// Offset of the packets that it writes, and the weight of the norm that their reader applies.
     pub hands: Option<(u64, Bind)>,
-    /// Where its results go one by one.
+    /// Offset of its results as single values.
     pub values: Option<u64>,
-    /// All blocks meet behind it: it does not hand over all that is read of it.
+    /// Whether a grid barrier follows, because packets do not carry all that the next step reads.
     pub meets: bool,
-    /// Which sum over several devices it makes.
+    /// The index of its sum over devices.
     pub sum: Option<u32>,
 }
 
 /// A word of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Number {
-    /// As launches are given it.
+    /// A launch argument.
     Bind(Bind),
-    /// The blocks of the launch.
+    /// The number of blocks.
     Blocks,
 }
 
-/// Blocks of each compute unit.
+/// Blocks on each compute unit.
 pub const BLOCKS_PER_UNIT: u32 = 1;
 
 impl OneLaunch {
-    /// The launches of a program as one.
+    /// Merges a program's launches.
     ///
     /// # Errors
-    /// A step that has no part in such a kernel, by name.
+    /// Names a step that such a kernel does not support.
     pub fn of(
         program: &Program,
         jobs: &[Job],
@@ -188,8 +187,8 @@ impl OneLaunch {
         let inside = Inside::of(target, rows, among.0);
         let made = |routed| Persistent::new(&specs, target, probe, Inside { routed, ..inside });
         let kept: Vec<Bind> = program.kept.iter().map(|kept| Bind::Buffer(kept.buffer)).collect();
-        // Experts by each block's own choice, where the program has nothing else of them; or why
-        // none can.
+        // Tries the choice of experts in each block, which must cover all of the program's
+        // mixtures.
         let routed = || -> Result<Result<OneLaunch, String>, String> {
             let made = match made(true) {
                 Ok(made) => made,
@@ -255,11 +254,11 @@ impl OneLaunch {
         })
     }
 
-    /// The instructions as the kernel reads them, on so many blocks, with its packets at `packets`;
-    /// `address` says where the memory of an argument is, none for what is none.
+    /// Encodes the instructions for `blocks` blocks, with packets at address `packets`. `address`
+    /// returns the memory address of an argument, or `None` if it is a number.
     ///
     /// # Errors
-    /// What `address` says.
+    /// Errors of `address`.
     pub fn words<E>(
         &self,
         now: &Now,
@@ -294,24 +293,24 @@ impl OneLaunch {
         Ok(all)
     }
 
-    /// The grid: as many blocks as are resident.
+    /// The grid: all blocks that are resident.
     #[must_use]
     pub const fn grid() -> Dim {
         Dim::Fill { per_unit: BLOCKS_PER_UNIT, most: u32::MAX }
     }
 }
 
-/// What becomes an instruction: a launch, or a product and the launch that adds up its rows over
-/// several devices.
+/// The source of an instruction: a launch, or a product merged with the reduction of its rows over
+/// devices.
 struct Part<'p> {
     launch: &'p Launch,
     spec: Spec,
     args: Vec<Bind>,
-    /// Of the devices whose parts are put together, and the rank of this one.
+    /// The number of devices that reduce, and this device's rank.
     among: Option<(usize, usize)>,
 }
 
-/// A program's launches, a product and the sum of its rows as one where weights stream.
+/// A program's launches; if weights stream, products are merged with reductions.
 fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<Part<'p>>, String> {
     let streams = Inside::of(target, 1, 1).streams;
     let mut all: Vec<Part<'p>> = vec![];
@@ -337,8 +336,7 @@ fn parts<'p>(program: &'p Program, jobs: &[Job], target: &Target) -> Result<Vec<
     Ok(all)
 }
 
-/// A product that makes the sum of its rows, if that is what follows it, and nothing else needs
-/// this device's part.
+/// A product merged with the reduction that follows it, if nothing else reads this device's part.
 fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Option<Part<'p>> {
     let (Spec::Matvec(matvec), Spec::Reduce(reduce)) = (&product.spec, &sum.spec) else {
         return None;
@@ -364,8 +362,8 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     }
     let (y, residual) =
         (named(&sum.spec, &sum.args, "y")?, named(&sum.spec, &sum.args, "residual")?);
-    // A launch may write where the one before read; a step may not while others of its blocks still
-    // read there.
+    // A launch may write where the previous one read. A merged step may not, while its other blocks
+    // still read there.
     let place = |bind: Bind| match bind {
         Bind::Buffer(id) => {
             program.buffers.get(id.0 as usize).map(|b| b.offset..b.offset + b.bytes)
@@ -391,12 +389,12 @@ fn summed<'p>(program: &'p Program, product: &Part<'p>, sum: &Part<'p>) -> Optio
     Some(Part { launch: product.launch, spec, args: args.collect(), among: sum.among })
 }
 
-/// The argument of this name.
+/// The argument with this name.
 fn named(spec: &Spec, args: &[Bind], name: &str) -> Option<Bind> {
     args.get(spec.arguments().iter().position(|d| d.name == name)?).copied()
 }
 
-/// The program's parts as instructions that hand nothing over yet.
+/// The parts as instructions that pass no packets yet.
 fn instructions(
     parts: &[Part<'_>],
     made: &Persistent,
@@ -408,7 +406,7 @@ fn instructions(
         let (Some(step), Some(spec)) = (made.steps.get(at), specs.get(at)) else { continue };
         let shares = match (step.of_all_blocks, step.shares) {
             (true, _) => [Number::Blocks, Number::Bind(Bind::U32(1)), Number::Bind(Bind::U32(1))],
-            // Of a row.
+            // The blocks of a row.
             (false, Some(shares)) => {
                 let [_, y, z] = launch.grid;
                 [Dim::Is(shares), y, z].map(|d| Number::Bind(Bind::Dim(d)))
@@ -445,8 +443,8 @@ fn instructions(
     all
 }
 
-/// A number that is spread over blocks, where those are so many times as many: all together are no
-/// more than before, since memory is as large as before.
+/// A size spread over blocks, if there are `parts` times as many blocks: the total must not grow,
+/// since the memory does not.
 fn spread(dim: Dim, parts: u32) -> Dim {
     match dim {
         Dim::Spread { per_unit, over, most } => {
@@ -456,13 +454,13 @@ fn spread(dim: Dim, parts: u32) -> Dim {
     }
 }
 
-/// A mixture's five instructions: what makes its input, the scores, the choice, the experts' first
-/// and second matrices. Holds the first's number.
+/// The five instructions of a mixture, as the index of the first: producer of its input, scores,
+/// choice, experts' first and second matrices.
 #[derive(Clone, Copy)]
 struct Mixture(usize);
 
-/// The mixtures of a program, if each is such: `None` if there is a choice, or a product through
-/// chosen experts, that cannot have all by hand-overs.
+/// The mixtures of a program. `None` if a choice or a product of experts cannot get all its inputs
+/// as packets.
 fn chosen(
     instructions: &[Instruction],
     steps: &[Step],
@@ -472,7 +470,7 @@ fn chosen(
     let spec = |n: usize| instructions.get(n).and_then(|i| specs.get(i.step as usize));
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
-    // Argument `made` of one is argument `read` of another, and of these alone.
+    // Whether result `made` of one instruction is read by `readers` only.
     let only = |from: usize, made: &str, readers: &[(usize, &str)]| {
         let bind = arg(from, made).filter(|b| matches!(b, Bind::Buffer(_)) && !kept.contains(b));
         let Some(bind) = bind else { return false };
@@ -521,8 +519,8 @@ fn chosen(
     Some(found)
 }
 
-/// Finds the values that are handed over. Returns the bytes of all; `None` if a mixture's cannot
-/// be.
+/// Assigns packets to values that are passed on, and returns their bytes. `None` if a mixture's
+/// values cannot be passed so.
 fn link(
     instructions: &mut [Instruction],
     steps: &[Step],
@@ -541,8 +539,8 @@ fn link(
     for &n in &found {
         let Some([from, to]) = instructions.get_mut(n - 1..=n) else { continue };
         from.meets = false;
-        // Of a mixture: scores to the choice, values to the scores, and nothing, since each block
-        // chooses for itself.
+        // In a mixture: scores go to the choice, values to the scores. The step after the choice
+        // gets nothing, since each block chooses.
         let of = mixtures.iter().map(|m| n.wrapping_sub(m.0)).find(|at| (1..=3).contains(at));
         if of == Some(3) {
             continue;
@@ -567,11 +565,11 @@ fn link(
     Some(bytes)
 }
 
-/// What is handed over and has no reader besides is not stored: its memory may be another value's
-/// by then.
+/// Removes the stores of values that only packets carry: their memory may already hold another
+/// value.
 fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
     const RESULTS: [&str; 4] = ["y0", "y1", "y2", "y"];
-    // What a step reads that nobody hands to it.
+    // The inputs that steps read from memory.
     let mut read: Vec<Bind> = kept.to_vec();
     for i in instructions.iter() {
         let Some(spec) = specs.get(i.step as usize) else { continue };
@@ -605,7 +603,7 @@ fn unstore(instructions: &mut [Instruction], specs: &[Spec], kept: &[Bind]) {
     }
 }
 
-/// The argument of this name.
+/// The argument with this name.
 fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
     let at = specs.get(i.step as usize)?.arguments().iter().position(|d| d.name == name)?;
     i.args
@@ -613,8 +611,7 @@ fn argument(specs: &[Spec], i: &Instruction, name: &str) -> Option<Bind> {
         .and_then(|number| if let Number::Bind(bind) = number { Some(*bind) } else { None })
 }
 
-/// The instructions that can read what the one before hands over, and nothing else that is not
-/// there for them.
+/// The instructions that read the packets of the one before and need nothing else from it.
 fn linked(
     instructions: &[Instruction],
     steps: &[Step],
@@ -625,8 +622,7 @@ fn linked(
     let step = |n: usize| instructions.get(n).and_then(|i| steps.get(i.step as usize));
     let arg = |n: usize, name: &str| instructions.get(n).and_then(|i| argument(specs, i, name));
     let hands = |n: usize| step(n).and_then(|s| s.hands);
-    // What is in this argument of a step and in that one of the step before, and nowhere else: it
-    // is not stored.
+    // Whether a buffer is only this argument of a step and that result of the step before.
     let alone = |n: usize, (mine, made): (&str, &str)| {
         let mut others = instructions.iter().enumerate().filter(|(m, _)| *m != n && m + 1 != n);
         arg(n, mine).is_some_and(|bind| {
@@ -636,9 +632,9 @@ fn linked(
                 && others.all(|(_, i)| !i.args.contains(&Number::Bind(bind)))
         })
     };
-    // Who has its heads attends, and writes, while others still read what they make theirs of: that
-    // must be there until all have gone on, so it has a reader behind attention (a residual; the
-    // result of a norm apart has none).
+    // A block with its heads attends and writes while other blocks still read the projection's
+    // input. That input must stay until all have continued, so it needs a reader after attention (a
+    // residual; a separate norm's result has none).
     let heads = |n: usize| {
         let attends = instructions.get(n).and_then(|i| specs.get(i.step as usize));
         let all = step(n)
@@ -661,7 +657,7 @@ fn linked(
             }
             let values = hands(n - 1).filter(|h| step(n).and_then(|s| s.takes) == Some(h.1));
             values.is_some_and(|(name, _)| match name {
-                // Attention's results are not stored where they are handed over.
+                // Attention's results are not stored if they are passed as packets.
                 "out" => alone(n, ("x", name)),
                 _ => {
                     matches!(arg(n, "x"), Some(Bind::Buffer(_))) && arg(n - 1, name) == arg(n, "x")
@@ -669,13 +665,13 @@ fn linked(
             })
         })
         .collect();
-    // A residual comes from before a meeting, or the same block has made the same rows: those of
-    // vectors that are handed over are dealt alike.
+    // A residual must come from before a grid barrier, or from the same block and rows: rows of
+    // vectors passed as packets are always distributed alike.
     let writes = |n: usize, b: Bind| {
         ["y0", "y1", "y2", "y", "out"].iter().any(|name| arg(n, name) == Some(b))
     };
     let rows = |n: usize, found: &[usize]| {
-        // Chosen experts' are, whoever reads them; scores are not.
+        // Experts' results are distributed alike for any reader; scores are not.
         let experts = mixtures.iter().any(|m| n == m.0 + 4);
         let packets = found.contains(&(n + 1)) && !mixtures.iter().any(|m| n == m.0 + 1);
         let dealt = (packets || experts) && step(n).is_some_and(|s| s.of_all_blocks);
@@ -688,7 +684,7 @@ fn linked(
             met || rows(w, found).is_some_and(|r| rows(n, found) == Some(r))
         }),
     };
-    // Each that is taken out is one meeting more, and one vector less.
+    // Each removal adds one grid barrier and removes one vector of packets.
     while let Some(at) = found.iter().position(|&n| !fits(n, &found)) {
         let n = found.remove(at);
         if mixtures.iter().any(|m| (m.0 + 1..=m.0 + 4).contains(&n)) {

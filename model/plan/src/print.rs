@@ -1,4 +1,4 @@
-//! The plan as text: what is compiled, what is launched, with what.
+//! Prints a plan: its kernels, buffers and launches.
 
 use super::{Bind, BufferId, Dim, Plan, Program};
 use std::fmt::{self, Display, Formatter};

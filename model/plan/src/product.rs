@@ -1,9 +1,8 @@
-//! Projections of many rows at once, on the matrix units: every matrix is read once and meets all
-//! of them.
+//! Lowers projections of many rows to matrix-unit products, which read every matrix once for all
+//! rows.
 //!
-//! Activations go into products as halves, in one of two forms. Attention and gated units leave
-//! them so; what else a product reads is brought into its form by a launch of its own, once for all
-//! products that read it.
+//! Products take half-precision activations in one of two layouts. Attention and gated units write
+//! them so; any other input is converted by a launch, once for all products that read it.
 
 use super::fuse::{Finish, Input, Segment, Step};
 use super::lower::{Lower, finish_of};
@@ -18,15 +17,16 @@ use kjit_kernels::segments::MOST;
 use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
 use kjit_kernels::tiles::{TilesArgs, TilesSpec};
 
-/// Compute units that the parts of products are sized for. Launches cut their work for no more.
+/// The most compute units that partial results are sized for; launches do not split work further.
 pub const UNITS: u32 = 256;
 
-/// How activations lie, and so which kernel multiplies them.
+/// The layout of activations, and so the kernel that multiplies them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
-    /// [`GemmSpec`]'s: any number of rows.
+    /// That of [`GemmSpec`], for any number of rows.
     Tiles,
-    /// [`SmallGemmSpec`]'s: a few, with the weights straight from memory to the matrix units.
+    /// That of [`SmallGemmSpec`], for few rows: weights go from memory straight to the matrix
+    /// units.
     Panels,
 }
 
@@ -38,8 +38,8 @@ impl Form {
         }
     }
 
-    /// Whether the form's product takes rows of this length; else another kernel does, and reads
-    /// f32. (Prompts have one product: without it there is no plan for them.)
+    /// Whether the layout's product supports rows of this length; otherwise another kernel reads
+    /// f32. (Prompts have only tiles: a prompt plan needs that product.)
     const fn takes(self, cols: usize) -> bool {
         match self {
             Form::Tiles => true,
@@ -47,7 +47,7 @@ impl Form {
         }
     }
 
-    /// Bytes of so many rows: kernels read those of whole blocks.
+    /// Bytes of `rows` rows; kernels read whole blocks.
     pub const fn bytes(self, rows: usize, cols: usize) -> u64 {
         match self {
             Form::Tiles => tiled_bytes(rows, cols) as u64,
@@ -56,7 +56,7 @@ impl Form {
     }
 }
 
-/// What one launch of a product works on.
+/// The operands of a product's launch.
 pub(super) struct Operands<'a> {
     pub x: Bind,
     pub residual: Bind,
@@ -81,7 +81,8 @@ impl Lower<'_> {
         {
             let (cols, weights) = self.weights(segments);
             let residual = self.residual(finish)?;
-            // A gated unit's result goes into the next product only: it stays in its form.
+            // A gated unit's result is only read by the next product, so it is written in its
+            // layout.
             let (y, stays) = match *finish {
                 Finish::Glu { out, .. }
                     if self.takes(form, self.graph.value(out).width)
@@ -128,13 +129,13 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Whether what reads rows of this length is the form's product: without it there is no plan
-    /// for prompts, but for reproducible ones, whose other rows are those of single tokens.
+    /// Whether rows of this length are read by the layout's product. Prompt plans always have it,
+    /// except reproducible ones, which use one-token products for the other lengths.
     fn takes(&self, form: Form, cols: usize) -> bool {
         form.takes(cols) && (!self.reproducible || cols.is_multiple_of(WHOLE))
     }
 
-    /// A buffer for a value that only products read, in their form.
+    /// A buffer in the products' layout for a value that only products read.
     pub(super) fn make_as(&mut self, out: ValueId, form: Form) -> Bind {
         let value = self.graph.value(out);
         let bytes = form.bytes(self.program.tokens() as usize, value.slots * value.width);
@@ -143,7 +144,7 @@ impl Lower<'_> {
         bind
     }
 
-    /// Whether all that reads a value later are products, of the value as it is.
+    /// Whether only products read a value later, without a norm.
     pub(super) fn only_products_read(&self, v: ValueId) -> bool {
         v != self.graph.logits
             && self.later.iter().filter(|s| s.reads().contains(&v)).all(|s| {
@@ -152,7 +153,7 @@ impl Lower<'_> {
             })
     }
 
-    /// The input of products in their form; with a group, the rows of its tiles.
+    /// The input of products in their layout; with a group, the rows of its tiles.
     pub(super) fn activations(
         &mut self,
         name: &str,
@@ -199,7 +200,7 @@ impl Lower<'_> {
         Ok(y)
     }
 
-    /// The launch of a product in tiles; with a group, each tile by the matrices of its expert.
+    /// Launches a product in tiles; with a group, each tile uses its expert's matrices.
     pub(super) fn tiles(
         &mut self,
         name: &str,
@@ -248,7 +249,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// The launch of a product in panels.
+    /// Launches a product in panels.
     fn panels(
         &mut self,
         name: &str,
@@ -278,19 +279,18 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Memory of blocks that share a result: bytes of their parts, and a counter for each result.
+    /// Memory for blocks that share a result: partial results, and a counter for each result.
     fn shared_sums(&mut self, name: &str, counters: &str, bytes: u64, count: u64) -> (Bind, Bind) {
         let parts = self.program.scratch(format!("{name}.parts"), bytes);
         (parts, self.program.counters(counters, 4 * count))
     }
 
-    /// The place of a product among those whose launches are worked out once for a number of
-    /// tokens.
+    /// Index of a product whose launch is computed once for each number of tokens.
     pub(super) fn product_use(&mut self, name: &str, one: GemmUse) -> Result<u32, PlanError> {
         if let Some(at) = self.products.iter().position(|u| u.0 == one) {
             return Ok(at as u32);
         }
-        // What its parts take at most, whatever number of tokens and units.
+        // The most memory for any number of tokens and units.
         let (mut bytes, mut counters) = (0, 0);
         let step = self.spec(name, one.spec.tuning(&self.target))?.tokens().max(1);
         for tokens in (step..=self.program.tokens().next_multiple_of(step)).step_by(step as usize) {

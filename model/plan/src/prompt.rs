@@ -1,6 +1,5 @@
-//! Steps as launches for many tokens of one sequence: projections and attention on the matrix
-//! units. Experts: tokens are grouped by expert on the device, and each group is padded to whole
-//! tiles.
+//! Lowers steps for many tokens of one sequence: projections and attention on the matrix units. For
+//! experts the device groups tokens by expert, and pads each group to whole tiles.
 
 use super::fuse::{Attend, Finish, Input, Segment, Step};
 use super::lower::{Lower, unsupported};
@@ -24,11 +23,11 @@ use kjit_kernels::segments;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Group {
     pub spec: MoeSpec,
-    /// A product whose launch has as many tiles as there are.
+    /// A product whose launch has the group's number of tiles.
     pub product: u32,
     pub tile_expert: Bind,
     pub source: Bind,
-    /// The row of each pair of token and expert.
+    /// The row of each (token, expert) pair.
     row: Bind,
 }
 
@@ -47,13 +46,13 @@ impl Lower<'_> {
         }
     }
 
-    /// Heads made ready, keys and values kept, and attention over all tokens.
+    /// Prepares heads, writes the cache, and attends for all tokens.
     fn flash(&mut self, a: &Attend) -> Result<(), PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, ..) = self.heads(a)?;
         let tokens = self.program.tokens();
         let capacity = Bind::U32(self.context);
-        // What was measured counts for pages, too.
+        // Tunings were measured without pages and hold with them.
         let (paged, table) = (self.paged, self.table());
         let sinks = a.sinks.map_or(Bind::Null, |w| self.vector(w));
         let (size, width) = (self.value_size(a), a.heads * form.kv.head_dim);
@@ -68,7 +67,7 @@ impl Lower<'_> {
         let job = self.job(&name, spec)?;
         let each = self.spec(&name, spec.tuning(&self.target))?.tokens();
         let [heads, parts] = self.spec(&name, spec.blocks(&self.target))?;
-        // As products take it; where others read it, in rows behind that.
+        // In the products' layout; if other kernels read it, a launch converts it to rows.
         let direct = size == form.kv.head_dim && self.only_products_read(a.out);
         let y = match direct {
             true => self.make_as(a.out, Form::Tiles),
@@ -104,11 +103,12 @@ impl Lower<'_> {
         }
     }
 
-    /// The heads of one sequence's tokens made ready, keys and values kept; where the queries are.
+    /// Prepares the heads of one sequence's tokens and writes the cache. Returns the queries'
+    /// buffer.
     pub(super) fn heads_of_rows(&mut self, a: &Attend) -> Result<Bind, PlanError> {
         let name = self.graph.value(a.out).name.clone();
         let (form, [q_norm, k_norm], eps) = self.heads(a)?;
-        // What was measured counts for pages, too.
+        // Tunings were measured without pages and hold with them.
         let (paged, table) = (self.paged, self.table());
         let mut heads = self.tuned(RopeKvSpec { form, half: false, tuning: None });
         heads.form.paged = paged;
@@ -139,13 +139,13 @@ impl Lower<'_> {
         Ok(rotated)
     }
 
-    /// Latents kept, and attention of all tokens to them; without matrix units as for one token.
+    /// Writes latents and attends to them for all tokens; without matrix units as for one token.
     fn latents(&mut self, step: &Step) -> Result<(), PlanError> {
         let &Step::Latent { q, row, cache, heads, scale, only, out } = step else { return Ok(()) };
         let (name, kv) = (self.graph.value(out).name.clone(), self.kv(cache));
         let (rank, chosen) =
             (self.graph.state(cache).value_size(), only.map(|v| self.graph.value(v).width));
-        // What was measured counts for pages, too.
+        // Tunings were measured without pages and hold with them.
         let spec =
             self.tuned(LatentFlashSpec { heads, kv, rank, paged: false, chosen, tuning: None });
         let spec = LatentFlashSpec { paged: self.paged, ..spec };
@@ -162,7 +162,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// A product through the matrices of chosen experts.
+    /// A product with the chosen experts' matrices.
     pub(super) fn expert_product(
         &mut self,
         input: &Input,
@@ -175,8 +175,8 @@ impl Lower<'_> {
             return each.try_for_each(|s| self.expert_product(input, experts, s, finish));
         }
         let Some(first) = segments.first() else { return Ok(()) };
-        // The tiles' product has no offsets, and no other gated unit: then each of these comes
-        // behind it.
+        // The tiles' product has neither a bias nor other gated units: these are separate launches
+        // after it.
         let bounded = matches!(finish, Finish::Glu { act: Activation::ClampedSilu(_), .. });
         if *finish != Finish::Store && (bounded || first.bias.is_some()) {
             self.expert_product(input, experts, segments, &Finish::Store)?;
@@ -217,8 +217,8 @@ impl Lower<'_> {
             tuning: None,
         });
         let tile = self.spec(&name, spec.tuning(&self.target))?.tokens() as usize;
-        // What a gated unit left lies in the order of the groups; else there is a row for each
-        // token, or for each slot of it.
+        // A gated unit's result is in the groups' order; other inputs have a row for each token or
+        // slot.
         let grouped = self.program.is_tiled(input.value());
         let slots = !grouped && self.graph.value(input.value()).slots > 1;
         let group = match self.groups.get(&(experts, slots)) {
@@ -297,7 +297,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Tokens, or slots of tokens, grouped by expert: two launches.
+    /// Groups tokens, or slots of tokens, by expert in two launches.
     fn group(
         &mut self,
         name: &str,
@@ -316,7 +316,7 @@ impl Lower<'_> {
         let source = self.program.scratch(format!("{name}.source"), words(moe.rows(tokens)));
         let row = self.program.scratch(format!("{name}.row"), words(tokens * moe.top));
         let blocks = [Dim::Is(moe.experts as u32), ONE, ONE];
-        // A slot is as a token with one expert.
+        // A slot is treated as a token with one expert.
         let of = if slots { MoeSpec { top: 1, ..moe } } else { moe };
         let job = self.job(name, self.tuned(MoeCountSpec::from(of)))?;
         self.run(
@@ -341,7 +341,7 @@ impl Lower<'_> {
     }
 }
 
-/// Matrices alone: each expert's own offsets come behind the product.
+/// Segments without biases, which are added after the product.
 fn plain(segments: &[Segment]) -> Vec<Segment> {
     segments.iter().map(|s| Segment { bias: None, ..*s }).collect()
 }

@@ -1,4 +1,4 @@
-//! Steps in which several devices put together what each has made: `kjit_kernels::reduce`.
+//! Lowers reductions over devices to `kjit_kernels::reduce`.
 
 use super::lower::Lower;
 use super::{Bind, Dim, Launch, Meeting, ONE, Plan, PlanError, Program};
@@ -12,7 +12,7 @@ const _: () = assert!(kjit_graph::RANKS == RANKS);
 use kjit_kernels::spec::Spec;
 
 impl Lower<'_> {
-    /// Parts put together, and a residual added.
+    /// Combines the devices' parts, and adds a residual.
     pub(super) fn reduce(
         &mut self,
         reduce: &Reduce,
@@ -23,7 +23,7 @@ impl Lower<'_> {
         let from = self.graph.value(reduce.x);
         let &Reduce { ranks, join, gathered, .. } = reduce;
         let cols = from.slots * from.width;
-        // Rows of a prompt are many values; those of a step hardly fill a stretch.
+        // A prompt's rows have many values; a decoding step's hardly fill one range.
         let stretches = !gathered
             && !self.batch
             && self.program.tokens() > 1
@@ -76,27 +76,27 @@ impl Lower<'_> {
     }
 }
 
-/// What devices have room for where they meet, for each of them.
+/// Sizes of the exchange buffers for each device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Room {
     /// Packets.
     pub packets: u64,
-    /// Values in stretches, a whole number of these.
+    /// Values of prompt rows, a multiple of a range.
     pub values: u64,
-    /// Values that a library puts one behind the other.
+    /// Values that a library gathers.
     pub gathered: u64,
 }
 
 impl Room {
-    /// Whether it is enough for what is wanted.
+    /// Whether these sizes suffice for `wanted`.
     pub fn holds(&self, wanted: Room) -> bool {
         wanted.packets <= self.packets
             && wanted.values <= self.values
             && wanted.gathered <= self.gathered
     }
 
-    /// Words of 64 bits of an inbox of packets, and words of 32 bits of one of stretches, among so
-    /// many devices.
+    /// 64-bit words of a packet inbox and 32-bit words of an inbox for prompt rows, among `ranks`
+    /// devices. `None` on overflow.
     pub fn words(&self, ranks: usize) -> Option<(usize, usize)> {
         let packets = usize::try_from(self.packets).ok()?.checked_mul(2 * ranks)?;
         let values = usize::try_from(self.values).ok()?;
@@ -106,8 +106,8 @@ impl Room {
 }
 
 impl Launch {
-    /// Where a library puts all devices' parts before this launch, and of how many elements a
-    /// token: this device's part, all of them.
+    /// The gather that a library does before this launch: this device's part, the buffer for all
+    /// parts, and elements for each token.
     pub fn gathers(&self) -> Option<(&Bind, &Bind, u64)> {
         let (x, inbox) = (self.args.first()?, self.args.get(INBOX)?);
         match (inbox, self.args.get(COUNT)?) {
@@ -117,25 +117,24 @@ impl Launch {
     }
 }
 
-/// Places of two arguments in [`ReduceArgs`].
+/// Indices of two arguments in [`ReduceArgs`].
 const INBOX: usize = 5;
 const COUNT: usize = 13;
 
-/// A launch that adds up rows.
+/// A launch that sums rows over devices.
 pub struct Sum<'p> {
-    /// The program that it is in.
+    /// Its program.
     pub program: &'p Program,
     /// The launch.
     pub launch: &'p Launch,
     /// Elements of a row.
     pub cols: usize,
-    /// A residual is added.
+    /// Whether a residual is added.
     pub residual: bool,
 }
 
 impl Plan {
-    /// What its launches need where devices meet: for the largest row, or rows, that they put
-    /// together. None where they do not.
+    /// The exchange buffers that the launches need, for the largest reduction. `None` without any.
     pub fn room(&self) -> Option<Room> {
         let mut room = None;
         for program in self.programs() {
@@ -159,7 +158,7 @@ impl Plan {
         room
     }
 
-    /// The first launch that adds up rows of each kind: a token's, and a prompt's.
+    /// The first launch that sums rows in decoding, and in prompts.
     pub fn sums(&self) -> Vec<Sum<'_>> {
         std::iter::once(&self.decode)
             .chain(self.prompts.last())

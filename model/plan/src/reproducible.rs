@@ -1,21 +1,21 @@
-//! Steps as launches for any number of rows, each of whose results are the same bits whatever comes
-//! with it: `OpenOptions::reproducible`.
+//! Lowers steps for any number of rows so that a row's results have the same bits in every batch:
+//! `OpenOptions::reproducible`.
 //!
-//! One lowering makes all programs: a token's, a batch's, a prompt's, that of drafts. A row's sums
-//! follow from its shape alone:
+//! One lowering makes all programs: decoding, batches, prompts and drafts. The order of a row's
+//! sums depends only on its shape:
 //!
-//! - Products are those of a few rows (`small_gemm.h`) with one number of waves, and of blocks,
-//!   over the columns for a shape of weights, at any number of rows; where a target has not that
-//!   kernel, tiles with all columns in one block. Rows that neither takes, and chosen experts, are
-//!   the products of one column (`dots.h`), whose teams are those of a single row, behind a launch
-//!   that quantises a row by itself.
-//! - Attention is that of one token, for each row: of a prompt, too, whose keys and values are kept
-//!   before. Its slices are always as many, so what a slice has follows from the token's position
-//!   alone.
-//! - All else goes row by row, and states from token to token.
+//! - Products are those for few rows (`small_gemm.h`), with a number of waves and of blocks over
+//!   the columns that depends on the weights' shape only. On targets without that kernel they are
+//!   tiles with all columns in one block. Rows that neither supports, and chosen experts, use the
+//!   one-column products (`dots.h`) with the teams of a single row, after a launch that quantises
+//!   each row separately.
+//! - Attention is that of one token for each row, in prompts too, after their keys and values were
+//!   written. The number of slices is constant, so a slice's content depends only on the token's
+//!   position.
+//! - All other steps are row by row, and states token by token.
 //!
-//! What was measured has no say (`Lower::tuned`), since it may know one number of rows and not
-//! another.
+//! Measured tunings are not used (`Lower::tuned`), since one may exist for one number of rows and
+//! not for another.
 
 use super::PlanError;
 use super::fuse::Step;
@@ -31,7 +31,7 @@ use kjit_kernels::small_gemm;
 /// Blocks of a token's attention that fill a device: the multiprocessors of an H100.
 const BLOCKS: u32 = 128;
 
-/// What cannot be so, by name.
+/// Names a feature that is not reproducible.
 pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
     let no =
         |what: &str| Err(unsupported("--reproducible", format!("{what} is not reproducible yet")));
@@ -74,14 +74,14 @@ impl Lower<'_> {
         }
     }
 
-    /// The tiles of waves for its tokens: all of them multiply by the same instruction, in the
-    /// order of the columns.
+    /// Tiles for single waves: every row is multiplied by the same instruction in the order of
+    /// columns.
     pub(super) fn of_waves(&self, spec: GemmSpec) -> GemmSpec {
         let tuning = GemmSpec::waves(spec.tokens, &self.target, self.target.default_wave());
         GemmSpec { tuning: Some(tuning), ..spec }
     }
 
-    /// A product of columns with the teams of one of them, `alone`.
+    /// A product of several columns with the teams of the one-column product `alone`.
     pub(super) fn in_teams<F: Family<Tuning = MatvecTuning>>(
         &self,
         name: &str,
@@ -95,7 +95,7 @@ impl Lower<'_> {
         Ok(spec.with(Some(MatvecTuning { wave, team, block: all.block.max(team), ..all })))
     }
 
-    /// How experts' products are spread: as measured, or as those of one token.
+    /// The tuning of experts' products: measured, or that of one token.
     pub(super) fn experts_spread(
         &self,
         name: &str,
@@ -107,7 +107,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Slices of the context for so many groups of a token's heads.
+    /// Context slices for `groups` groups of a token's heads.
     pub(super) fn slices_always(&self, groups: u32) -> u32 {
         (BLOCKS / groups.max(1)).clamp(1, BLOCKS / 2)
     }

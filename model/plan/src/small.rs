@@ -1,4 +1,4 @@
-//! The steps that are the same for one token and for many: rows of the embedding, norms, routing,
+//! Lowers the steps that are equal for one token and for many: embedding rows, norms, routing,
 //! sums.
 
 use super::lower::{Lower, unsupported};
@@ -15,14 +15,14 @@ use kjit_kernels::layout::Layout;
 use kjit_kernels::norm::{NormArgs, NormKind, NormSpec};
 use kjit_kernels::route::{Gating, RouteArgs, RouteSpec};
 
-/// A norm as kernels have it.
+/// A norm in the kernels' form.
 pub(super) struct Form {
     pub kind: NormKind,
-    /// Elements that are normed together.
+    /// Elements of a group.
     pub group: usize,
-    /// Factors of a group, or of each.
+    /// Factors of one group, or of all.
     pub weight: Option<WeightId>,
-    /// Of a group.
+    /// Offsets of a group.
     pub bias: Option<WeightId>,
 }
 
@@ -39,9 +39,9 @@ impl Lower<'_> {
             .map_err(|source| PlanError::Layout { name: w.name.clone(), source })?;
         let spec = EmbedSpec { layout, each_own: self.batch };
         let job = self.job(&name, spec.clone())?;
-        // The id at a position is the position itself, in the same list for all.
+        // A position's id is the position, from a list that all sequences share.
         let (ids, capacity) = match by {
-            // All rows' ids are in one ring.
+            // Drafted rows share one id ring.
             By::Token => (Control::Tokens, if self.drafted { 0 } else { self.context + 1 }),
             By::Position => (Control::Numbers, 0),
         };
@@ -118,7 +118,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// An operation that no rule fused.
+    /// An operation without a fusion rule.
     pub(super) fn single(&mut self, op: &Op) -> Result<(), PlanError> {
         match *op {
             Op::Route(ref route) => self.route(route),
@@ -147,7 +147,7 @@ impl Lower<'_> {
                 eps,
                 out,
             }) => {
-                // The same for each group are in the kernel.
+                // The kernel adds offsets only if they are equal for all groups.
                 let own =
                     bias.filter(|b| kind == Kind::Layer && self.graph.weight(*b).elems() == group);
                 let of = match kind {
@@ -160,7 +160,7 @@ impl Lower<'_> {
                     None => Ok(()),
                 }
             }
-            // A row divided by its length is one divided by its root mean square, over √n.
+            // Dividing by the length equals dividing by the root mean square and √n.
             Op::Norm(Norm { x, kind: Kind::Length, group, weight: None, bias: None, eps, out }) => {
                 let n = group as f32;
                 let form = Form { kind: NormKind::Rms, group, weight: None, bias: None };

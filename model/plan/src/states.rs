@@ -1,9 +1,8 @@
-//! States that do not grow: short convolutions, scans, linear attention. What a sequence keeps lies
-//! in its slot, as keys and values do; a sequence whose position is 0 begins with zeros, whatever
-//! lies there.
+//! Lowers recurrent states: short convolutions, scans, linear attention. A sequence's state is in
+//! its slot, like keys and values; at position 0 it counts as zero, whatever the memory holds.
 //!
-//! The same launch does a token, a token of each of several sequences, and a prompt: that one walks
-//! the prompt's tokens with its part of the state in registers.
+//! The same kernel does one token, one token of each of several sequences, and a prompt. For a
+//! prompt it walks the tokens with its part of the state in registers.
 
 use super::arena::ALIGN;
 use super::fuse::Decay;
@@ -17,7 +16,7 @@ use kjit_kernels::decay::{DecayArgs, DecaySpec};
 use kjit_kernels::linear::{LinearArgs, LinearSpec};
 use kjit_kernels::scan::{ScanArgs, ScanSpec};
 
-/// Bytes of so many numbers in a slot.
+/// Bytes of `elems` f32 elements in a slot.
 pub(super) fn recurrent_bytes(elems: usize) -> u64 {
     (4 * elems as u64).next_multiple_of(ALIGN)
 }
@@ -29,7 +28,7 @@ impl Lower<'_> {
         value.slots * value.width
     }
 
-    /// Numbers of a state, and the bytes from one slot's to the next one's.
+    /// Elements of a state, and the bytes from one slot to the next.
     fn recurrent(&self, name: &str, state: StateId) -> Result<(usize, Bind), PlanError> {
         match self.graph.state(state).kind {
             StateKind::Recurrent { elems } => Ok((elems, Bind::U64(recurrent_bytes(elems)))),
@@ -37,7 +36,7 @@ impl Lower<'_> {
         }
     }
 
-    /// Rows of sequences for a kernel that has a block's rows for each: those of one go in one.
+    /// The grid over sequences: one block row for each.
     fn sequences(&self) -> Dim {
         if self.batch { TOKENS } else { ONE }
     }
@@ -57,7 +56,7 @@ impl Lower<'_> {
         self.convolve(spec, [w, b], x, state, out)
     }
 
-    /// The token before: the oldest of two.
+    /// The previous token: the older of two taps.
     pub(super) fn shift(
         &mut self,
         x: ValueId,
@@ -177,7 +176,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// What stays of a state.
+    /// The decay of a state.
     pub(super) fn decay(&mut self, decay: &Decay) -> Result<(), PlanError> {
         let &Decay { x, offsets, act, scale, factors, each, out } = decay;
         let name = self.graph.value(out).name.clone();
@@ -199,7 +198,7 @@ impl Lower<'_> {
         Ok(())
     }
 
-    /// Runs of a row several times: joined to themselves, once more each time.
+    /// Repeats runs of a row by joining them `times - 1` times.
     pub(super) fn repeat(&mut self, repeat: &Repeat) -> Result<(), PlanError> {
         let &Repeat { x, heads, times, tiled, out } = repeat;
         let (width, runs) = (self.width(x), if tiled { 1 } else { heads });

@@ -1,21 +1,21 @@
-//! Which layers' weights stay on the device, and which are copied to it for each pass.
+//! Chooses the layers whose weights stay resident, and those that are streamed in each pass.
 //!
-//! Layers are streamed whole, and only as many as must be. A *ring* of two slots holds what
-//! travels: while a layer is read from one, the next lands in the other. A third slot would cost a
-//! layer's memory and win nothing: either copies take longer than steps, and then a copy is always
-//! under way, or steps do, and then the next layer is always there.
+//! Layers are streamed whole, and only as many as needed. A *ring* of two staging slots holds them:
+//! while a layer is read from one slot, the next one is copied into the other. A third slot would
+//! cost a layer's memory and gain nothing: if copies take longer than steps, a copy is always
+//! running; if steps take longer, the next layer is always ready.
 //!
-//! What travels are the file's own bytes, so that its pages can be locked where they lie: nothing
-//! is copied in the host's memory and nothing is laid out anew when the model is opened. Matrices
-//! whose layout differs on the device are laid out there after each copy (`repack`), in a place
-//! that all streamed layers share: some 5 % of the copy's time on a card of 4 TB/s at 55 GB/s, and
-//! beside the next copy. Such a layer's slot is free again at once; one with matrices that are read
-//! where they land keeps it until it is computed.
+//! Copies are the file's own bytes, so that its pages can be locked in place: opening copies
+//! nothing in host memory and repacks nothing. Matrices with another layout on the device are
+//! repacked there after each copy, into memory that all streamed layers share. That takes some 5 %
+//! of the copy's time on a card of 4 TB/s at 55 GB/s, and overlaps the next copy. The slot of such
+//! a layer is free at once; one with matrices that are read in the slot keeps it until it is
+//! computed.
 //!
-//! What the CPU has for single tokens, experts or the feed-forward part of layers, travels in the
-//! same way for a prompt of many: one pass over it serves all its tokens. That has a program of its
-//! own. Beside feed-forward parts other layers may be streamed for every pass: they take the slots
-//! in turn among themselves, so that for a token, too, the next one lands while one is read.
+//! Weights of host parts (experts or feed-forward parts of single tokens) are streamed the same way
+//! for long prompts, where one copy serves all tokens. That is a separate program. Beside host FFN
+//! other layers may be streamed in every pass: they alternate slots among themselves, so that for a
+//! token, too, the next one is copied while one is read.
 
 use super::arena::ALIGN;
 use super::{Bind, JobId, Launch, MemoryNeed, Plan, Program};
@@ -25,70 +25,68 @@ use kjit_graph::{spread, spread_from_first};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
-/// Slots of the ring.
+/// Staging slots of the ring.
 pub const SLOTS: usize = 2;
 
-/// A matrix of a layer that is streamed.
+/// A matrix of a streamed layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct StreamedMatrix {
-    /// Which.
+    /// The matrix.
     pub weight: WeightId,
-    /// What lays it out anew; none where it is read where it lands.
+    /// The repack job; `None` if it is read in the slot.
     pub job: Option<JobId>,
-    /// Where its bytes land, from the start of the slot.
+    /// The range of its copied bytes in the slot.
     pub lands: Range<u64>,
-    /// Where they are then laid out, from the start of the place for that.
+    /// The range of its repacked bytes in the repack buffer.
     pub laid: Range<u64>,
 }
 
-/// A layer whose matrices are copied for each pass.
+/// A streamed layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct StreamedLayer {
-    /// Its number in the model.
+    /// The layer's number in the model.
     pub number: usize,
-    /// The slot that its bytes land in.
+    /// The slot of its bytes.
     pub slot: usize,
     /// Its matrices.
     pub matrices: Vec<StreamedMatrix>,
-    /// The CPU computes what these matrices are for, but for long prompts.
+    /// The CPU computes with these matrices, except for long prompts.
     pub for_prompts: bool,
 }
 
 impl StreamedLayer {
-    /// Whether something of it is read in the slot: then that is not free before the layer was
-    /// computed.
+    /// Whether a matrix is read in the slot, which then stays in use until the layer is computed.
     pub fn is_read_in_slot(&self) -> bool {
         self.matrices.iter().any(|m| m.job.is_none())
     }
 
-    /// Bytes that are copied.
+    /// Bytes of its copies.
     pub fn bytes(&self) -> u64 {
         self.matrices.iter().map(|m| m.lands.end - m.lands.start).sum()
     }
 }
 
-/// The layers that are streamed, and the memory that all of them share.
+/// The streamed layers and their shared memory.
 #[derive(Debug, Clone, PartialEq)]
 #[doc(hidden)]
 pub struct Streaming {
-    /// In the model's order.
+    /// The layers in the model's order.
     pub layers: Vec<StreamedLayer>,
     /// Layers of the model that have matrices.
     pub of: usize,
     /// Bytes of a slot.
     pub slot: u64,
-    /// Bytes of the place in which matrices are laid out anew.
+    /// Bytes of the repack buffer.
     pub laid: u64,
-    /// The layer of each matrix, as an index in `layers`.
+    /// Index in `layers` of each matrix.
     pub layer_of: HashMap<WeightId, usize>,
-    /// The one program that copies, for many tokens of a prompt, where others have the CPU compute
-    /// in between; none where all copy.
+    /// The prompt program that copies weights of host parts. `None` if all programs copy.
     pub prompt: Option<Program>,
 }
 
-/// A stretch of launches that need one streamed layer.
+/// A range of launches that need one streamed layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[doc(hidden)]
 pub struct Stretch {
@@ -96,32 +94,32 @@ pub struct Stretch {
     pub layer: usize,
     /// The first launch that reads its matrices.
     pub first: usize,
-    /// The last.
+    /// The last launch that reads them.
     pub last: usize,
 }
 
 impl Streaming {
-    /// Bytes that are copied for a pass in which the CPU has no part.
+    /// Bytes copied in a pass without host parts.
     pub fn bytes(&self) -> u64 {
         self.layers.iter().map(StreamedLayer::bytes).sum()
     }
 
-    /// Layers that are copied for each token.
+    /// Layers copied for each token.
     pub fn steps(&self) -> usize {
         self.layers.iter().filter(|l| !l.for_prompts).count()
     }
 
-    /// Bytes that are copied for each token.
+    /// Bytes copied for each token.
     pub fn step_bytes(&self) -> u64 {
         self.layers.iter().filter(|l| !l.for_prompts).map(StreamedLayer::bytes).sum()
     }
 
-    /// Bytes of the ring: its slots, and the place for what is laid out anew.
+    /// Bytes of the ring: slots and repack buffer.
     pub fn ring(&self) -> u64 {
         SLOTS as u64 * self.slot + self.laid
     }
 
-    /// The stretches of these launches, in order.
+    /// The ranges of these launches, in order.
     pub fn stretches(&self, launches: &[Launch]) -> Vec<Stretch> {
         let mut all: Vec<Stretch> = vec![];
         for (i, launch) in launches.iter().enumerate() {
@@ -139,12 +137,12 @@ impl Streaming {
     }
 }
 
-/// The layer that a tensor belongs to; none for those that are before or behind all layers.
+/// The layer of a tensor; `None` outside layers.
 fn layer(tensor: &str) -> Option<usize> {
     tensor.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
-/// A matrix as far as places go.
+/// A matrix and its sizes.
 struct One {
     weight: WeightId,
     job: Option<JobId>,
@@ -157,11 +155,10 @@ fn room(bytes: u64) -> u64 {
 }
 
 impl Plan {
-    /// Streams as few layers as it takes for all of the plan to fit into `budget` bytes, or all
-    /// where that is asked for.
+    /// Streams as few layers as needed for the plan to fit `budget` bytes, or all if `all` is set.
     ///
     /// # Errors
-    /// The bytes that it takes with all layers streamed, if not even they fit.
+    /// The bytes needed with all layers streamed, if even that does not fit.
     pub fn fit(&mut self, graph: &Graph, budget: u64, all: bool) -> Result<(), u64> {
         if !all && self.memory.total() <= budget {
             return Ok(());
@@ -188,7 +185,7 @@ impl Plan {
         Err(least)
     }
 
-    /// Streams the matrices of what is the CPU's in all other programs, for this one.
+    /// Streams the weights of host parts for `program`; all other programs leave them to the CPU.
     pub(super) fn copy_experts(&mut self, graph: &Graph, program: Program) {
         let layers = self.matrices_by_layer(graph);
         let (memory, streaming) = self.with_streamed(graph, &layers, &matrices_apart(graph), 0);
@@ -196,7 +193,7 @@ impl Plan {
         self.streaming = Some(Streaming { prompt: Some(program), ..streaming });
     }
 
-    /// What it takes, and what travels, with `k` layers streamed of those that have nothing apart.
+    /// The memory and the streaming with `k` of the layers without a host part streamed.
     fn with_streamed(
         &self,
         graph: &Graph,
@@ -207,7 +204,7 @@ impl Plan {
         let room = |s: &Streaming| {
             s.layers.iter().flat_map(|l| &l.matrices).map(|m| self.room_of(graph, m)).sum::<u64>()
         };
-        // As if all stayed.
+        // The memory if all layers were resident.
         let all = self
             .streaming
             .as_ref()
@@ -217,10 +214,9 @@ impl Plan {
         (MemoryNeed { weights, ..self.memory }, streaming)
     }
 
-    /// Which of the feed-forward parts that the CPU could compute it should, where all does not
-    /// stay: how many, and the seconds that a token then takes, as `seconds` reckons from the bytes
-    /// that the CPU reads and those that are copied. `parts` gives a graph with so many of them
-    /// apart.
+    /// Chooses how many feed-forward parts the CPU computes if not all layers can be resident.
+    /// Returns the number and the seconds of a token, estimated by `seconds` from the bytes that
+    /// the CPU reads and the bytes copied. `parts` has the matrices of each part.
     pub fn share(
         &self,
         graph: &Graph,
@@ -243,7 +239,7 @@ impl Plan {
                 let (memory, streaming) = self.with_streamed(graph, &layers, &apart, k);
                 (memory.total() <= budget).then_some(streaming)
             };
-            // The more the CPU has, the fewer are copied.
+            // With more parts on the CPU fewer layers are streamed.
             streamed = streamed.min(free(&layers, &apart));
             let Some(mut with) = fits(streamed) else { continue };
             while streamed > 0
@@ -260,7 +256,7 @@ impl Plan {
         best
     }
 
-    /// Bytes that a matrix takes where it stays on the device.
+    /// Bytes of a matrix if it is resident.
     fn room_of(&self, graph: &Graph, m: &StreamedMatrix) -> u64 {
         match m.job {
             Some(_) => room(m.laid.end - m.laid.start),
@@ -268,7 +264,7 @@ impl Plan {
         }
     }
 
-    /// Layers that have matrices.
+    /// The number of layers with matrices.
     pub fn layers(&self, graph: &Graph) -> usize {
         self.matrices_by_layer(graph).len()
     }
@@ -292,25 +288,25 @@ impl Plan {
     }
 }
 
-/// Matrices of what the CPU computes.
+/// Matrices that the CPU computes with.
 fn matrices_apart(graph: &Graph) -> HashSet<WeightId> {
     let of = |op: &Op| if let Op::Elsewhere(apart) = op { Some(apart.matrices()) } else { None };
     graph.ops.iter().filter_map(of).flatten().collect()
 }
 
-/// Whether something of a layer is the CPU's.
+/// Whether a layer has a host part.
 fn is_apart(matrices: &[One], apart: &HashSet<WeightId>) -> bool {
     matrices.iter().any(|m| apart.contains(&m.weight))
 }
 
-/// Layers that are the device's alone.
+/// The number of layers without a host part.
 fn free(layers: &[(usize, Vec<One>)], apart: &HashSet<WeightId>) -> usize {
     layers.iter().filter(|(_, matrices)| !is_apart(matrices, apart)).count()
 }
 
-/// What is apart streamed, and `k` of the other layers: spread evenly, so that copies go on while
-/// resident layers are computed, and the CPU's parts. The first of each stretch stays: the last to
-/// be copied has few layers behind it, whose steps no copy runs beside.
+/// Streams the weights of host parts and `k` of the other layers, spread evenly so that copies
+/// overlap resident layers and the CPU's work. In each group the resident layers come first: few
+/// layers then run after the last copy, when nothing is being copied.
 fn streaming(all: &[(usize, Vec<One>)], apart: &HashSet<WeightId>, k: usize) -> Streaming {
     let n = free(all, apart);
     let mut s = Streaming {
@@ -321,7 +317,7 @@ fn streaming(all: &[(usize, Vec<One>)], apart: &HashSet<WeightId>, k: usize) -> 
         layer_of: HashMap::new(),
         prompt: None,
     };
-    // The slots that were taken last: by a layer of every pass, by any.
+    // The slots used last: by a layer of every pass, and by any layer.
     let (mut seen, mut last_step, mut last) = (0, SLOTS - 1, SLOTS - 1);
     for (number, matrices) in all {
         let for_prompts = is_apart(matrices, apart);
@@ -331,7 +327,7 @@ fn streaming(all: &[(usize, Vec<One>)], apart: &HashSet<WeightId>, k: usize) -> 
                 continue;
             }
         }
-        // Those of every pass take turns among themselves.
+        // Layers of every pass alternate slots among themselves.
         let slot = (if for_prompts { last } else { last_step } + 1) % SLOTS;
         last = slot;
         if !for_prompts {
@@ -366,7 +362,7 @@ mod tests {
             for k in 0..=n {
                 let which: Vec<usize> = (0..n).filter(|&i| spread(i, n, k)).collect();
                 assert_eq!(which.len(), k);
-                // No two stretches of resident layers differ by more than one.
+                // The groups of resident layers differ by at most one.
                 let ends = std::iter::once(-1).chain(which.iter().map(|&i| i as i64));
                 let gaps: Vec<i64> = ends.clone().zip(ends.skip(1)).map(|(a, b)| b - a).collect();
                 if let (Some(least), Some(most)) = (gaps.iter().min(), gaps.iter().max()) {

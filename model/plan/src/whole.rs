@@ -1,4 +1,4 @@
-//! The whole plan of a model: programs, weights, caches, tables, memory.
+//! Plans a whole model: programs, weights, caches, tables, memory.
 
 use super::arena::ALIGN;
 use super::batch::{DRAFTED, SEQUENCES, sizes};
@@ -22,49 +22,49 @@ use kjit_kernels::repack::RepackSpec;
 use kjit_kernels::tuning::Choices;
 use std::collections::HashMap;
 
-/// What a plan is asked for.
+/// The input of planning.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The model.
     pub graph: &'a Graph,
-    /// What for.
+    /// The target.
     pub target: &'a Target,
-    /// Context, storage of keys and values, tokens at once.
+    /// Context, storage of keys and values, chunk sizes.
     pub options: &'a OpenOptions,
-    /// Values that must be there after each run.
+    /// Values to keep after each run.
     pub keep: &'a [ValueId],
-    /// Which tunings were measured best ([`Shipped`](kjit_kernels::tuning::Shipped): none but the
-    /// shipped ones).
+    /// The measured tunings ([`Shipped`](kjit_kernels::tuning::Shipped) for the shipped ones only).
     pub tuned: &'a dyn Choices,
 }
 
-/// What a program is for.
+/// The purpose of a program.
 #[derive(Clone, Copy, PartialEq)]
 enum For {
     /// One token of one sequence, and its logits.
     Token,
     /// Tokens of one sequence.
     Prompt(u32),
-    /// One token of each of so many sequences, and their logits.
+    /// One token of each of N sequences, and their logits.
     Batch(u32),
-    /// The same with a column for each in the products of one token: for one launch.
+    /// As `Batch`, with one-token products that have a column for each sequence: for a persistent
+    /// kernel.
     Columns(u32),
     /// A few tokens of one sequence, and the logits of each.
     Drafts,
 }
 
 impl Request<'_> {
-    /// Tokens of a sequence.
+    /// The context of a sequence.
     pub fn context(&self) -> usize {
         self.options.context_of(self.graph)
     }
 }
 
-/// Plans a model for as many sequences as the options say, 64 at most, each in a slot with a
-/// context of its own.
+/// Plans a model for the requested number of sequences, at most 64, each in a slot with its own
+/// context.
 ///
 /// # Errors
-/// What the kernels do not cover, by name; more sequences than 64.
+/// Names what no kernel covers; more than 64 sequences.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let &Request { graph, target, options, .. } = request;
     let sequences = options.sequences.max(1);
@@ -85,13 +85,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let mut decode = planner.program(For::Token)?;
     let [adjust, greedy, draw] = choices(graph, &mut decode)?;
     let (mut persistent, no_persistent) = match options.persistent {
-        // Its sums are made in another order.
+        // The persistent kernel sums in another order.
         Persistence::On if options.reproducible => {
             (vec![], Some("reproducible scores are made by launches".to_owned()))
         }
         Persistence::Auto if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
-        // Where it was seen to be faster. Nobody asked, so that nothing is said where it cannot be.
+        // Used where it was measured to be faster. It was not requested, so its absence is not
+        // reported.
         Persistence::Auto => match gains(graph, target) {
             Some(from) => (planner.one_launches(&decode, from, sequences)?.0, None),
             None => (vec![], None),
@@ -101,11 +102,11 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let packets: u64 = persistent.iter().map(|one| one.packets).sum();
     let context = request.context();
     let chunk = if graph.looks_ahead() { context } else { options.chunk_on_gpu().min(context) };
-    // More rows are another kernel's.
+    // More rows would use another kernel.
     let chunk = if options.reproducible { chunk.min(SEQUENCES) } else { chunk };
     let mut copying = planner.copying(chunk)?;
-    // Where experts are copied from some number of tokens on, the CPU has pieces of its own size at
-    // most.
+    // If experts are copied for long prompts, the CPU's prompt programs have the CPU's chunk size
+    // at most.
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
@@ -136,7 +137,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let kv = caches.iter().zip(&parts).map(all).sum();
     let ropes: u64 = graph.ropes.iter().map(|r| (r.dims / 2 * 2 * request.context()) as u64).sum();
     let (matrices, matrix_bytes, vectors, weights) = planner.weights()?;
-    // Positions, options and lists of slots, and a random number for each position.
+    // Positions, options, slot lists, and a seed for each position.
     let words = slots as u64 * (4 * (request.context() as u64 + 1) + 24) + 4 * ALIGN;
     let tables = pages.map_or(0, |_| 4 * (slots * request.context().div_ceil(PAGE)) as u64 + ALIGN);
     let mut plan = Plan {
@@ -169,14 +170,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-/// Copies of a sequence's states that do not grow which are kept beside those of so many slots,
-/// where sequences share pages: as many again, so that each has one of its prompt, and some for a
-/// single slot's conversations.
+
+/// With pages: the number of saved recurrent states besides those of `slots` slots. One for each
+/// slot's prompt, and at least eight for the conversations of a few slots.
 pub const fn copies_beside(slots: usize) -> usize {
     if slots < 8 { 8 } else { slots }
 }
 
-/// What there is of a state.
+/// The slots or pages of a state.
 fn parts(kind: &StateKind, slots: usize, pages: Option<usize>) -> Parts {
     match (kind, pages) {
         (StateKind::Recurrent { .. }, Some(_)) => {
@@ -187,14 +188,14 @@ fn parts(kind: &StateKind, slots: usize, pages: Option<usize>) -> Parts {
     }
 }
 
-/// Pages for keys and values, where they are asked for.
+/// The number of pages, if pages are requested.
 fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
     let (graph, context) = (request.graph, request.context());
     let Some(tokens) = request.options.paged else { return Ok(None) };
     if let Some(why) = why_no_pages(graph) {
         return Err(unsupported("keys and values in pages", why));
     }
-    // The oldest sequence can always go on.
+    // One full context must fit, so that the oldest sequence always runs.
     if tokens < context {
         return Err(unsupported(
             "keys and values in pages",
@@ -204,14 +205,14 @@ fn pages(request: &Request) -> Result<Option<usize>, PlanError> {
     Ok(Some(tokens.div_ceil(PAGE).max(context.div_ceil(PAGE))))
 }
 
-/// What programs are made from.
+/// The graph and steps of a program.
 #[derive(Clone, Copy)]
 struct Source<'a> {
     graph: &'a Graph,
     steps: &'a [Step],
-    /// What the first of the steps that make logits reads.
+    /// The input of the logits' steps.
     head: ValueId,
-    /// Which that is.
+    /// Index of the first of those steps.
     first: usize,
 }
 
@@ -222,7 +223,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What the programs of a plan share while they are made.
+/// State shared by the programs of a plan.
 struct Planner<'a> {
     request: &'a Request<'a>,
     source: Source<'a>,
@@ -233,7 +234,7 @@ struct Planner<'a> {
     vectors: Vec<WeightId>,
 }
 
-/// Matrices with the jobs that lay them out, the bytes of each, vectors, and bytes of all.
+/// Matrices with repack jobs, bytes of each, vectors, and total bytes.
 type Weights = (Vec<(WeightId, Option<JobId>)>, Vec<u64>, Vec<WeightId>, u64);
 
 impl<'a> Planner<'a> {
@@ -241,7 +242,7 @@ impl<'a> Planner<'a> {
         let options = request.options;
         let context = request.context();
         let context = u32::try_from(context).map_err(|_| PlanError::Context(context))?;
-        // Halves are what `--precise` promises on a GPU: its prompts go through them.
+        // `--precise` promises half precision on a GPU: its prompts go through it.
         let storage = match options.kv_stored() {
             KvType::F32 | KvType::F16 => KvStorage::F16,
             KvType::Q8_0 => KvStorage::Q8_0,
@@ -257,7 +258,7 @@ impl<'a> Planner<'a> {
     fn program_of(&mut self, source: Source<'_>, what: For) -> Result<Program, PlanError> {
         let &Request { target, keep, tuned, .. } = self.request;
         let Source { graph, steps: all, head, first } = source;
-        // What the steps for logits read, and for prompts nothing else does, stays.
+        // The input of the logits' steps must be kept: in prompt programs nothing else reads it.
         let (tokens, steps, kept) = match what {
             For::Token => (1, all, keep.to_vec()),
             For::Batch(n) | For::Columns(n) => (n, all, keep.to_vec()),
@@ -306,8 +307,7 @@ impl<'a> Planner<'a> {
         Ok(lower.program.finish(products, head, first))
     }
 
-    /// What is one launch: a token of so many sequences, or of each of a few more; or why nothing
-    /// is.
+    /// The persistent kernels for `from` to at most two sequences, or why there are none.
     fn one_launches(
         &mut self,
         decode: &Program,
@@ -327,14 +327,14 @@ impl<'a> Planner<'a> {
             match one {
                 Ok(one) => all.push(one),
                 Err(why) if n == from => return Ok((vec![], Some(why))),
-                // For so many columns there is no room.
+                // No room for this many columns.
                 Err(_) => break,
             }
         }
         Ok((all, None))
     }
 
-    /// One launch for a token of each of so many sequences that have slots.
+    /// A persistent kernel for one token of each of `n` sequences with slots.
     fn of_columns(&mut self, n: u32) -> Result<Result<OneLaunch, String>, PlanError> {
         let &Request { graph, target, options, .. } = self.request;
         let before = self.jobs.clone();
@@ -350,7 +350,7 @@ impl<'a> Planner<'a> {
             Ok(one) => one,
             Err(why) => return Ok(Err(why)),
         };
-        // What makes the logits of a prompt's last row, and chooses, is launched.
+        // The logits of a prompt's last row, and the choice, are still launches.
         program.launches.drain(..program.head_from.min(program.launches.len()));
         program.head_from = 0;
         for launch in
@@ -363,8 +363,8 @@ impl<'a> Planner<'a> {
         Ok(Ok(OneLaunch { own, ..one }))
     }
 
-    /// The program for prompts whose experts are copied to the device, where they are the CPU's for
-    /// single tokens; none where that was not asked for, or kernels do not cover them.
+    /// The prompt program for which experts are copied, if the CPU computes them for single tokens.
+    /// `None` if not requested, or if kernels do not cover them.
     fn copying(&mut self, chunk: usize) -> Result<Option<Program>, PlanError> {
         let &Request { graph, options, .. } = self.request;
         let whole = experts_here(graph).filter(|_| options.host_prompts != HostPrompts::Compute);
@@ -385,7 +385,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// The programs for prompts, or why there are none: then nothing is compiled for them.
+    /// The prompt programs, or why there are none; then no prompt kernel is compiled.
     fn prompts(&mut self, chunk: usize) -> Result<(Vec<Program>, Option<String>), PlanError> {
         let before = self.jobs.clone();
         let (mut prompts, mut none) = (vec![], None);
@@ -403,8 +403,8 @@ impl<'a> Planner<'a> {
         Ok((prompts, none))
     }
 
-    /// The program for drafted tokens. States that are made while they are read (latents), or that
-    /// cannot forget what was wrong, have none, nor has a part of a model.
+    /// The program that verifies drafts. Models have none if a state is written while it is read
+    /// (latents) or cannot drop rejected tokens, and neither has a stage of several.
     fn drafts(&mut self) -> Result<Option<Batch>, PlanError> {
         let graph = self.request.graph;
         let apart = |s: &Step| matches!(s, Step::Latent { .. });
@@ -425,8 +425,7 @@ impl<'a> Planner<'a> {
             }
             Err(other) => return Err(other),
         };
-        // Only the likeliest tokens are chosen there: what is drawn, or changed before, is chosen
-        // by the host.
+        // It only chooses greedily; the host chooses for sequences that draw or adjust logits.
         let [_, greedy, _] = choices(graph, &mut program)?;
         Ok(Some(Batch { program, adjust: None, greedy, draw: None }))
     }
@@ -453,7 +452,7 @@ impl<'a> Planner<'a> {
         Ok((matrices, each, vectors, bytes))
     }
 
-    /// Bytes of the keys, and of the values, of each cache, for one slot, or one page.
+    /// Bytes of keys and of values of each cache, for one slot or page.
     fn caches(&self) -> Result<Vec<[u64; 2]>, PlanError> {
         let graph = self.request.graph;
         let bytes = |(c, id): (&State, u32)| {
@@ -467,17 +466,17 @@ impl<'a> Planner<'a> {
             let bytes = kept_as(graph, StateId(id), self.storage).bytes(positions);
             let keys =
                 bytes.ok_or_else(|| unsupported(&c.name, "its cache cannot be addressed"))? as u64;
-            // Latents are both.
+            // Latents are both keys and values.
             Ok([keys, if graph.kv(StateId(id)).is_some() { keys } else { ALIGN }])
         };
         graph.states.iter().zip(0..).map(bytes).collect()
     }
 }
 
-/// The first of the steps that make logits, a projection, and what it reads. Behind it only what
-/// goes element by element follows: factors, a cap.
+/// The first of the logits' steps, a projection, and its input. Only element-wise steps may follow:
+/// factors, a cap.
 fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError> {
-    // There are none where the result goes to other layers.
+    // A stage before the last makes no logits.
     if graph.makes_rows() {
         return Ok((steps.len(), graph.logits));
     }
@@ -504,8 +503,7 @@ fn head_of(graph: &Graph, steps: &[Step]) -> Result<(usize, ValueId), PlanError>
     }
 }
 
-/// Takes the adjustments and the two ways to choose a token off the end of a program that has
-/// logits.
+/// Removes the adjustment and the two choices from the end of a program with logits.
 fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], PlanError> {
     if graph.makes_rows() {
         return Ok([None, None, None]);
@@ -518,8 +516,7 @@ fn choices(graph: &Graph, program: &mut Program) -> Result<[Option<Launch>; 3], 
     }
 }
 
-/// Tokens that the programs for prompts take at most, for chunks of up to `chunk`: short questions
-/// go through tiles of their own size.
+/// Sizes of the prompt programs for chunks up to `chunk` tokens: short prompts use smaller tiles.
 fn chunks(chunk: usize) -> Vec<u32> {
     const SHORT: u32 = 64;
     match u32::try_from(chunk).unwrap_or(u32::MAX) {
@@ -529,7 +526,7 @@ fn chunks(chunk: usize) -> Vec<u32> {
     }
 }
 
-/// The job that lays a matrix's rows out; none where the device keeps them as the file has them.
+/// The repack job of a matrix; `None` if the device uses the file's layout.
 fn repack(
     jobs: &mut Jobs,
     name: &str,

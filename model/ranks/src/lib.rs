@@ -1,7 +1,7 @@
-//! Devices of several processes that compute each layer together, on one machine or on several:
-//! which of them this process is, as its launcher says ([`Ranks`]), how they find each other
-//! (`meet.rs`), and how one learns that another is gone (`watch.rs`). All of them compute all
-//! tokens; what one makes of a row is brought to the others by the vendor's library.
+//! Ranks: several processes, on one or more machines, that compute each layer together with one
+//! device each. [`Ranks`] is this process's place as its launcher says, `meet.rs` the handshake,
+//! and `watch.rs` detects a rank that has ended. All ranks compute all tokens; the vendor's library
+//! exchanges their partial results.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -26,31 +26,31 @@ pub use watch::{Far, Waiting};
 
 use std::time::Duration;
 
-/// Names a variable: seconds that ranks are waited for at the start.
+/// Environment variable: seconds that a rank waits for the others at the start.
 const WAIT: &str = "KJIT_RANKS_WAIT";
-/// The same without it. A queue starts processes on many machines within seconds; a container's
-/// image may have to come first.
+/// Its default. A queue starts processes on many machines within seconds; a container's image may
+/// have to be fetched first.
 const USUAL_WAIT: Duration = Duration::from_secs(60);
-/// Names a variable: seconds that a rank waits for one that is there and does not come.
+/// Environment variable: seconds that a rank waits for another one during work.
 const LIMIT: &str = "KJIT_RANKS_LIMIT";
-/// The same without it.
+/// Its default.
 const USUAL_LIMIT: Duration = Duration::from_secs(10);
-/// Where the first rank listens if nobody says it.
+/// Rank 0's port if no variable sets one.
 const PORT: u16 = 29_500;
 
-/// Variables of a launcher.
+/// The variables of a launcher.
 struct Launcher {
     name: &'static str,
     rank: &'static str,
     size: &'static str,
-    /// Among the processes of its machine.
+    /// The rank among the processes of its machine.
     local: &'static str,
-    /// Processes of its machine, where it says so.
+    /// The number of processes on its machine; empty if the launcher does not say.
     here: &'static str,
 }
 
-/// In the order in which they are asked: who sets plain names has said it himself, and a launcher
-/// that was started by another's job says more than the job.
+/// Launchers in the order of precedence. Plain names were set on purpose; a launcher started inside
+/// a job is more specific than the job.
 const LAUNCHERS: &[Launcher] = &[
     Launcher {
         name: "RANK",
@@ -89,11 +89,11 @@ const LAUNCHERS: &[Launcher] = &[
     },
 ];
 
-/// Why this process is no rank.
+/// The reason why this process is no rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RanksError {
-    /// No launcher says that it is one.
+    /// No launcher's variables are set.
     #[error(
         "--split ranks is for several processes of one launcher, and none says which this one is: \
          not RANK and WORLD_SIZE, \
@@ -103,83 +103,82 @@ pub enum RanksError {
     /// A variable is missing.
     #[error("--split ranks: {launcher} gives {has}, but not {variable}: set it{why}")]
     Missing {
-        /// Whose variables they are.
+        /// The launcher.
         launcher: &'static str,
-        /// What is there.
+        /// The variable that is set.
         has: &'static str,
-        /// What is not.
+        /// The missing variable.
         variable: &'static str,
-        /// What it is for.
+        /// Its purpose.
         why: &'static str,
     },
-    /// A variable says nothing that can be.
+    /// A variable has an invalid value.
     #[error("--split ranks: {variable}={value} {why}")]
     Value {
         /// The variable.
         variable: &'static str,
-        /// What it says.
+        /// The value.
         value: String,
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// Nothing proves to a rank that another is one.
+    /// The secret is missing or too short.
     #[error(
         "--split ranks: {SECRET} {why}: give all ranks the same long random text by it (export \
          {SECRET}=$(openssl rand -hex 32),          before srun; mpirun -x {SECRET})"
     )]
     Secret {
-        /// What is wrong with it.
+        /// The cause.
         why: String,
     },
-    /// The ranks did not find each other.
+    /// The handshake failed.
     #[error("--split ranks: {0}")]
     Meeting(String),
 }
 
-/// Which of several processes this one is.
+/// This process's rank among several.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ranks {
-    /// From 0 on.
+    /// The rank, from 0.
     pub rank: usize,
-    /// How many there are.
+    /// The number of ranks.
     pub size: usize,
-    /// Which of those of its machine, from 0 on.
+    /// The rank among the processes of its machine, from 0.
     pub local: usize,
-    /// Who says so.
+    /// The launcher's name.
     pub launcher: &'static str,
-    /// Where the first rank listens.
+    /// Rank 0's address; `port` is its port.
     host: String,
     port: u16,
     wait: Duration,
-    /// How long it waits at work for one that is there and does not come.
+    /// The time limit of waiting for another rank during work.
     pub limit: Duration,
-    /// The job's name, by which two at one port know each other apart.
+    /// The job's name, which tells two jobs at one port apart.
     job: String,
-    /// What all of them know.
+    /// The shared secret.
     secret: Secret,
 }
 
 impl Ranks {
-    /// What the environment says.
+    /// Reads the environment.
     ///
     /// # Errors
-    /// It says nothing, too little, or what cannot be.
+    /// Variables are missing or invalid.
     pub fn here() -> Result<Ranks, RanksError> {
         Ranks::of(&|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
     }
 
-    /// What these variables say.
+    /// Reads variables by a function.
     ///
     /// # Errors
-    /// As [`Ranks::here`].
+    /// Those of [`Ranks::here`].
     pub fn of(variable: &dyn Fn(&str) -> Option<String>) -> Result<Ranks, RanksError> {
-        // RANK alone is somebody else's word.
+        // RANK without WORLD_SIZE was set for another purpose.
         let says = |l: &&Launcher| {
             variable(l.rank).is_some() && (l.rank != "RANK" || variable(l.size).is_some())
         };
         let mut by = LAUNCHERS.iter().find(says).ok_or(RanksError::None)?;
-        // Slurm gives PMI's variables too where it is asked for them, without the process's number
-        // on its machine.
+        // Slurm can also set PMI's variables, but without the rank on the machine.
         let same = |pmi, slurm| variable(pmi).is_some() && variable(pmi) == variable(slurm);
         if by.name == "PMI" && same("PMI_RANK", "SLURM_PROCID") && same("PMI_SIZE", "SLURM_NTASKS")
         {
@@ -235,7 +234,7 @@ impl Ranks {
                 .ok()
                 .filter(|p| *p > 0)
                 .ok_or_else(|| wrong("MASTER_PORT", text, "is no port")),
-            // Two jobs of a machine meet at two ports.
+            // Two Slurm jobs on a machine use two ports.
             None => Ok(job.map_or(PORT, |job| 20_000 + (job % 10_000) as u16)),
         }?;
         let seconds = |s: usize| Duration::from_secs(s.clamp(1, 86_400) as u64);
@@ -248,7 +247,7 @@ impl Ranks {
             "Open MPI" => all(&["PMIX_NAMESPACE"]),
             _ => None,
         };
-        // A word of a line.
+        // The job's name becomes one word of a line.
         let plain = |c: char| if c.is_ascii_graphic() { c } else { '_' };
         let job =
             named.map_or("-".to_owned(), |n| n.join(".").chars().take(200).map(plain).collect());
@@ -257,7 +256,7 @@ impl Ranks {
     }
 }
 
-/// The first name of a list as Slurm writes it: `node[03-07,09],other`.
+/// The first name of a Slurm host list such as `node[03-07,09],other`.
 fn first_host(list: &str) -> String {
     let Some((before, rest)) = list.split_once('[').filter(|(before, _)| !before.contains(','))
     else {
@@ -296,7 +295,7 @@ mod tests {
         let slurm = slurm.unwrap();
         assert_eq!((slurm.rank, slurm.size, slurm.local, slurm.launcher), (5, 8, 1, "Slurm"));
         assert_eq!((&*slurm.host, slurm.port), ("node03", 23_456));
-        // Its mpirun says more than the job in which it was started.
+        // An mpirun inside a Slurm job takes precedence.
         let both = of(&[
             ("SLURM_PROCID", "0"),
             ("SLURM_NTASKS", "1"),
@@ -321,7 +320,7 @@ mod tests {
             of(&[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("MASTER_ADDR", "a")]).unwrap().launcher,
             "PMI"
         );
-        // By --mpi=pmi2 Slurm says it twice, and only once which of its machine it is.
+        // With --mpi=pmi2 Slurm sets both, but the rank on the machine only in its own.
         let twice = of(&[
             ("PMI_RANK", "1"),
             ("PMI_SIZE", "2"),

@@ -1,11 +1,11 @@
-//! Ranks find each other: all but the first one connect to it, say who they are and what they
-//! compute, and are told what the vendor's library needs. The connections stay: a rank that ends,
-//! in whatever way, ends its own.
+//! The ranks' handshake: all others connect to rank 0, prove that they know the secret, state what
+//! they compute, and receive the vendor library's id. The connections stay open: when a rank ends,
+//! its connections end.
 //!
 //! ```text
 //! rank → first   kjit-rank-3 DRAWN
 //! first → rank   DRAWN PROOF
-//! rank → first   PROOF RANK JOB WORDS…     believed if the proof is of these words
+//! rank → first   PROOF RANK JOB WORDS…     accepted if the proof is for these words
 //! first → rank   PROOF go BYTES, or PROOF no WHY
 //! ```
 
@@ -15,22 +15,22 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// First word of a rank's line.
+/// First word of a rank's first line.
 const WORD: &str = "kjit-rank-3";
-/// Bytes of a line at most.
+/// The most bytes of a line.
 const LINE: usize = 4096;
-/// How long who has connected may take for its whole line.
+/// The time limit of a peer's whole line.
 const SLOW: Duration = Duration::from_secs(5);
-/// Connections at most that have not said their line yet: of more, the oldest is closed.
+/// The most connections without a proof; of more, the oldest is closed.
 const UNKNOWN: usize = 64;
-/// Characters at most that are shown of what another has said.
+/// The most characters shown of a peer's text.
 const SHOWN: usize = 400;
 
-/// What all ranks must have alike, in words without spaces: what of it is not the same is named.
+/// Facts that must be equal in all ranks, in words without spaces. A difference is reported by
+/// name.
 pub type Hello = Vec<(&'static str, String)>;
 
-/// Connections by rank: the first one's to all, the others' to the first; and what there is to say
-/// about the place.
+/// Connections by rank (rank 0's to all, the others' to rank 0), and a remark about the address.
 #[derive(Debug)]
 pub struct Links(pub Vec<(usize, TcpStream)>, pub Option<String>);
 
@@ -41,7 +41,7 @@ impl Links {
     }
 }
 
-/// Whether a connection that does not block has ended: closed, reset, or in any other way.
+/// Whether a non-blocking connection has ended: closed, reset or failed.
 fn ended(stream: &TcpStream) -> bool {
     match stream.peek(&mut [0]) {
         Ok(n) => n == 0,
@@ -53,12 +53,12 @@ fn waits(error: &std::io::Error) -> bool {
     matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
 }
 
-/// What came over the network, as it may be shown: no control characters, and not too long.
+/// Text from the network made safe to print: no control characters, limited length.
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// The ranks' connections, and what the first one has for all.
+/// Connects the ranks. Returns rank 0's bytes for all, and the connections.
 pub fn meet(
     ranks: &Ranks,
     hello: &Hello,
@@ -89,16 +89,16 @@ fn numbers(all: &[usize]) -> String {
     format!("{} {}", if all.len() == 1 { "rank" } else { "ranks" }, all.join(", "))
 }
 
-/// Who has connected and not proven itself yet.
+/// A connected peer without a proof.
 struct Unknown {
     stream: TcpStream,
     line: Vec<u8>,
     since: Instant,
-    /// What both have drawn, once it has begun.
+    /// The nonces of both sides, after the first line.
     drawn: Option<Drawn>,
 }
 
-/// A rank that has proven itself, and what both have drawn.
+/// A rank that has proven itself, with the nonces.
 struct Known {
     rank: usize,
     stream: TcpStream,
@@ -106,13 +106,13 @@ struct Known {
 }
 
 impl Known {
-    /// Says this, with a proof.
+    /// Sends a line with its proof.
     fn tell(&mut self, ranks: &Ranks, what: &str) -> std::io::Result<()> {
         tell(&mut self.stream, ranks, &self.drawn, what)
     }
 }
 
-/// Of the proofs in a meeting, which this is: of one none other can be made.
+/// The step that a proof belongs to, so that a proof of one step is invalid in another.
 mod part {
     pub const FIRST: &str = "the first rank";
     pub const RANK: &str = "a rank";
@@ -125,7 +125,7 @@ fn tell(stream: &mut TcpStream, ranks: &Ranks, drawn: &Drawn, what: &str) -> std
 }
 
 impl Unknown {
-    /// What it says with a proof, if it is there; an error for who will prove nothing.
+    /// The peer's proven line, if it has arrived. An error rejects the peer.
     fn proven(&mut self, ranks: &Ranks) -> Result<Option<(Drawn, String)>, ()> {
         let Some(line) = self.line()? else { return Ok(None) };
         let Some(drawn) = &self.drawn else {
@@ -136,7 +136,7 @@ impl Unknown {
             let drawn =
                 Drawn { theirs: theirs.ok_or(())?.to_owned(), first: draw().map_err(|_| ())? };
             let proof = ranks.secret.proof(part::FIRST, &drawn, "");
-            // A line this short goes into any connection's buffer.
+            // A line this short fits into any connection's buffer.
             self.stream
                 .write_all(format!("{} {proof}\n", drawn.first).as_bytes())
                 .map_err(|_| ())?;
@@ -150,7 +150,7 @@ impl Unknown {
         }
     }
 
-    /// Its line, if it is there; an error for who will say none.
+    /// The peer's line, if it is complete. An error rejects the peer.
     fn line(&mut self) -> Result<Option<String>, ()> {
         let mut bytes = [0u8; 512];
         loop {
@@ -164,7 +164,7 @@ impl Unknown {
                 return Err(());
             }
         }
-        // A rank says nothing behind its line before it is answered.
+        // A rank sends nothing after its line before it is answered.
         match self.line.strip_suffix(b"\n") {
             Some(line) => String::from_utf8(line.to_vec()).map(Some).map_err(|_| ()),
             None if self.since.elapsed() > SLOW => Err(()),
@@ -173,7 +173,7 @@ impl Unknown {
     }
 }
 
-/// Where the first rank listens, and what there is to say about it.
+/// Opens rank 0's listener; returns it with a remark about its address.
 fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     let failed =
         |e: &std::io::Error| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks)));
@@ -194,8 +194,8 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
             )),
         ))
     };
-    // A name may come to be known only after the start, as others wait for it. One that never is
-    // means no address.
+    // The name may become resolvable only after the start, which other ranks wait for too. A name
+    // that never resolves is an error, not "all addresses".
     let end = Instant::now() + ranks.wait;
     let mut all: Vec<SocketAddr> = loop {
         match (&*ranks.host, ranks.port).to_socket_addrs() {
@@ -209,10 +209,10 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
             Err(_) => std::thread::sleep(Duration::from_millis(100)),
         }
     };
-    // Debian gives a machine's own name 127.0.1.1, where no other machine comes. A number, or
-    // localhost, is meant.
+    // Debian maps a machine's own name to 127.0.1.1, which no other machine reaches. An IP address
+    // and localhost are taken as they are.
     let meant = ranks.host == "localhost" || ranks.host.parse::<std::net::IpAddr>().is_ok();
-    // The first that can be listened at is taken, so that one goes where there is another.
+    // The first address that can be bound is used, so loopback addresses are left out.
     if !meant {
         all.retain(|at| !at.ip().is_loopback());
     }
@@ -222,8 +222,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
         Ok(listener) => Ok((listener, None)),
-        // A name that leads here by a way around (a service's, say) is none that can be listened
-        // at.
+        // A name that leads here indirectly, such as a service's, cannot be bound.
         Err(e) if e.kind() == std::io::ErrorKind::AddrNotAvailable => {
             everywhere(format!("{} is no address of this machine ({e})", shown(&ranks.host)))
         }
@@ -231,7 +230,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
     }
 }
 
-/// The first rank's part.
+/// Rank 0's part of the handshake.
 fn gather(
     ranks: &Ranks,
     hello: &Hello,
@@ -242,7 +241,7 @@ fn gather(
     set.map_err(|e| meeting(format!("rank 0 cannot listen at {}: {e}", place(ranks))))?;
     let end = Instant::now() + ranks.wait;
     let mut came: Vec<Known> = vec![];
-    // Connections of which nothing was believed.
+    // Connections that were rejected.
     let mut strangers = 0usize;
     let mut unknown: Vec<Unknown> = vec![];
     while came.len() + 1 < ranks.size {
@@ -286,7 +285,7 @@ fn gather(
                     }
                 }
                 Ok(None) => unknown.push(who),
-                // Who is no rank says something else, or nothing.
+                // A peer that is no rank sends something else, or nothing.
                 Err(()) => strangers += 1,
             }
         }
@@ -304,8 +303,8 @@ fn gather(
     Ok((bytes, Links(came.into_iter().map(|known| (known.rank, known.stream)).collect(), said)))
 }
 
-/// Takes who said this line for a rank, or sends it away; the reason where nothing comes of the
-/// meeting.
+/// Accepts the peer of a proven line as a rank, or rejects it. Returns the reason if the whole
+/// handshake fails.
 fn welcome(
     ranks: &Ranks,
     hello: &Hello,
@@ -316,11 +315,11 @@ fn welcome(
     let mut words = line.split(' ');
     let (rank, job) = (words.next().and_then(|w| w.parse::<usize>().ok()), words.next());
     let mut away = |why: String| {
-        // Who is gone is not told.
+        // The peer may be gone already.
         let _ = tell(&mut stream, ranks, &drawn, &format!("no {why}"));
     };
     if job != Some(&*ranks.job) {
-        // Another job of this machine that came to this port: neither ends the other.
+        // Another job of this machine uses this port: neither job fails for it.
         away(format!(
             "another job's rank 0 listens at {}: give each job its MASTER_PORT",
             place(ranks)
@@ -347,28 +346,28 @@ fn welcome(
     twice.then(|| format!("two processes say that they are rank {rank} of {}", ranks.size))
 }
 
-/// Tells all that nothing comes of it.
+/// Tells all ranks that the handshake failed.
 fn refuse<T>(ranks: &Ranks, came: Vec<Known>, why: String) -> Result<T, RanksError> {
     for mut known in came {
-        // Who is gone is not told.
+        // The peer may be gone already.
         let _ = known.tell(ranks, &format!("no {why}"));
     }
     Err(meeting(why))
 }
 
-/// Another rank's part.
+/// The part of every other rank.
 fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     let end = Instant::now() + ranks.wait;
     let seconds = ranks.wait.as_secs();
     let mut stream = loop {
-        // The name may come to be known only when the first rank is there.
+        // The name may become resolvable only when rank 0 runs.
         let all = (&*ranks.host, ranks.port).to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         if let Ok(all) = &all {
             ranks.secret.allows(all)?;
         }
         let connected = all.and_then(|all| {
             let mut last = Err(std::io::Error::other("it has no address"));
-            // The first that answers: a second connection would be a second process for rank 0.
+            // Only one connection: rank 0 would take a second one for a second process.
             for at in &all {
                 last = TcpStream::connect_timeout(at, SLOW);
                 if last.is_ok() {
@@ -390,7 +389,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     };
     let stranger = || {
         meeting(format!(
-            "whoever listens at {} is no rank of this job, or was given another {SECRET}",
+            "the process that listens at {} is no rank of this job, or was given another {SECRET}",
             place(ranks)
         ))
     };
@@ -399,7 +398,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     }
     let silent =
         |e: std::io::Error| meeting(format!("rank 0 gave no answer at {} ({e})", place(ranks)));
-    // The first one waits for the others as long, and says so by itself.
+    // Rank 0 waits for the others as long, and then reports why.
     let wait = ranks.wait + SLOW;
     let until = Instant::now() + wait;
     let theirs = draw()?;
@@ -439,7 +438,8 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
     }
 }
 
-/// A line, without its end, until then. Byte by byte: what is behind it is not this one's.
+/// Reads a line, without its end, until a deadline. Byte by byte, because later bytes are not part
+/// of it.
 fn line(stream: &mut TcpStream, until: Instant) -> std::io::Result<String> {
     let mut all = vec![];
     let mut byte = [0u8];
@@ -474,7 +474,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A port that nobody has.
+    /// An unused port.
     fn port() -> u16 {
         TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
     }
@@ -488,7 +488,7 @@ mod tests {
         .map_err(|e| e.to_string())
     }
 
-    /// Who connects as soon as somebody listens, and says this.
+    /// A peer that connects as soon as the port is open, and sends these words.
     fn says(port: u16, words: &str) -> TcpStream {
         let end = Instant::now() + Duration::from_secs(10);
         let mut stream = loop {
@@ -506,7 +506,7 @@ mod tests {
         Instant::now() + Duration::from_secs(10)
     }
 
-    /// Who begins as a rank does.
+    /// A peer that starts as a rank does.
     fn begins(port: u16) -> (TcpStream, Drawn) {
         let theirs = draw().unwrap();
         let mut stream = says(port, &format!("{WORD} {theirs}\n"));
@@ -530,19 +530,19 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_without_the_secret_and_an_unknown_name_is_no_address() {
-        // No address is all addresses.
+        // A name without an address is not taken as all addresses.
         for rank in [0, 1] {
             let why =
                 meets(&at(rank, "no-such-host.invalid", port(), Some("sixteen letters!")), "same")
                     .unwrap_err();
             assert!(why.contains("no-such-host.invalid"), "{why}");
         }
-        // Beyond this machine there must be one.
+        // Beyond this machine a secret is required.
         for (rank, host) in [(0, "0.0.0.0"), (1, "192.0.2.1"), (0, "192.0.2.1")] {
             let why = meets(&at(rank, host, port(), None), "same").unwrap_err();
             assert!(why.contains("KJIT_RANKS_SECRET is not set"), "{host}: {why}");
         }
-        // And the same for all.
+        // The secret must be equal.
         for (ours, theirs, good) in [
             (Some("sixteen letters!"), Some("sixteen letters!"), true),
             (Some("sixteen letters!"), Some("sixteen letters?"), false),
@@ -573,8 +573,8 @@ mod tests {
         let port = port();
         std::thread::scope(|scope| {
             let zero = scope.spawn(|| meets(&ranks(0, 3, port, "30"), "same"));
-            // A page's reader, another job's rank, a rank with no number, one above all, one of
-            // which no end comes.
+            // An HTTP client, a rank of an older protocol, a rank without a nonce, an unfinished
+            // line, silence.
             let words = [
                 "GET / HTTP/1.1\r\n\r\n",
                 "kjit-rank-2 1 - same\n",
@@ -595,7 +595,7 @@ mod tests {
                 let answer = line(&mut stream, soon()).unwrap();
                 assert!(answer.contains(" no ") && answer.contains(told), "{answer}");
             }
-            // A proof of other words, and one that another connection's first rank has made.
+            // A proof of other words, and a proof of another step.
             for (part, words) in [(part::RANK, "2 - same"), (part::FIRST, "1 - same")] {
                 let (mut stream, drawn) = begins(port);
                 let proof = ranks(1, 3, port, "30").secret.proof(part, &drawn, words);

@@ -1,6 +1,6 @@
-//! What ranks know and nobody else: a text that the launcher gives to all of them. Each proves to
-//! the other that it has it before a word of the other is believed, and neither says it:
-//! HMAC-SHA256 (RFC 2104) over a number that the other has just drawn.
+//! The ranks' shared secret, a text that the launcher gives to all of them. Each side proves that
+//! it knows the secret before anything it says is used, without revealing it: HMAC-SHA256 (RFC
+//! 2104) over a nonce of the other side.
 
 use super::RanksError;
 use sha2::{Digest, Sha256};
@@ -9,14 +9,14 @@ use std::io::Read;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Names a variable: the text.
+/// Environment variable with the secret.
 pub const SECRET: &str = "KJIT_RANKS_SECRET";
-/// Characters that it has at least: fewer are guessed from what was overheard.
+/// The fewest characters: a shorter secret could be guessed from an overheard proof.
 const SHORTEST: usize = 16;
-/// Bytes that SHA-256 takes at once.
+/// SHA-256's block size in bytes.
 const BLOCK: usize = 64;
 
-/// The text; none among processes of one user on one machine. Not shown.
+/// The secret; `None` among processes of one user on one machine. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(Option<Vec<u8>>);
 
@@ -26,20 +26,20 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What one side shows the other: 32 bytes in hex.
+/// A proof: 32 bytes in hex.
 pub(crate) type Proof = String;
 
-/// Numbers that both have drawn for one connection.
+/// The nonces of both sides for one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawn {
-    /// Of the rank that connects.
+    /// The connecting rank's.
     pub theirs: String,
-    /// Of the first one.
+    /// Rank 0's.
     pub first: String,
 }
 
 impl Secret {
-    /// What the variable says.
+    /// Reads the variable's value.
     pub fn of(text: Option<String>) -> Result<Secret, RanksError> {
         match text {
             Some(text) if text.chars().count() < SHORTEST => {
@@ -49,20 +49,20 @@ impl Secret {
         }
     }
 
-    /// The proof of who says this, in this part of the meeting.
+    /// The proof that the holder of the secret says this in this step of the handshake.
     pub fn proof(&self, part: &str, drawn: &Drawn, said: &str) -> Proof {
         let message = [part, &drawn.theirs, &drawn.first, said].join("\n");
         hex(&hmac(self.0.as_deref().unwrap_or_default(), message.as_bytes()))
     }
 
-    /// Whether it is that proof. All of it is looked at, however it begins.
+    /// Whether a proof is right, compared in constant time.
     pub fn proves(&self, proof: &str, part: &str, drawn: &Drawn, said: &str) -> bool {
         let want = self.proof(part, drawn, said);
         let differ = want.bytes().zip(proof.bytes()).fold(0, |differ, (a, b)| differ | (a ^ b));
         want.len() == proof.len() && differ == 0
     }
 
-    /// Whether two processes may meet by these addresses. Without a secret they are on one machine.
+    /// Whether ranks may meet at these addresses: without a secret only on one machine.
     pub fn allows(&self, addresses: &[SocketAddr]) -> Result<(), RanksError> {
         match self.0.is_some() || addresses.iter().all(|at| at.ip().is_loopback()) {
             true => Ok(()),
@@ -72,14 +72,14 @@ impl Secret {
         }
     }
 
-    /// Whether the other end of a connection is to be spoken to: without a secret, only a process
-    /// of this user (or root's) is. So long is waited until a program has taken that end.
+    /// Whether a connection's peer may be spoken to: without a secret only a process of the same
+    /// user or of root. Waits up to `wait` until a program has accepted the connection.
     pub fn trusts(&self, stream: &TcpStream, wait: Duration) -> bool {
         self.0.is_some() || same_user(stream, wait)
     }
 }
 
-/// A number that nobody has guessed.
+/// Draws a nonce of 32 random bytes.
 pub(crate) fn draw() -> Result<String, RanksError> {
     let mut bytes = [0u8; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
@@ -89,7 +89,7 @@ pub(crate) fn draw() -> Result<String, RanksError> {
     Ok(hex(&bytes))
 }
 
-/// Whether this is a number as [`draw`] makes them.
+/// Whether a text has the form of [`draw`]'s nonces.
 pub(crate) fn is_drawn(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit())
 }
@@ -113,17 +113,17 @@ fn hmac(key: &[u8], message: &[u8]) -> Vec<u8> {
     Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().to_vec()
 }
 
-/// Whether the other end of a connection on this machine is of this user, or of root, by the
-/// system's list of connections.
+/// Whether a local connection's peer belongs to this user or to root, by the kernel's connection
+/// list.
 fn same_user(stream: &TcpStream, wait: Duration) -> bool {
     let (Ok(here), Ok(there)) = (stream.local_addr(), stream.peer_addr()) else { return false };
     let Some(own) = own_user() else { return false };
     let end = Instant::now() + wait;
     loop {
-        // In the list the other end stands as it sees itself.
+        // The peer's entry in the list: its local address is `there`, its remote one `here`.
         match user_of(there, here) {
             Some(user) => return user == own || user == 0,
-            // Not taken by its program yet.
+            // Not accepted by a program yet.
             None if Instant::now() < end => std::thread::sleep(Duration::from_millis(10)),
             None => return false,
         }
@@ -135,8 +135,8 @@ fn own_user() -> Option<u32> {
     std::fs::metadata("/proc/self").ok().map(|of| of.uid())
 }
 
-/// The user of the connection from `local` to `remote`; none if there is no such, or no program has
-/// it.
+/// The owner of the connection from `local` to `remote`; `None` if there is none, or no program has
+/// accepted it.
 fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let (local, remote) = (listed(local), listed(remote));
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().find_map(|list| {
@@ -145,13 +145,13 @@ fn user_of(local: SocketAddr, remote: SocketAddr) -> Option<u32> {
             let mut words = line.split_ascii_whitespace().skip(1);
             let is = words.next() == Some(local.as_str()) && words.next() == Some(remote.as_str());
             let (user, file) = is.then(|| (words.nth(4), words.nth(1)))?;
-            // Before a program has taken it, it has no file, and is said to be root's.
+            // Before a program accepts a connection it has no inode and is listed as root's.
             user?.parse().ok().filter(|_| file.is_some_and(|file| file != "0"))
         })
     })
 }
 
-/// An address as the list has it: words of 32 bits in the processor's order, in hex.
+/// An address as the list prints it: 32-bit words in native byte order, in hex.
 fn listed(at: SocketAddr) -> String {
     let bytes = match at.ip() {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// Cases 1, 2 and 6 of RFC 4231.
+    /// Test cases 1, 2 and 6 of RFC 4231.
     #[test]
     fn the_code_is_that_of_the_standard() {
         for (key, message, want) in [
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn the_user_at_the_other_end_is_known() {
         for at in ["127.0.0.1:0", "[::1]:0"] {
-            // A machine may be without IPv6.
+            // The machine may lack IPv6.
             let Ok(listener) = TcpListener::bind(at) else { continue };
             let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             assert_eq!(

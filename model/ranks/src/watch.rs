@@ -1,9 +1,9 @@
-//! A rank at work: what it hears of the others, and how long it waits for them.
+//! A running rank's watchdog: detects ranks that have ended or hang.
 //!
-//! A thread looks at the connections, at the library and at how many sums the device has made.
-//! Where this rank waits and no sum is made, because another has ended or for too long, it gives
-//! the library's work up: then the device goes on with whatever numbers, the host stops waiting,
-//! and every later call has the reason.
+//! A thread polls the connections, the library, and the number of collective sums that the device
+//! has made. If this rank waits and no sum completes, because another rank has ended or the time
+//! limit passed, the thread aborts the library's work. Then the device continues with invalid
+//! numbers, the host stops waiting, and every later call returns the reason.
 
 use super::Links;
 use kjit_engine::{Collective, Device, DeviceBuffer, PinnedBuffer, Stream};
@@ -15,59 +15,58 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often it is looked.
+/// The polling interval.
 const EVERY: Duration = Duration::from_millis(20);
-/// How long a sum may take that another rank has no part in any more: what it sent before its end
-/// may be under way.
+/// The time limit of a sum after another rank has ended: data that it sent before may still arrive.
 const GONE: Duration = Duration::from_secs(2);
-/// The same while the model is opened: one may compile its kernels while another finds them.
+/// The time limit of a sum while the model is opened: one rank may compile kernels that another
+/// finds in its cache.
 const OPENING: Duration = Duration::from_secs(900);
 
-/// How often a rank says that it is there, and how long nothing may be heard of it: a machine that
-/// is lost ends no connection. Longer than a busy machine keeps a thread waiting.
+/// Heartbeat interval, and the longest silence of a rank: a lost machine closes no connection.
+/// Longer than a busy machine delays a thread.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// What ranks tell each other: a kind, then a number.
+/// Bytes of a message: a kind (1 byte) and a number (8 bytes).
 const FRAME: usize = 9;
-/// A rank is gone.
+/// Message: a rank has ended.
 const ENDED: u8 = 1;
-/// What was given to this rank.
+/// Message: the digest of this rank's input to a call.
 const GIVEN: u8 = 2;
-/// This rank was given something else than the first.
+/// Message: a rank's input differs from rank 0's.
 const OTHER: u8 = 3;
-/// This rank is there.
+/// Message: heartbeat.
 const ALIVE: u8 = 4;
 
-/// A device among those of other processes.
+/// A device's connection to the ranks in other processes.
 pub struct Far {
     collective: Collective,
     shared: Arc<Shared>,
     rank: usize,
-    /// How long it waits, once the model is open, for another that is there and does not come.
+    /// The time limit of a sum once the model is open.
     limit: Duration,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the runner have in common.
+/// State shared by the thread and the runner.
 struct Shared {
-    /// Why this rank computes no more.
+    /// The reason why this rank has stopped.
     why: Mutex<Option<String>>,
     over: AtomicBool,
-    /// Calls under way that wait for the device.
+    /// Calls that wait for the device.
     waiting: AtomicUsize,
-    /// Milliseconds that such a call waits for a sum.
+    /// The time limit of a sum in milliseconds.
     limit: AtomicU64,
-    /// What was given to this rank so far, all in one number each; not yet told.
+    /// Digests of this rank's inputs that were not sent yet.
     given: Mutex<Vec<u64>>,
-    /// How often this rank was given something, and how much of that all others are known to have
-    /// been given as well.
+    /// The number of this rank's inputs, and how many of them all other ranks are known to share.
     gave: AtomicUsize,
     same: AtomicUsize,
     stop: AtomicBool,
 }
 
-/// A call that waits for the device.
+/// Marks a call as waiting for the device while it lives.
 pub struct Waiting(Arc<Shared>);
 
 impl Drop for Waiting {
@@ -89,7 +88,7 @@ impl Shared {
             *first = Some(why);
             self.over.store(true, Ordering::Release);
             drop(first);
-            // It may take seconds, in which the others are told why.
+            // Aborting may take seconds; the other ranks learn the reason meanwhile.
             let collective = collective.clone();
             std::thread::spawn(move || collective.give_up());
         }
@@ -97,7 +96,7 @@ impl Shared {
 }
 
 impl Far {
-    /// Watches from now on; `sums` is what the device counts its sums in.
+    /// Starts the watchdog; the device counts its sums in `sums`.
     pub fn new(
         collective: Collective,
         links: Links,
@@ -134,37 +133,37 @@ impl Far {
         Ok(Far { collective, shared, rank, limit, thread: Some(thread) })
     }
 
-    /// The model is open: from now on nobody has a reason to be late.
+    /// The model is open: from now on the shorter time limit holds.
     pub fn opened(&self) {
         self.shared.limit.store(self.limit.as_millis() as u64, Ordering::Release);
     }
 
-    /// As long as it lives, sums are waited for.
+    /// Sums are waited for while the result lives.
     pub fn waiting(&self) -> Waiting {
         self.shared.waiting.fetch_add(1, Ordering::Acquire);
         Waiting(Arc::clone(&self.shared))
     }
 
-    /// Notes what was given to this rank: all must be given the same, or each would wait for
-    /// another's sums.
+    /// Notes the digest of an input. All ranks must have the same inputs, or each would wait for
+    /// sums of another.
     pub fn given(&self, what: u64) {
         self.shared.given.lock().unwrap_or_else(PoisonError::into_inner).push(what);
         self.shared.gave.fetch_add(1, Ordering::Release);
         self.look();
     }
 
-    /// The thread looks at once.
+    /// Wakes the thread.
     fn look(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
     }
 
-    /// On the first rank: waits until all others have said what they were given so far.
+    /// On rank 0: waits until all other ranks have sent digests of their inputs so far.
     pub fn agreed(&self, device: &Device) -> Result<(), SessionError> {
         let gave = self.shared.gave.load(Ordering::Acquire);
         let _waiting = self.waiting();
-        // Who does not say it is found by the thread, as one that does not come to a sum.
+        // A rank that sends none is detected by the thread, like one that is missing from a sum.
         while self.rank == 0 && self.shared.same.load(Ordering::Acquire) < gave && !self.is_over() {
             self.look();
             std::thread::sleep(Duration::from_micros(200));
@@ -172,29 +171,29 @@ impl Far {
         self.check(device)
     }
 
-    /// This device's part and all others' into one place.
+    /// Gathers every device's part in `to`.
     pub fn gather(
         &self,
         stream: &Stream,
         from: &DeviceBuffer<f32>,
         to: &DeviceBuffer<f32>,
     ) -> Result<(), kjit_engine::Error> {
-        // The first call of a kind finds the ways between the ranks, which takes all of them.
+        // The first call of a kind sets up connections, which needs all ranks.
         let _waiting = self.waiting();
         stream.all_gather(&self.collective, from, to)
     }
 
-    /// Whether it is of no more use.
+    /// Whether this rank has stopped.
     pub fn is_over(&self) -> bool {
         self.shared.over.load(Ordering::Acquire)
     }
 
-    /// This rank has failed by itself: the others learn it by its end.
+    /// Stops because of this rank's own fault. The others detect its end.
     pub fn end(&self) {
         self.shared.fail("this rank has failed".to_owned(), &self.collective);
     }
 
-    /// Whether all is well with the others.
+    /// Returns the reason if this rank has stopped.
     pub fn check(&self, device: &Device) -> Result<(), SessionError> {
         if !self.is_over() {
             return Ok(());
@@ -220,17 +219,17 @@ impl Drop for Far {
     }
 }
 
-/// A connection.
+/// The connection to a rank.
 struct Link {
     rank: usize,
     stream: TcpStream,
-    /// The begin of a frame.
+    /// An incomplete message.
     part: Vec<u8>,
-    /// What that rank was given so far.
+    /// Digests of that rank's inputs.
     given: Vec<u64>,
-    /// How much of it was compared, and is what the first was given.
+    /// The number of those compared and found equal to rank 0's.
     same: usize,
-    /// When something came last.
+    /// The time of the last message.
     heard: Instant,
     ended: bool,
 }
@@ -248,7 +247,7 @@ impl Link {
         }
     }
 
-    /// Whole frames that have come.
+    /// Reads complete messages.
     fn frames(&mut self) -> Vec<(u8, u64)> {
         let mut bytes = [0u8; 64 * FRAME];
         loop {
@@ -279,8 +278,8 @@ impl Link {
         all
     }
 
-    /// Nine bytes fit whatever is on the way; who does not take them is gone, or will be found to
-    /// hang.
+    /// Sends a message of nine bytes, which fit into any send buffer; a rank that does not read is
+    /// detected as ended or hanging.
     fn tell(&mut self, kind: u8, number: u64) {
         let mut frame = [kind; FRAME];
         frame.iter_mut().skip(1).zip(number.to_le_bytes()).for_each(|(to, b)| *to = b);
@@ -290,29 +289,29 @@ impl Link {
     }
 }
 
-/// The thread's.
+/// The thread's state.
 struct Watch {
     links: Vec<Link>,
     rank: usize,
     collective: Collective,
     shared: Arc<Shared>,
     sums: PinnedBuffer<u32>,
-    /// Sums when it was looked last, and since when there are so many, or nobody waited.
+    /// The number of sums at the last poll, and since when it has not changed while a call waits.
     seen: u32,
     since: Instant,
-    /// All that was given to this rank.
+    /// Digests of all inputs of this rank.
     given: Vec<u64>,
     gone: Option<usize>,
-    /// When the others were told last that this rank is there.
+    /// The time of the last heartbeat sent.
     told: Instant,
-    /// What the library said, and when.
+    /// The library's error and its time.
     broken: Option<(Instant, String)>,
 }
 
 impl Watch {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            // First what this rank was given: what others were is compared with it.
+            // Sends first: inputs of other ranks are compared with this rank's.
             self.tell();
             self.listen();
             if !self.shared.over.load(Ordering::Acquire)
@@ -322,7 +321,7 @@ impl Watch {
             }
             std::thread::park_timeout(EVERY);
         }
-        // What was given last is told, too.
+        // Sends the last digests.
         self.tell();
     }
 
@@ -379,7 +378,7 @@ impl Watch {
         }
     }
 
-    /// Why nothing more can be waited for, if so.
+    /// Returns the reason to stop waiting, if there is one.
     fn look(&mut self) -> Option<String> {
         let sums = self.sums.peek(0).unwrap_or(self.seen);
         if sums != self.seen || self.shared.waiting.load(Ordering::Acquire) == 0 {
@@ -393,7 +392,7 @@ impl Watch {
         if self.broken.is_none() {
             self.broken = self.collective.failed().map(|said| (Instant::now(), said));
         }
-        // Who is gone says more than what the library makes of it.
+        // A rank that has ended explains more than the library's error about it.
         if let Some((when, said)) = &self.broken
             && when.elapsed() > GONE
         {

@@ -1,11 +1,11 @@
-//! Where a model's layers are: a list of *stages*, each a contiguous range of layers on one device.
+//! Placement of a model's layers: a list of *stages*, each a contiguous range of layers on one
+//! device.
 //!
-//! The graph is cut at borders of layers ([`Layers`]); a stage's part is a graph, too, whose input
-//! is rows that the stage before has made (token ids for the first) and whose result is rows for
-//! the next one (logits for the last). What a runner does for a whole graph it does for a part. A
-//! session has the last stage's runner, and each runner has the one before it, which it asks for
-//! rows: so tokens are chosen where the logits are, and nothing above knows how many stages there
-//! are.
+//! The graph is cut at layer borders ([`Layers`]). A stage's part is a graph too: its input is
+//! hidden states of the stage before (token ids for the first stage), its result is hidden states
+//! for the next one (logits for the last). A runner treats a part like a whole graph. A session has
+//! the last stage's runner, and each runner asks the one before it for hidden states. So tokens are
+//! chosen where the logits are, and nothing above knows the number of stages.
 
 mod choose;
 mod rank;

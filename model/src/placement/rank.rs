@@ -1,4 +1,4 @@
-//! `--split ranks`: one device of each of several processes, which have a share of each layer.
+//! `--split ranks`: each of several processes has one device and a share of each layer.
 
 use super::PlacementError;
 use crate::device::DeviceChoice;
@@ -9,7 +9,7 @@ use crate::session::{OpenOptions, Persistence, Session, SessionError};
 use kjit_engine::Engine;
 use std::sync::Arc;
 
-/// A session of this process's share, its device's label, and which of the processes it is.
+/// Opens a session with this process's share; returns it with its device's label and its rank.
 pub(crate) fn open_rank(
     engine: &Engine,
     gguf: &Arc<Gguf>,
@@ -42,8 +42,8 @@ pub(crate) fn open_rank(
     Ok((session, label, ranks))
 }
 
-/// The device of the process with this number on its machine. Where the launcher shows each process
-/// one device, all have the first.
+/// The device of the process with this number on its machine. If the launcher shows each process
+/// only one device, each takes its first.
 fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementError> {
     let here = engine.devices();
     let none = || {

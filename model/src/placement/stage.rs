@@ -1,12 +1,12 @@
-//! Where a stage is.
+//! A stage and its interface to the next one: hidden states of pieces of sequences.
 
 use kjit_engine::Device;
 
-/// Where a stage is.
+/// The place of a stage.
 #[derive(Debug, Clone)]
 pub enum Place {
-    /// On the CPU.
+    /// The CPU.
     Cpu,
-    /// On this device.
+    /// This device.
     Gpu(Device),
 }

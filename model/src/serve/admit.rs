@@ -1,5 +1,5 @@
-//! Who has a place in the session: requests that come in, sequences that end, and those that give
-//! their place to others.
+//! Admission: assigns sequence slots to waiting requests, and frees them when sequences end or are
+//! preempted.
 
 use super::borders;
 use super::kept::{Source, WORTH, coming};
@@ -12,12 +12,12 @@ use crate::sample::Sampler;
 use crate::session::{SequenceId, Session, SessionError};
 use std::collections::HashMap;
 
-/// Tokens that a request that comes in should have room for beside its prompt, so that it is not
-/// put back at once.
+/// Tokens of room that a new request should have after its prompt, so that it is not preempted at
+/// once.
 pub(super) const ROOM: usize = 32;
 
 impl Worker {
-    /// Lets requests in while there are slots, and room for their tokens.
+    /// Admits waiting requests while there are free slots and room for their tokens.
     pub fn admit(&mut self) {
         let Some(slots) = self.session.as_ref().map(Session::sequences) else { return };
         self.crowded &= !self.running.is_empty();
@@ -33,7 +33,7 @@ impl Worker {
             let marks = reuse && session.is_some_and(borders::has);
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
-                // Who waits for another's prompt need not compute the same.
+                // A request waits if a running prompt will compute tokens that it shares.
                 let shared = |r: &Running| {
                     r.job.owner == job.owner
                         && coming(&job.tokens, &r.job.tokens, r.fed, r.job.prompt)
@@ -82,7 +82,7 @@ impl Worker {
                     self.running.push(running);
                 }
                 Err(SessionError::Lost(why)) => {
-                    // The next step says so, too, and has the model opened again.
+                    // The next step meets the same error and has the model reopened.
                     self.end(job, End::Failed(Failure::Device(why)));
                     return;
                 }
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// A sequence for a request, and its tokens that are in it already.
+    /// Gives a request a sequence, and returns the number of its tokens that are in it already.
     fn place(&mut self, job: &mut Job) -> Result<(SequenceId, usize), SessionError> {
         if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
             let (id, fed) = self.place_in_pages(job)?;
@@ -116,7 +116,7 @@ impl Worker {
                     session.remove(oldest)?;
                 }
                 match full && oldest.is_none() && self.kept.take(of) {
-                    // There is no other place than its own.
+                    // Every other slot is in use: the kept sequence itself continues.
                     true => (of, session.truncate(of, len)?),
                     false => {
                         let id = session.fork(of, len, job.sampling.clone())?;
@@ -135,7 +135,8 @@ impl Worker {
         Ok((id, fed))
     }
 
-    /// A sequence chooses as its request does, or did when it lost its place.
+    /// Sets a sequence's sampler: the request's options, or the sampler that it had when it was
+    /// preempted.
     fn take_sampler(&mut self, job: &mut Job, id: SequenceId) -> Result<(), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         *session.sampler(id)? =
@@ -143,7 +144,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A sequence has ended. What is in it stays while nobody needs its place.
+    /// Ends a sequence. Its tokens are kept until the slot is needed.
     pub fn finish(&mut self, r: Running, end: End) {
         let Running { id, fed, job, .. } = r;
         self.crowded = false;
@@ -157,15 +158,14 @@ impl Worker {
         let good = good && !paged;
         let gone = if good { self.kept.keep(job.owner, id, tokens) } else { vec![id] };
         if let Some(session) = &mut self.session {
-            // Their places are free whatever is said.
+            // The slots are free even after an error.
             gone.into_iter().for_each(|id| drop(session.remove(id)));
         }
         self.end(job, end);
     }
 
-    /// Sees to it that so many tokens more fit: what is kept goes first, the longest unused first;
-    /// then the youngest sequence is put back into the queue, to be computed again when there is
-    /// room. The oldest always goes on.
+    /// Makes room for `more` tokens: removes kept sequences, least recently used first, then
+    /// preempts the newest sequences, which are recomputed later. The oldest always runs.
     pub fn make_room(&mut self, more: usize) {
         let held =
             |running: &[Running]| running.iter().map(|r| r.fed).sum::<usize>().saturating_add(more);

@@ -1,5 +1,5 @@
-//! Few answers and nobody else: on a GPU the device chooses token after token and runs ahead, as it
-//! does for one who talks to it alone.
+//! Decoding of a few plain answers on a GPU: the device chooses tokens and runs ahead of the host,
+//! as for a single caller.
 
 use super::request::{Failure, Refused};
 use super::running::{End, Running, guarded};
@@ -9,15 +9,14 @@ use crate::sample::Sampler;
 use crate::session::{After, SequenceId, Session, SessionError};
 use std::time::{Duration, Instant};
 
-/// Answers at most. Whoever comes has the device throw away what it is ahead, up to four steps: of
-/// many, somebody comes or goes at every few.
+/// The most answers for running ahead. When a request arrives or ends, the device discards up to
+/// four steps that it is ahead; with many answers that would happen every few steps.
 pub(super) const FEW: usize = 2;
-/// Others see how things are so often meanwhile.
+/// Interval at which the status is updated meanwhile.
 const SHOWN: Duration = Duration::from_millis(100);
 
 impl Worker {
-    /// Whether those that run are few, have nothing but tokens to come, and all of them are chosen
-    /// by the device.
+    /// Whether few sequences run, all past their prompts, and the device can choose every token.
     pub fn are_few_and_plain(&mut self) -> bool {
         let Some(session) = self.session.as_mut().filter(|s| s.gpu().is_some()) else {
             return false;
@@ -31,7 +30,7 @@ impl Worker {
             && self.running.iter().all(|r| alone(r) && plain(r))
     }
 
-    /// Whether the device may run ahead for them now: nobody waits, and nobody has drafts that pay.
+    /// Whether the device may run ahead now: no news from clients, and no drafts that pay.
     pub fn can_run_ahead(&mut self) -> bool {
         if self.shared.news() || !self.are_few_and_plain() || !self.has_pages() {
             return false;
@@ -41,7 +40,8 @@ impl Worker {
         !(drafts && self.running.iter_mut().any(|r| !r.draft(context).is_empty()))
     }
 
-    /// Decodes until somebody ends, comes or goes; why there is nothing to go on with, if so.
+    /// Decodes until a sequence ends or a client arrives or leaves. Returns why no work can be
+    /// done, if so.
     pub fn run_ahead(&mut self) -> Option<Refused> {
         let Worker { session, running, seen, shared, usual, pays_ahead: pays, drafted, .. } = self;
         let session = session.as_mut()?;
@@ -55,7 +55,7 @@ impl Worker {
         let mut ends: Vec<(usize, End)> = vec![];
         let start = Instant::now();
         let (mut shown, mut counted) = (start, start);
-        // When the first one's last token came, and how many did.
+        // The time of the first sequence's last token, and the number of its tokens.
         let (mut last, mut came) = (start, 0u32);
         let mut sink = |id: SequenceId, token: u32| {
             let Some(at) = running.iter().position(|r| r.id == id) else { return After::Pause };
@@ -72,14 +72,14 @@ impl Worker {
                 let took = now - last;
                 (last, came) = (now, came + 1);
                 match came {
-                    // The first token after drafts waits for a device that is not ahead: that is
-                    // theirs, too.
+                    // The first token after drafts waits until the device runs ahead again: a cost
+                    // of drafting.
                     1 if after_drafts => pays.saw(took, Some(0)),
                     1 | 2 => {}
                     _ => pays.saw(took, None),
                 }
             }
-            // What drafts would give is counted while the device goes on without.
+            // Drafts are compared with the tokens that the device chose, without being run.
             let mut leave = false;
             if drafts && r.job.lookup && end.is_none() {
                 let (worth, another) = r.count_dry(context);
@@ -101,7 +101,7 @@ impl Worker {
         self.seen.steps += 1;
         match done {
             Ok(Ok(())) => {}
-            // Nothing was done: such a step puts somebody back.
+            // The step was not run: a step that can preempt follows.
             Ok(Err(SessionError::Pages { .. })) => return self.step_together(),
             Ok(Err(SessionError::Lost(why))) => return self.fault(Failure::Device(why)),
             Ok(Err(error)) => return self.fault(Failure::Device(error.to_string())),

@@ -1,10 +1,14 @@
-//! Where copies of states that do not grow are kept: a recurrent state cannot go back, so others
-//! begin only where somebody kept it. Three places are worth a copy: near the end of a prompt,
-//! where a prompt leaves a text that is known (what both have in common others will have, too), and
-//! where an answer ends. The first two are ends of pages, so that they lie at the same place in all
-//! texts that begin alike; prompts are fed in pieces that end there. On a GPU a piece more is a
-//! pass more over all weights (16 % of the tokens a second of 32 clients with prompts of 512, where
-//! experts are many): there the first place is the end of as many tokens as a step takes anyway.
+//! Positions at which recurrent states are saved. A recurrent state cannot go back, so another
+//! request can only begin where a state was saved. Three positions are worth saving:
+//!
+//! - near the end of a prompt,
+//! - where a prompt leaves a known text (other prompts will share that prefix),
+//! - where an answer ends.
+//!
+//! The first two are rounded to page ends, so that they are equal in all texts with the same
+//! prefix; prompts are fed in pieces that end there. On a GPU each further piece is a pass over all
+//! weights (16 % of the tokens per second of 32 clients with prompts of 512, with many experts), so
+//! there the first position is a multiple of the tokens of a step.
 
 use super::kept::common;
 use super::prefixes::Prefixes;
@@ -14,28 +18,30 @@ use super::worker::Worker;
 use crate::gpu::PageCount;
 use crate::session::{SequenceId, Session};
 
-/// So many of these tokens fill pages.
+/// `tokens` rounded down to whole pages.
 const fn whole_pages(tokens: usize) -> usize {
     tokens / PageCount::POSITIONS * PageCount::POSITIONS
 }
 
-/// Of a prompt of so many tokens, those before the first of the three places.
+/// The saved position near the end of a prompt of `tokens` tokens, a multiple of `step` rounded up
+/// to pages.
 fn own_border(tokens: usize, step: usize) -> usize {
     let step = step.next_multiple_of(PageCount::POSITIONS);
     tokens / step * step
 }
 
-/// The tokens that may come from elsewhere: the last one is fed, whatever is there.
+/// The tokens that may come from the prefix cache: all but the last, which is always fed.
 fn asked(tokens: &[u32]) -> &[u32] {
     tokens.split_last().map_or(&[], |(_, rest)| rest)
 }
 
-/// Whether states are kept so.
+/// Whether this session saves recurrent states.
 pub(super) fn has(session: &Session) -> bool {
     session.graph().is_recurrent() && (session.copies() > 0 || session.grows())
 }
 
-/// Whose prompt is being computed to a border at which this request can begin, and which that is.
+/// A running sequence whose prompt will reach a position at which this request can begin, and that
+/// position.
 pub(super) fn wait(
     running: &[Running],
     prefixes: &Prefixes,
@@ -53,7 +59,7 @@ pub(super) fn wait(
 }
 
 impl Worker {
-    /// The borders of a sequence that comes.
+    /// The positions at which a new sequence saves its states.
     pub(super) fn borders(&self, new: &Running) -> Vec<usize> {
         if !self.reuse || !self.session.as_ref().is_some_and(has) {
             return vec![];
@@ -68,7 +74,7 @@ impl Worker {
         borders.into_iter().filter(|border| *border > new.fed).collect()
     }
 
-    /// Keeps the states of those that came to a border.
+    /// Saves the states of sequences that reached such a position.
     pub(super) fn keep_at_borders(&mut self) {
         let mut due = vec![];
         for r in &mut self.running {
@@ -96,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_prompt_that_a_step_takes_whole_is_no_piece_more_for_a_copy() {
-        // A prompt of 512 has 511 tokens that may come from elsewhere.
+        // A prompt of 512 has 511 tokens that may come from the prefix cache.
         assert_eq!(
             [511, 512, 513, 2047].map(|tokens| own_border(tokens, 512)),
             [0, 512, 512, 1536]

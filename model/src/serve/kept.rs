@@ -1,40 +1,40 @@
-//! Sequences that ended and stay in the session, because the next prompt may begin as they do: the
-//! next turn of a conversation, a system prompt that all have in common.
+//! Kept sequences: they ended but stay in the session, because the next prompt may share their
+//! prefix, such as the next turn of a conversation or a common system prompt.
 
 use super::request::Owner;
 use crate::session::SequenceId;
 
-/// A beginning of so many tokens at least is worth a copy of a state.
+/// The fewest shared tokens that are worth copying a state.
 pub(super) const WORTH: usize = 16;
 
-/// A sequence without a request.
+/// A kept sequence.
 struct One {
     id: SequenceId,
     owner: Owner,
     tokens: Vec<u32>,
-    /// When it was last of use: a number that rises.
+    /// A counter value of its last use.
     used: u64,
 }
 
-/// Sequences that ended, each with the tokens that are in it.
+/// The kept sequences, each with its tokens.
 #[derive(Default)]
 pub(super) struct Kept {
     all: Vec<One>,
     now: u64,
 }
 
-/// Where a prompt's beginning comes from.
+/// The sequence that a prompt's prefix comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// From nowhere.
+    /// No sequence.
     None,
-    /// This kept sequence goes on, from so many tokens.
+    /// This kept sequence continues after so many tokens.
     Continue(SequenceId, usize),
-    /// So many tokens of this sequence are copied: it stays as it is.
+    /// So many tokens of this sequence are copied; it stays unchanged.
     Copy(SequenceId, usize),
 }
 
-/// Tokens that two texts have in common at their beginning.
+/// The length of the common prefix of two texts.
 pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -44,13 +44,13 @@ impl Kept {
         self.all.len()
     }
 
-    /// Tokens of all.
+    /// The number of tokens in all kept sequences.
     pub fn tokens(&self) -> usize {
         self.all.iter().map(|one| one.tokens.len()).sum()
     }
 
-    /// A sequence ended with these tokens in it. What begins another is of no use beside it: it is
-    /// given back, to be removed.
+    /// Keeps a sequence that ended with `tokens`. Sequences that are a prefix of another are
+    /// redundant and returned, to be removed.
     pub fn keep(&mut self, owner: Owner, id: SequenceId, tokens: Vec<u32>) -> Vec<SequenceId> {
         if self.of(owner).any(|(_, one)| common(&one.tokens, &tokens) == tokens.len()) {
             return vec![id];
@@ -65,17 +65,16 @@ impl Kept {
         gone.into_iter().map(|one| one.id).collect()
     }
 
-    /// The one that was of no use for longest, but for this one; it is not kept any more.
+    /// Takes out the least recently used sequence other than `but`.
     pub fn oldest(&mut self, but: Option<SequenceId>) -> Option<SequenceId> {
         let others = self.all.iter().enumerate().filter(|(_, one)| Some(one.id) != but);
         let (at, _) = others.min_by_key(|(_, one)| one.used)?;
         Some(self.all.swap_remove(at).id)
     }
 
-    /// Where the beginning of these tokens comes from, of what is kept of this owner's and of those
-    /// that run, which are his, with the tokens that are in them; one token at least is left to
-    /// feed. A sequence that goes on as it was is continued, and one that has little besides; else
-    /// what it has may be of use once more, and is copied.
+    /// Finds the longest prefix of `tokens` among kept and running sequences of `owner` (`running`
+    /// has only this owner's). At least one token is left to feed. A kept sequence with fewer than
+    /// [`WORTH`] further tokens is continued; otherwise it may be useful again, and is copied.
     pub fn source<'a>(
         &mut self,
         owner: Owner,
@@ -101,12 +100,12 @@ impl Kept {
         }
     }
 
-    /// Tokens that these have in common with one that is kept of this owner's, at most.
+    /// The longest prefix that these tokens share with a kept sequence of the owner.
     pub fn known(&self, owner: Owner, tokens: &[u32]) -> usize {
         self.of(owner).map(|(_, one)| common(tokens, &one.tokens)).max().unwrap_or(0)
     }
 
-    /// Takes this one out, to go on.
+    /// Takes a sequence out of the kept ones. `false` if it was not there.
     pub fn take(&mut self, id: SequenceId) -> bool {
         let before = self.all.len();
         self.all.retain(|one| one.id != id);
@@ -117,14 +116,13 @@ impl Kept {
         self.all.clear();
     }
 
-    /// An owner's, each with its place.
+    /// The kept sequences of an owner with their indices.
     fn of(&self, owner: Owner) -> impl Iterator<Item = (usize, &One)> {
         self.all.iter().enumerate().filter(move |(_, one)| one.owner == owner)
     }
 }
 
-/// Tokens of this prompt that a sequence that runs will have once its own prompt is computed, and
-/// has not yet: worth waiting for.
+/// Whether a running sequence will compute enough tokens of this prompt to be worth waiting for.
 pub(super) fn coming(prompt: &[u32], tokens: &[u32], fed: usize, most: usize) -> bool {
     let shared = common(prompt, tokens.get(..most).unwrap_or(tokens));
     shared > fed && shared >= 4 * WORTH && shared - fed >= WORTH

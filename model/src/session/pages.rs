@@ -1,15 +1,15 @@
-//! Pages that sequences share: forwarded to the runner by slot, for the scheduler's prefixes.
+//! The shared pages of keys and values, for a prefix cache.
 
 use super::{OpenOptions, SequenceId, Session, SessionError};
 use crate::exec::{KvPages, PageCount};
 
 impl Session {
-    /// Pages that sequences share; none where each has room for a context.
+    /// The shared pages; `None` if each sequence has a full context of its own.
     pub fn pages(&self) -> Option<PageCount> {
         self.runner.pages().and_then(KvPages::count)
     }
 
-    /// Pages that it takes to append so many tokens to a sequence.
+    /// Pages needed to append `tokens` tokens to a sequence.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -18,39 +18,39 @@ impl Session {
         Ok(self.runner.pages().map_or(0, |pages| pages.needed(id.slot, len, len + tokens)))
     }
 
-    /// Whether a sequence's states that do not grow are those of its last token.
+    /// Whether a sequence's recurrent states are those of its last token.
     pub(crate) fn reaches(&self, id: SequenceId) -> bool {
         let len = self.sequence(id).map_or(0, |s| s.len);
         self.runner.pages().is_some_and(|pages| pages.reaches(id.slot, len))
     }
 
-    /// Sequences and holders that have a page.
+    /// The number of references to a page, by sequences and by the prefix cache.
     pub(crate) fn page_users(&self, page: u32) -> usize {
         self.runner.pages().map_or(0, |pages| pages.users(page))
     }
 
-    /// The pages that have a sequence's tokens, in order.
+    /// The pages of a sequence in order.
     pub(crate) fn pages_of(&self, id: SequenceId) -> &[u32] {
         let there = self.sequence(id).is_ok();
         self.runner.pages().filter(|_| there).map_or(&[], |pages| pages.of(id.slot))
     }
 
-    /// Adds a reference to each of these pages.
+    /// Adds one reference to each page.
     pub(crate) fn hold_pages(&mut self, held: &[u32]) {
         if let Some(pages) = self.runner.pages_mut() {
             pages.hold(held);
         }
     }
 
-    /// Drops one reference to each of these pages.
+    /// Drops one reference to each page.
     pub(crate) fn release_pages(&mut self, held: &[u32]) {
         if let Some(pages) = self.runner.pages_mut() {
             pages.release(held);
         }
     }
 
-    /// A sequence without tokens begins with these, which are in these pages. `copy`: of its states
-    /// that do not grow, where it has such.
+    /// Starts an empty sequence with `tokens`, whose keys and values are in `pages`; the caller
+    /// holds references to these. `copy` names the saved recurrent states, if the model has any.
     pub(crate) fn begin_as(
         &mut self,
         id: SequenceId,
@@ -66,14 +66,13 @@ impl Session {
         Ok(())
     }
 
-    /// Copies of states that do not grow which there is room for beside the sequences' own; none
-    /// but where sequences share pages.
+    /// Slots for saved recurrent states besides the sequences' own; 0 without pages.
     pub(crate) fn copies(&self) -> usize {
         self.runner.pages().filter(|pages| pages.count().is_some()).map_or(0, KvPages::copies)
     }
 
-    /// Keeps such a copy, of a sequence as it is, in this place. False: its states are not what
-    /// they should be.
+    /// Saves a sequence's recurrent states into slot `copy`. `false` if they are not those of its
+    /// last token.
     pub(crate) fn keep_states(
         &mut self,
         id: SequenceId,
@@ -83,9 +82,9 @@ impl Session {
         self.runner.pages_mut().map_or(Ok(false), |pages| pages.keep_states(id.slot, len, copy))
     }
 
-    /// Keeps a copy of a sequence's recurrent states as they are now, so that [`Session::truncate`]
-    /// and [`Session::fork`] to this position, or soon behind it, run little again. On the CPU,
-    /// where a sequence has a few of them; false where there is nothing to keep, and on GPUs.
+    /// Saves a sequence's recurrent states on the CPU, so that [`Session::truncate`] and
+    /// [`Session::fork`] to this position or a later one recompute little. A sequence has a few
+    /// such checkpoints. `false` on GPUs and for models without recurrent states.
     ///
     /// # Errors
     /// [`SessionError::NoSequence`].
@@ -95,7 +94,7 @@ impl Session {
     }
 }
 
-/// What a whole model on one device promises is not shown for others yet.
+/// Rejects `reproducible` for configurations that do not have it yet.
 pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), SessionError> {
     match options.reproducible {
         false => Ok(()),
@@ -105,7 +104,7 @@ pub(super) fn not_reproducible(options: &OpenOptions, what: &str) -> Result<(), 
     }
 }
 
-/// Pages are one GPU's.
+/// Rejects pages for more than one device.
 pub(super) fn one_gpu(options: &OpenOptions) -> Result<(), SessionError> {
     match options.paged {
         None => Ok(()),

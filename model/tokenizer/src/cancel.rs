@@ -1,19 +1,19 @@
-//! Cancellation of long work: the work polls a flag that its client sets.
+//! A cancellation flag for work on behalf of a client: the work polls it and stops early.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A flag that tells work to stop. Clones share the flag.
+/// A cancellation flag. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Sets the flag.
+    /// Asks the work to stop.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the flag is set.
+    /// Whether [`Cancel::cancel`] was called.
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -1,11 +1,11 @@
-//! General categories of characters: Unicode 15.1, as the vocabularies in GGUF files were made
-//! with. A newer table would split text in scripts added since in other places.
+//! Unicode 15.1 general categories, the version that vocabularies in GGUF files were made with. A
+//! newer table would split text differently in scripts that were added since.
 
 mod runs;
 
 use std::sync::LazyLock;
 
-/// A general category.
+/// A Unicode general category.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the variants are named as Unicode names the categories")]
 pub enum Category {
@@ -42,7 +42,7 @@ pub enum Category {
 }
 
 impl Category {
-    /// In the order of the table's letters.
+    /// The categories in the order of the table's letters.
     const ALL: [Category; 30] = [
         Category::UppercaseLetter,
         Category::LowercaseLetter,
@@ -109,7 +109,7 @@ impl Category {
     }
 }
 
-/// The first code point of each run, and its category.
+/// The first code point of each run of equal category, and that category.
 static STARTS: LazyLock<Vec<(u32, Category)>> = LazyLock::new(|| {
     let mut all = Vec::new();
     let mut next = 0;

@@ -1,12 +1,17 @@
-//! Proof bundles: the kernels' cases for an architecture as files, for whoever has the card, or an
-//! emulator of it, and not kjit.
+//! Proof bundles: the kernels' cases for an architecture as files, for someone who has the card or
+//! an emulator but not kjit.
 //!
-//! A bundle is a folder: `manifest.json`, `data.bin` (the buffers' bytes), `code/*.co` (code
-//! objects, each once), a `README.txt` that says all that one needs to run it by hand,
-//! `check_bundle.py` that checks it and what a run gave without kjit, `run_bundle.py` that hands
-//! its launches to anybody's emulator of the machine code, and `SHA256SUMS`, written last, over all
-//! of these. [`export`] makes one without any device; [`Bundle::open`] checks every byte of one,
-//! and [`Bundle::run`] runs it.
+//! A bundle is a folder:
+//!
+//! - `manifest.json`: the cases; `data.bin`: the buffers' bytes,
+//! - `code/*.co`: code objects, each once,
+//! - `README.txt`: how to run it by hand,
+//! - `check_bundle.py`: checks the bundle and a run's results without kjit,
+//! - `run_bundle.py`: passes its launches to an emulator of the machine code,
+//! - `SHA256SUMS` over all of these, written last.
+//!
+//! [`export`] makes one without a device; [`Bundle::open`] checks every byte, and [`Bundle::run`]
+//! runs it.
 
 mod read;
 mod write;
@@ -19,7 +24,7 @@ use kjit_kernels::kernel::SpecError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
-/// What [`Manifest::format`] says.
+/// The value of [`Manifest::format`].
 const FORMAT: &str = "kjit proof bundle";
 /// The version of the format that this build writes and reads.
 const VERSION: u32 = 2;
@@ -30,44 +35,44 @@ const CHECK: &str = "check_bundle.py";
 const RUN: &str = "run_bundle.py";
 const SUMS: &str = "SHA256SUMS";
 
-/// Why a bundle cannot be written, read or run.
+/// The reason why a bundle cannot be written, read or run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
-    /// The disk said no.
+    /// A file operation failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The folder that is to become a bundle has something in it.
+    /// The target folder is not empty.
     #[error("{}: there is something in it already; give a new or empty folder", .0.display())]
     NotEmpty(PathBuf),
-    /// There is no bundle there.
+    /// The folder is no bundle.
     #[error("{}: no proof bundle: it has no {SUMS}; kjit doctor --export DIR --arch A makes one", .0.display())]
     NoBundle(PathBuf),
-    /// What is there is not what its maker wrote. Nothing of it is run.
+    /// The content is not what was written. Nothing of it is run.
     #[error("{}: {why}; get the bundle anew", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The place and the difference.
         why: String,
     },
-    /// A whole bundle that this build does not understand.
+    /// An intact bundle that this build does not understand.
     #[error("{}: {why}", path.display())]
     Foreign {
         /// The file.
         path: PathBuf,
-        /// What it is, and what was expected.
+        /// The version found, and the one expected.
         why: String,
     },
-    /// The bundle is for other devices.
+    /// The bundle is for another architecture.
     #[error("the bundle is for {bundle}, {label} is a {device}: export one with --arch {device}")]
     Arch {
-        /// What the bundle was made for.
+        /// The bundle's architecture.
         bundle: String,
         /// The device at hand.
         label: String,
@@ -79,7 +84,7 @@ pub enum BundleError {
     Case {
         /// The case.
         case: String,
-        /// What does not fit.
+        /// The mismatch.
         why: String,
     },
     /// No case is left to export.
@@ -97,17 +102,17 @@ fn io(path: &Path) -> impl FnOnce(std::io::Error) -> BundleError + '_ {
     move |source| BundleError::Io { path: path.to_path_buf(), source }
 }
 
-/// All that a bundle says of itself.
+/// The manifest.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub format: String,
     pub version: u32,
-    /// kjit's version that wrote it.
+    /// The version of kjit that wrote it.
     pub kjit: String,
     pub kernel_abi: u32,
-    /// `gfx942`: what all of it was compiled for.
+    /// The target of all code, such as `gfx942`.
     pub arch: String,
-    /// Of the random inputs.
+    /// The seed of the random inputs.
     pub seed: u64,
     pub code: Vec<Code>,
     pub cases: Vec<Entry>,
@@ -121,7 +126,7 @@ pub(super) struct Code {
     pub sha256: String,
     /// The kernels' family.
     pub name: String,
-    /// What the compiler was given.
+    /// The compiler's arguments.
     pub compiled_for: String,
     /// AMD's code-object version.
     pub code_object_version: Option<u32>,
@@ -129,27 +134,27 @@ pub(super) struct Code {
     pub wave: u32,
 }
 
-/// One launch, and what must come of it.
+/// One launch and its expected results.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub name: String,
-    /// Which of the code objects.
+    /// Index into [`Manifest::code`].
     pub code: usize,
     pub symbol: String,
     pub wave: u32,
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub dynamic_lds: u32,
-    /// What the code object declares itself.
+    /// Shared memory that the code object declares.
     pub static_lds: u32,
-    /// Bytes of the whole argument block, hidden arguments included, where the code object tells.
+    /// Bytes of the argument block with hidden arguments, if the code object says.
     pub kernarg_bytes: Option<u32>,
     pub cooperative: bool,
     pub arguments: Arguments,
     pub buffers: Vec<Buffer>,
 }
 
-/// The argument block: its bytes with 0 where addresses belong, and what lies where.
+/// The argument block: its bytes with 0 for addresses, and the arguments' places.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Arguments {
     pub hex: String,
@@ -161,7 +166,7 @@ pub(super) struct Slot {
     pub offset: u32,
     pub size: u32,
     pub kind: SlotKind,
-    /// For a buffer: which, of the case's.
+    /// Index of the buffer in the case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub buffer: Option<usize>,
 }
@@ -184,7 +189,7 @@ pub(super) struct Buffer {
     pub after: After,
 }
 
-/// Bytes: all alike, or a part of `data.bin`.
+/// A buffer's bytes: one repeated byte, or an offset in `data.bin`.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Content {
@@ -192,7 +197,7 @@ pub(super) enum Content {
     At(u64),
 }
 
-/// What must be in a buffer after the launch.
+/// The expected content of a buffer after the launch.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "must_be", rename_all = "snake_case")]
 pub(super) enum After {
@@ -201,7 +206,7 @@ pub(super) enum After {
     Exactly {
         content: Content,
     },
-    /// `values` little-endian f64 from `at` in `data.bin` on.
+    /// `values` little-endian f64 from offset `at` of `data.bin`.
     Near {
         storage: Storage,
         at: u64,

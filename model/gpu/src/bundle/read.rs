@@ -1,4 +1,4 @@
-//! Reads a bundle, every byte of it checked, and runs it.
+//! Reads a bundle with every byte checked, and runs it.
 
 use super::{
     After, BundleError, CHECK, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS,
@@ -13,12 +13,12 @@ use std::collections::hash_map::Entry as Slotted;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of a file that is read: bundles have less than [`super::LIMIT`] in all.
+/// The most bytes of a file; all of a bundle is below [`super::LIMIT`].
 const MOST_BYTES: u64 = 64 << 20;
-/// Bytes of a buffer: those that are filled take no room in a bundle.
+/// The most bytes of a buffer; filled ones take no space in the bundle.
 const MOST_BUFFER: u64 = 1 << 30;
 
-/// A bundle whose files are what their maker wrote.
+/// A bundle whose files match their checksums.
 #[derive(Debug)]
 pub struct Bundle {
     folder: PathBuf,
@@ -29,9 +29,8 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Reads a bundle: every file's SHA-256 is checked, then what the manifest says against what is
-    /// there. Whoever made the bundle is trusted with the device, as with any program: the sums
-    /// keep out accidents, not people.
+    /// Reads a bundle: checks every file's SHA-256, then the manifest against the files. Its maker
+    /// is trusted with the device, as with any program: checksums detect accidents, not attacks.
     ///
     /// # Errors
     /// [`BundleError::Io`], [`BundleError::Damaged`], [`BundleError::Foreign`],
@@ -49,7 +48,7 @@ impl Bundle {
         take(CHECK)?;
         let (data, text) = (take(DATA)?, take(MANIFEST)?);
         let foreign = |why: String| BundleError::Foreign { path: path.clone(), why };
-        // The version first: what follows it may be of another shape.
+        // The version first: other fields may differ in another version.
         let value: serde_json::Value =
             serde_json::from_slice(&text).map_err(|e| foreign(e.to_string()))?;
         let (format, version) =
@@ -86,22 +85,22 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// What it was made for.
+    /// The target.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Cases in it.
+    /// The number of cases.
     #[must_use]
     pub fn cases(&self) -> usize {
         self.manifest.cases.len()
     }
 
-    /// Runs every case on a device. `progress` gets the number of cases done and in all.
+    /// Runs every case on a device. `progress` gets the cases done and the number of cases.
     ///
     /// # Errors
-    /// [`BundleError::Arch`]; what a case does wrong is in its verdict.
+    /// [`BundleError::Arch`]. A case's own failure is in its verdict.
     pub fn run(
         &self,
         device: &Device,
@@ -124,7 +123,7 @@ impl Bundle {
         Ok(verdicts)
     }
 
-    /// One case: load, upload, launch, read back, compare.
+    /// Runs a case: load, upload, launch, read back, compare.
     fn case(
         &self,
         device: &Device,
@@ -174,7 +173,7 @@ impl Bundle {
         Ok(())
     }
 
-    /// What the manifest says of a launch, checked against the files.
+    /// Turns a manifest entry into a launch, checked against the files.
     fn launch(&self, entry: &Entry) -> Result<Launch, String> {
         if self.code.get(entry.code).is_none() {
             return Err(format!("code object {} of {}", entry.code, self.code.len()));
@@ -188,7 +187,7 @@ impl Bundle {
         });
         let mut expect = vec![];
         for b in &entry.buffers {
-            // Filled buffers are made when the case runs; here only that they can be.
+            // Filled buffers are allocated when the case runs; here only their size is checked.
             if b.bytes > MOST_BUFFER {
                 return Err(format!(
                     "buffer {} of {} bytes, {MOST_BUFFER} at most",
@@ -249,7 +248,7 @@ impl Bundle {
     }
 }
 
-/// A launch as the engine takes it.
+/// A launch for the engine.
 struct Launch {
     geometry: Geometry,
     args: Vec<Value>,
@@ -285,7 +284,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then(|| pairs.iter().map(byte).collect())?
 }
 
-/// All files that the sums list, checked against them.
+/// Reads all listed files and checks their sums.
 fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
     let path = folder.join(SUMS);
     if !path.is_file() {

@@ -1,4 +1,4 @@
-//! Writes a bundle.
+//! Writes a proof bundle.
 
 use super::{
     After, Arguments, Buffer, BundleError, CHECK, Code, Content, DATA, Entry, FORMAT, LeftOut,
@@ -10,41 +10,41 @@ use kjit_kernels::cases::{self, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-/// Bytes that a bundle has at most: it goes by mail.
+/// The most bytes of a bundle, so that it can be mailed.
 pub const LIMIT: u64 = 50_000_000;
 
-/// What [`export`] should put into a bundle.
+/// Options of [`export`].
 #[derive(Debug, Clone)]
 pub struct Wish {
-    /// Of the random inputs.
+    /// The seed of the random inputs.
     pub seed: u64,
-    /// Only cases whose name contains this; empty: all.
+    /// Only cases whose name contains this text; empty for all.
     pub filter: String,
-    /// Bytes of the whole folder at most; the largest cases are left out, and named, until the rest
+    /// The most bytes of the folder. The largest cases are left out, and listed, until the rest
     /// fits.
     pub limit: u64,
 }
 
-/// What is in a bundle that was written.
+/// The content of a written bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exported {
-    /// Cases.
+    /// The number of cases.
     pub cases: usize,
-    /// Code objects.
+    /// The number of code objects.
     pub code: usize,
     /// Bytes of all files.
     pub bytes: u64,
-    /// Cases that were left out for their size.
+    /// Cases left out because of their size.
     pub left_out: Vec<String>,
 }
 
-/// Compiles every case's kernel for `target`, at every wave width that it has, and writes a bundle
-/// into `folder` (made if it is not there). No device is needed. `progress` gets the number of code
-/// objects done and in all.
+/// Compiles every case's kernel for `target` at each of its wave widths, and writes a bundle into
+/// `folder`, which is created if needed. No device is needed. `progress` gets the code objects done
+/// and their number.
 ///
 /// # Errors
-/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]; a kernel that does not
-/// compile fails all of it.
+/// [`BundleError::NotEmpty`], [`BundleError::NoCase`], [`BundleError::Io`]. One kernel that does
+/// not compile fails the export.
 pub fn export(
     engine: &Engine,
     target: &Target,
@@ -52,8 +52,8 @@ pub fn export(
     folder: &Path,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<Exported, BundleError> {
-    // First of all, since compiling takes minutes; the folder is made when there is something to
-    // put into it.
+    // Checked first, because compiling takes minutes. The folder is created later, when there is
+    // content.
     if std::fs::read_dir(folder).is_ok_and(|mut inside| inside.next().is_some()) {
         return Err(BundleError::NotEmpty(folder.to_path_buf()));
     }
@@ -62,7 +62,7 @@ pub fn export(
     let mut seen = HashSet::new();
     for &wave in target.waves() {
         for case in cases::all(target, wave, wish.seed)? {
-            // Some cases are the same whatever the width that was asked for.
+            // Some cases are equal at every width.
             let name = format!("{} at wave {}", case.name, case.kernel.options.wave);
             if name.contains(&wish.filter) && seen.insert(name.clone()) {
                 all.push((name, case));
@@ -76,7 +76,7 @@ pub fn export(
     let codes = compile(engine, target, &all, progress)?;
     let always = ALWAYS.iter().map(|(_, content)| content.len() as u64).sum();
     let mut writer = Writer { limit: wish.limit, other: always, ..Writer::default() };
-    // The small ones first, so that the largest are those for which there is no room.
+    // Smallest first, so that the largest are left out.
     let mut order: Vec<usize> = (0..all.len()).collect();
     order.sort_by_key(|&i| all.get(i).map_or(0, |(_, case)| weight(case)));
     let mut taken: Vec<(usize, Entry)> = vec![];
@@ -92,7 +92,7 @@ pub fn export(
         version: VERSION,
         kjit: env!("CARGO_PKG_VERSION").to_owned(),
         kernel_abi: kjit_engine::KERNEL_ABI,
-        // What is known of the compiler is nothing that a card or an emulator is told.
+        // Facts about the compiler do not concern a card or an emulator.
         arch: target.without_sound_copies().to_string(),
         seed: wish.seed,
         code: writer.listed,
@@ -102,7 +102,7 @@ pub fn export(
     publish(folder, &manifest, &writer.data, &writer.code)
 }
 
-/// The code object of each case.
+/// Compiles the code object of each case.
 fn compile(
     engine: &Engine,
     target: &Target,
@@ -117,7 +117,7 @@ fn compile(
     Ok(codes.into_iter().collect::<Result<_, _>>()?)
 }
 
-/// Bytes that a case brings along, before anything is shared.
+/// Bytes of a case's data before deduplication.
 fn weight(case: &Case) -> u64 {
     let of = |arg: &CaseArg| match arg {
         CaseArg::Buffer { before, expect, .. } => {
@@ -135,21 +135,21 @@ fn weight(case: &Case) -> u64 {
     case.args.iter().map(of).sum()
 }
 
-/// What every bundle has, whatever its cases.
+/// Files that every bundle has.
 const ALWAYS: [(&str, &[u8]); 3] = [
     (README, include_bytes!("README.txt")),
     (CHECK, include_bytes!("../../../../scripts/check_bundle.py")),
     (RUN, include_bytes!("../../../../scripts/run_bundle.py")),
 ];
 
-/// The bundle as it grows.
+/// A bundle being written.
 #[derive(Default)]
 struct Writer {
     limit: u64,
-    /// Bytes of what every bundle has, code and manifest so far, about; data is counted by itself.
+    /// Approximate bytes of all files but `data.bin`.
     other: u64,
     data: Vec<u8>,
-    /// Where in `data` bytes of that digest are: cases of two wave widths have the same inputs.
+    /// Offsets in `data` by digest: cases of two wave widths have the same inputs.
     at: HashMap<Digest, u64>,
     code: Vec<CodeObject>,
     listed: Vec<Code>,
@@ -158,15 +158,15 @@ struct Writer {
 }
 
 impl Writer {
-    /// A case with its code and data; nothing when there is no room for it.
+    /// Adds a case with its code and data. `None` if it does not fit.
     fn take(
         &mut self,
         name: &str,
         case: &Case,
         code: &CodeObject,
     ) -> Result<Option<Entry>, BundleError> {
-        // A buffer's line and an argument's line of the manifest have less than 512 bytes, the rest
-        // of a case less than 2048.
+        // Upper bounds of manifest text: 512 bytes for a buffer and an argument, 2048 for the rest
+        // of a case.
         let text = 2048 + 512 * case.args.len() as u64;
         let need = weight(case).saturating_add(code.bytes().len() as u64).saturating_add(text);
         if self.other.saturating_add(self.data.len() as u64).saturating_add(need) > self.limit {
@@ -242,7 +242,7 @@ impl Writer {
         if let Some(&at) = self.at.get(&digest) {
             return at;
         }
-        // Readers may map the file and take f64 out of it where they lie.
+        // Aligned, so that readers can map the file and use f64 in place.
         self.data.resize(self.data.len().next_multiple_of(16), 0);
         let at = self.data.len() as u64;
         self.data.extend_from_slice(bytes);
@@ -253,8 +253,7 @@ impl Writer {
     fn after(&mut self, expect: &Expect) -> After {
         match expect {
             Expect::Same => After::Unchanged,
-            // Columns have no form in a bundle, and no case of a bundle has any: there products
-            // make their own.
+            // Columns have no form in a bundle. No bundled case uses them.
             Expect::Anything | Expect::Columns { .. } => After::Anything,
             Expect::Bytes(want) => After::Exactly { content: self.content(want) },
             Expect::Real { storage, want, tolerance } => {
@@ -275,7 +274,7 @@ impl Writer {
     }
 }
 
-/// The argument block as the code object lays it out.
+/// The argument block in the code object's layout.
 fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
     if info.args.len() != case.args.len() {
         return Err(format!("{} arguments, its code takes {}", case.args.len(), info.args.len()));
@@ -313,7 +312,7 @@ fn arguments(case: &Case, info: &KernelInfo) -> Result<Arguments, String> {
     Ok(Arguments { hex, slots })
 }
 
-/// Writes the files, the sums last: a folder without them is no bundle.
+/// Writes the files, the checksums last: a folder without them is no bundle.
 fn publish(
     folder: &Path,
     manifest: &Manifest,

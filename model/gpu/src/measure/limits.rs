@@ -1,4 +1,4 @@
-//! The limits of a device, measured with our own kernels in the same run: reading memory, and
+//! A device's limits, measured with our own kernels in the same run: reading memory, and
 //! multiplying matrices.
 
 use super::{Placed, SEED};
@@ -10,32 +10,32 @@ use kjit_kernels::read::ReadSpec;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::{Family, Size};
 
-/// What the device can do.
+/// The measured limits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Bytes a second that reading takes from memory.
+    /// Bytes per second of reading memory.
     pub read: f64,
-    /// The fastest product of matrices; none where no kernel has one.
+    /// The fastest matrix product; `None` if no kernel could run.
     pub product: Option<Product>,
 }
 
-/// A product of matrices.
+/// A measured matrix product.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Product {
-    /// Floating-point operations a second.
+    /// Floating-point operations per second.
     pub rate: f64,
-    /// What was multiplied, and by which kernel.
+    /// The shape and the kernel.
     pub what: String,
 }
 
-/// Seconds of a launch that are enough to say a rate.
+/// A launch of this many seconds is long enough for a rate.
 const ENOUGH: f64 = 0.2e-3;
 
 impl Limits {
-    /// Measures them: with ever more work, until a launch takes long enough to say.
+    /// Measures the limits with increasing work until a launch takes long enough.
     ///
     /// # Errors
-    /// A device or a kernel that fails, as a sentence.
+    /// A device or kernel failure, as text.
     pub fn measure(engine: &Engine, device: &Device) -> Result<Limits, String> {
         let (free, _) = device.memory().map_err(|e| e.to_string())?;
         let mut read = 0.0f64;
@@ -43,7 +43,7 @@ impl Limits {
             if (mebibytes as u64) << 20 > free / 4 {
                 break;
             }
-            // Which depth is best depends on the memory's latency.
+            // The best depth depends on the memory's latency.
             let mut longest = 0.0f64;
             let mut here = 0.0f64;
             for in_flight in [4, 8] {
@@ -52,7 +52,7 @@ impl Limits {
                 longest = longest.max(seconds);
                 here = here.max((mebibytes << 20) as f64 / seconds);
             }
-            // A larger buffer replaces a smaller one, which a cache may have served.
+            // A larger buffer's rate replaces a smaller one's, which a cache may have served.
             read = here;
             if longest > ENOUGH {
                 break;
@@ -85,7 +85,7 @@ fn product(engine: &Engine, device: &Device) -> Result<Option<Product>, String> 
     Ok(best)
 }
 
-/// Seconds of a launch of a kernel that is right.
+/// Seconds of a launch of a kernel whose result is right.
 fn seconds(engine: &Engine, device: &Device, spec: &Spec, size: Size) -> Result<f64, String> {
     let target = device.target();
     let kernel = spec.kernel(target).map_err(|e| e.to_string())?;

@@ -1,10 +1,9 @@
-//! What kernels cost on the device at hand: each checked against its oracle, then timed in a
-//! captured graph, beside the device's own limits measured in the same run.
+//! Measures kernels on the current device: each is checked against its oracle, then timed in a
+//! captured graph and compared with the device's limits from the same run.
 //!
-//! A launch of a chain has buffers of its own, as far as memory allows, so that no cache serves
-//! what a model would read from memory; the launches depend on each other as in a token. The time
-//! of a launch is the chain's by the number of its launches: the median of some replays, and how
-//! far a quarter of them lie to either side.
+//! Launches of a chain use different buffers, as far as memory allows, so that caches do not serve
+//! what a model reads from memory. They depend on each other as in a token. A launch's time is the
+//! chain's divided by its launches: the median of some replays, and the interquartile range.
 
 mod limits;
 mod placed;
@@ -21,35 +20,35 @@ use kjit_engine::{Device, Engine, KernelReport};
 use kjit_kernels::cases::Random;
 use kjit_kernels::family::Work;
 
-/// What came of one subject.
+/// The measurement of one subject.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// What was asked.
+    /// The kernel and size.
     pub subject: Subject,
-    /// The tuning in force, if the family has a choice.
+    /// The tuning in use, if the family has a choice.
     pub tuning: Option<String>,
-    /// What its code takes; none if it could not be had.
+    /// Registers and other resources of its code; `None` if unknown.
     pub report: Option<KernelReport>,
-    /// Bytes of LDS that a launch adds for a block.
+    /// Bytes of dynamic LDS for a block.
     pub shared: u32,
-    /// The time, or why there is none: a kernel that is wrong is not timed.
+    /// The time, or why there is none. A kernel with wrong results is not timed.
     pub outcome: Result<Timed, String>,
 }
 
-/// The time of a kernel that is right.
+/// The time of a kernel whose result is right.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timed {
-    /// Of one launch.
+    /// The time of one launch.
     pub timing: Timing,
-    /// What it must move and compute.
+    /// Bytes it must move and operations it must compute.
     pub work: Work,
-    /// Whether its buffers were too few to get past the second cache.
+    /// Whether its buffers may have fitted in the L2 cache.
     pub cached: bool,
 }
 
 impl Timed {
-    /// The part of the limit that it reaches, and whether the limit is the memory's: of bytes read
-    /// at full rate and operations done at full rate, whichever takes longer.
+    /// The fraction of the limit that it reaches, and whether memory is the limit: the larger of
+    /// the times for its bytes and its operations at full rate.
     #[must_use]
     pub fn of_limit(&self, limits: &Limits) -> Option<(f64, bool)> {
         let memory = self.work.bytes as f64 / limits.read;
@@ -60,13 +59,13 @@ impl Timed {
     }
 }
 
-/// Seeds of the data: the same every time, so that two runs time the same.
+/// The seed of the data, fixed so that runs are comparable.
 const SEED: u64 = 20_261_121;
 
-/// Checks and times each subject; `done` is told of each.
+/// Checks and times each subject; `done` is called for each.
 ///
 /// # Errors
-/// None as a whole: what is wrong with a subject is in its outcome.
+/// None as a whole: a subject's failure is in its outcome.
 pub fn measure(
     engine: &Engine,
     device: &Device,
@@ -76,7 +75,7 @@ pub fn measure(
     let target = &settled(engine, device.target());
     let kernels: Vec<_> = subjects.iter().map(|s| s.spec.kernel(target)).collect();
     let jobs: Vec<_> = kernels.iter().flatten().map(|k| k.job(target)).collect();
-    // In parallel, before anything is timed; the second look is a hit.
+    // Compiled in parallel before timing; later loads hit the cache.
     let mut modules = engine.load_all(device, &jobs).into_iter();
     let mut all = vec![];
     for (subject, kernel) in subjects.iter().zip(kernels) {

@@ -1,4 +1,4 @@
-//! A case on the device: its buffers, once or many times over; checked, and timed.
+//! A case in device memory, in one or many copies: checked and timed.
 
 use super::sources::Sources;
 use crate::ours;
@@ -8,17 +8,17 @@ use kjit_kernels::cases::{Case, CaseArg, Content, Expect};
 use kjit_kernels::spec::Spec;
 use std::time::Instant;
 
-/// Time of a launch.
+/// The time of a launch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Seconds: the median over replays.
+    /// Median seconds over replays.
     pub median: f64,
-    /// Seconds between the quarter of replays that were fastest and the quarter that were slowest.
+    /// Interquartile range in seconds.
     pub spread: f64,
 }
 
 impl Timing {
-    /// Of so many samples, in seconds.
+    /// The timing of samples in seconds.
     #[must_use]
     pub fn of(mut samples: Vec<f64>) -> Timing {
         samples.sort_by(f64::total_cmp);
@@ -29,43 +29,41 @@ impl Timing {
     }
 }
 
-/// A case whose buffers are on the device.
+/// A case with its buffers on the device.
 pub struct Placed {
     device: Device,
     stream: Stream,
     case: Case,
-    /// Buffers of each copy, in the order of the arguments.
+    /// The buffers of each copy, in the order of arguments.
     copies: Vec<Vec<Option<DeviceBuffer<u8>>>>,
-    /// Which copy the next launch gets.
+    /// The copy that the next launch uses.
     next: usize,
-    /// No launch has written to the first copy.
+    /// Whether no launch has written to the first copy yet.
     fresh: bool,
-    /// Seconds of the last run, of reading back what came of it, and of holding that against the
-    /// oracle's.
+    /// Seconds of the last run, of reading its results back, and of comparing them.
     took: [f64; 3],
 }
 
-/// What is read back of inputs that must not change, when not all of it is.
+/// Larger inputs are not checked for changes unless everything is.
 const GLANCE: usize = 64 << 10;
-/// A chain's launches at most.
+/// The most launches of a chain.
 const CHAIN: usize = 512;
-/// Seconds that a chain should take: far more than starting it does.
+/// Target seconds of a chain: far more than starting it takes.
 const CHAIN_SECONDS: f64 = 2e-3;
-/// Seconds that all replays of a chain may take.
+/// The most seconds of all replays of a chain.
 const ALL_SECONDS: f64 = 0.25;
-/// Where buffers begin in memory that is given: what any load of a kernel wants, and the drivers'
-/// own allocations have.
+/// Alignment of buffers in given memory: that of the drivers' allocations, enough for any load.
 const ALIGNED: usize = 256;
-/// Replays that count.
+/// The number of measured replays.
 const REPLAYS: usize = 11;
-/// Bytes of the second cache where the driver does not tell.
+/// Bytes of the L2 cache if the driver does not say.
 const CACHE: u64 = 64 << 20;
 
 impl Placed {
     /// Uploads a case.
     ///
     /// # Errors
-    /// Memory that cannot be had.
+    /// Memory was refused.
     pub fn new(device: &Device, case: Case) -> Result<Placed> {
         let stream = device.stream()?;
         let mut placed = Placed {
@@ -88,18 +86,17 @@ impl Placed {
         Ok(placed)
     }
 
-    /// Bytes that [`Placed::within`] takes for a case.
+    /// Bytes that [`Placed::within`] needs for a case.
     #[must_use]
     pub fn bytes(case: &Case) -> usize {
         let contents = case.args.iter().filter_map(content);
         contents.fold(0, |bytes, content| bytes.saturating_add(aligned(content.len())))
     }
 
-    /// Puts a case into memory that is there: by copies and fills on the device alone.
+    /// Puts a case into given memory, by copies and fills on the device alone.
     ///
     /// # Errors
-    /// Memory of less than [`Placed::bytes`], or a case that is not among the sources; what the
-    /// device says.
+    /// Memory of fewer than [`Placed::bytes`], a case without its sources, errors of the device.
     pub fn within(
         stream: &Stream,
         memory: &DeviceBuffer<u8>,
@@ -129,10 +126,10 @@ impl Placed {
         })
     }
 
-    /// Waits until everything lies in its place.
+    /// Waits until all buffers are filled.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn settle(&self) -> Result<()> {
         self.stream.synchronize()
     }
@@ -143,7 +140,7 @@ impl Placed {
         &self.case
     }
 
-    /// Bytes of a copy.
+    /// Bytes of one copy.
     fn room(&self) -> Result<u64> {
         let buffers = self.case.args.iter().map(|a| match a {
             CaseArg::Buffer { before, .. } => Arena::room::<u8>(before.len()),
@@ -160,19 +157,19 @@ impl Placed {
         buffers.collect()
     }
 
-    /// Runs it once and holds what comes of it against the oracle. Without `all`, large inputs are
-    /// not looked at for changes.
+    /// Runs the case once and compares the results with the oracle. Without `all`, large inputs are
+    /// not checked for changes.
     ///
     /// # Errors
-    /// What is wrong, as a sentence.
+    /// The difference or failure, as text.
     pub fn check(&mut self, kernel: &Kernel, all: bool) -> std::result::Result<(), String> {
         self.judge(kernel, all).map_err(|e| e.to_string())?
     }
 
-    /// The same, with what the device said apart from what its results are.
+    /// As [`Placed::check`], with device errors apart from wrong results.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn judge(&mut self, kernel: &Kernel, all: bool) -> Result<std::result::Result<(), String>> {
         let after = self.run_once(kernel, all)?;
         let began = Instant::now();
@@ -181,8 +178,7 @@ impl Placed {
         Ok(checked)
     }
 
-    /// Seconds of the last run, of reading back what came of it, and of holding that against the
-    /// oracle's.
+    /// Seconds of the last run, of reading its results back, and of comparing them.
     #[must_use]
     pub fn took(&self) -> [f64; 3] {
         self.took
@@ -201,7 +197,7 @@ impl Placed {
                 _ => None,
             })
         };
-        // Outputs are poisoned again: a kernel before this one has filled them.
+        // Outputs are poisoned again: an earlier kernel has written them.
         for (before, expect, buffer) in buffers().filter(|_| !self.fresh) {
             if !matches!(expect, Expect::Same) {
                 put(&self.stream, buffer, before)?;
@@ -226,11 +222,11 @@ impl Placed {
         after
     }
 
-    /// As many copies as let a chain of launches read past the second cache, within `most` bytes;
-    /// whether there are.
+    /// Makes copies until a chain of launches exceeds the L2 cache, within `most` bytes. Returns
+    /// whether it does.
     ///
     /// # Errors
-    /// As of [`Placed::new`].
+    /// Those of [`Placed::new`].
     pub fn spread_out(&mut self, launches: usize, most: u64) -> Result<bool> {
         let (each, cache) = (
             self.room()?,
@@ -253,7 +249,7 @@ impl Placed {
         Ok(each * self.copies.len() as u64 >= 2 * cache)
     }
 
-    /// Puts a launch of `kernel` into the placed stream, with the next copy's buffers.
+    /// Launches `kernel` in the case's stream, with copy `copy`'s buffers.
     fn launch(&self, kernel: &Kernel, dependent: bool, copy: usize) -> Result<()> {
         self.launch_into(&self.stream, kernel, &self.case, dependent, copy)
     }
@@ -282,10 +278,10 @@ impl Placed {
         ours::launch(stream, kernel, &case.geometry.dependent(dependent), &args)
     }
 
-    /// A launch into a stream that is being captured, in a chain with others.
+    /// Launches in a stream being captured, as part of a chain.
     ///
     /// # Errors
-    /// As of [`Stream::launch`].
+    /// Those of [`Stream::launch`].
     pub fn chain(&mut self, stream: &Stream, kernel: &Kernel) -> Result<()> {
         self.fresh = false;
         let copy = self.next;
@@ -293,20 +289,19 @@ impl Placed {
         self.launch_into(stream, kernel, &self.case, self.case.geometry.dependent, copy)
     }
 
-    /// Times a chain of launches of this kernel alone; and whether its copies were too few to get
-    /// past the second cache.
+    /// Times a chain of launches of this kernel. The flag says whether its copies may have fitted
+    /// in the L2 cache.
     ///
     /// # Errors
-    /// What the device says.
+    /// Errors of the device.
     pub fn alone(&mut self, kernel: &Kernel) -> Result<(Timing, bool)> {
         self.fresh = false;
         let once = self.seconds(|placed| placed.launch(kernel, false, 0))?.max(1e-7);
-        // A simulated device takes a thousand times as long: one launch, two replays, and no
-        // copies.
+        // A simulated device is a thousand times slower: one launch, two replays, no copies.
         let most = (ALL_SECONDS / once / (REPLAYS + 2) as f64) as usize;
         let slow = most < 8;
         let (free, _) = self.device.memory()?;
-        // A chain of launches that each take a microsecond needs hundreds of copies.
+        // A chain of launches of one microsecond needs hundreds of copies.
         let past = if slow { false } else { self.spread_out(most.min(CHAIN), free / 3)? };
         let launches = ((CHAIN_SECONDS / once) as usize)
             .max(8)
@@ -321,7 +316,7 @@ impl Placed {
         Ok((Timing::of(samples.into_iter().map(|s| s / launches as f64).collect()), !past))
     }
 
-    /// Seconds of what is put into the stream.
+    /// Seconds of work in the stream.
     fn seconds(&self, work: impl FnOnce(&Placed) -> Result<()>) -> Result<f64> {
         let (from, to) = (self.device.timed_event()?, self.device.timed_event()?);
         self.stream.record(&from)?;
@@ -331,10 +326,10 @@ impl Placed {
         Ok(f64::from(to.milliseconds_since(&from)?) * 1e-3)
     }
 
-    /// Launches go by another variant of the kernel from now on; the buffers stay.
+    /// Switches to another variant of the kernel; the buffers stay.
     ///
     /// # Errors
-    /// As of [`Case::vary`]; working memory that it was not placed with.
+    /// Those of [`Case::vary`]; a variant that needs more working memory.
     pub fn vary(
         &mut self,
         spec: &Spec,
@@ -358,17 +353,17 @@ impl Placed {
     }
 }
 
-/// What is in an argument that is a buffer.
+/// The content of a buffer argument.
 pub(super) fn content(arg: &CaseArg) -> Option<&Content> {
     if let CaseArg::Buffer { before, .. } = arg { Some(before) } else { None }
 }
 
-/// Bytes of memory for so many.
+/// `bytes` rounded up to the alignment.
 pub(super) const fn aligned(bytes: usize) -> usize {
     bytes.saturating_add(ALIGNED - 1) / ALIGNED * ALIGNED
 }
 
-/// Writes what is to be in a buffer.
+/// Writes a buffer's content.
 fn put(stream: &Stream, buffer: &DeviceBuffer<u8>, content: &Content) -> Result<()> {
     match content.uniform() {
         Some(byte) => stream.fill(buffer, byte),
@@ -383,11 +378,11 @@ fn put(stream: &Stream, buffer: &DeviceBuffer<u8>, content: &Content) -> Result<
     }
 }
 
-/// Repeats the first bytes of a buffer to its end.
+/// Repeats the first `part` bytes of a buffer to its end.
 pub(super) fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) -> Result<()> {
     let mut there = part;
     while there > 0 && there < buffer.len() {
-        // A whole number of parts each time, but for the last.
+        // Doubles the filled range each time.
         let more = there.min(buffer.len() - there);
         stream.copy(&buffer.slice(0..more)?, &buffer.slice(there..there + more)?)?;
         there += more;
@@ -395,10 +390,10 @@ pub(super) fn repeat(stream: &Stream, buffer: &DeviceBuffer<u8>, part: usize) ->
     Ok(())
 }
 
-/// Seconds of each replay, after two that do not count.
+/// Seconds of each replay, after two that are not counted.
 ///
 /// # Errors
-/// What the device says.
+/// Errors of the device.
 pub fn time(stream: &Stream, graph: &kjit_engine::Graph, replays: usize) -> Result<Vec<f64>> {
     let device = stream.device();
     let mut samples = vec![];

@@ -1,5 +1,5 @@
-//! What cases' buffers are filled from, on the device: brought there by one copy for all cases,
-//! since each copy from the host waits for whatever else is on its way to the device.
+//! Sources that cases' buffers are filled from on the device. One upload serves all cases, because
+//! each copy from the host waits for other copies to the device.
 
 use super::placed::{aligned, content, repeat};
 use kjit_engine::{DeviceBuffer, Error, Result, Stream};
@@ -7,18 +7,18 @@ use kjit_kernels::cases::{Case, Content};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The bytes that buffers of some cases begin with, each once.
+/// The bytes that some cases' buffers begin with, each once.
 pub struct Sources {
     memory: DeviceBuffer<u8>,
-    /// Where they lie, by the host's address: the bytes are held, so that no others get it.
+    /// Offsets by host address. The bytes are held, so that an address is not reused.
     places: HashMap<usize, (Arc<Vec<u8>>, usize)>,
 }
 
 impl Sources {
-    /// Those of cases.
+    /// Uploads the sources of some cases.
     ///
     /// # Errors
-    /// Memory that cannot be had; what the device says.
+    /// Memory was refused; errors of the device.
     pub fn of<'c>(stream: &Stream, cases: impl Iterator<Item = &'c Case>) -> Result<Sources> {
         let (mut places, mut all) = (HashMap::new(), vec![]);
         for content in cases.flat_map(|case| case.args.iter().filter_map(content)) {
@@ -36,10 +36,10 @@ impl Sources {
         Ok(Sources { memory, places })
     }
 
-    /// Fills a buffer as it is to be.
+    /// Fills a buffer with its content.
     ///
     /// # Errors
-    /// Of a case that is not one of these; what the device says.
+    /// A case without its sources; errors of the device.
     pub fn put(&self, stream: &Stream, content: &Content, buffer: &DeviceBuffer<u8>) -> Result<()> {
         if let Some(byte) = content.uniform() {
             return stream.fill(buffer, byte);

@@ -1,4 +1,5 @@
-//! What is measured: every kernel of a model's plan, or one of each kernel at common sizes.
+//! The subjects of measurements: every kernel of a model's plan, or one of each kernel at common
+//! sizes.
 
 use kjit_engine::Target;
 use kjit_kernels::spec::Spec;
@@ -8,23 +9,22 @@ use kjit_plan::{JobId, Launch, Plan, Program};
 /// A kernel at a size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Subject {
-    /// What people call it: where a plan launches it first, or its name among the common sizes.
+    /// Its name: of the first launch in a plan, or among the common sizes.
     pub name: String,
     /// The kernel.
     pub spec: Spec,
-    /// What its launches depend on.
+    /// The size that its launches depend on.
     pub size: Size,
-    /// Launches that a run of its program has; 0 where there is no program.
+    /// Launches in one run of its program; 0 without a program.
     pub launches: usize,
-    /// The program: `decode`, `prompt 512`, `load`; empty where there is none.
+    /// The program: `decode`, `prompt 512`, `load`; empty without one.
     pub program: String,
 }
 
-/// A program with its name, the size of its launches and those that choose the next token.
+/// A program with its name, its launches' size, and the launches that choose the next token.
 type Named<'p> = (&'p Program, String, Size, Vec<&'p Launch>);
 
-/// The programs of a plan, in the order of their numbers of rows, with `depth` tokens in the cache
-/// of those that decode.
+/// The programs of a plan by number of rows, with `depth` tokens in the cache of those that decode.
 fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
     let decode = Size { tokens: 1, past: depth };
     let mut all = vec![(
@@ -49,13 +49,13 @@ fn programs(plan: &Plan, depth: usize) -> Vec<Named<'_>> {
     all
 }
 
-/// What chooses, where that is there.
+/// The launches that choose, if they exist.
 fn all_of(launches: [&Option<Launch>; 3]) -> Vec<&Launch> {
     launches.into_iter().flatten().collect()
 }
 
-/// The kernels of a plan, each in every program that launches it: where a kernel serves one token
-/// and many, both are of interest.
+/// The kernels of a plan, once for each program that launches them: a kernel may serve one token
+/// and many.
 #[must_use]
 pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
     let (mut all, programs) = (vec![], programs(plan, depth));
@@ -91,7 +91,7 @@ pub fn of_plan(plan: &Plan, depth: usize) -> Vec<Subject> {
 /// One of each kernel at the sizes of real models.
 ///
 /// # Errors
-/// The list itself is at fault.
+/// A fault of the list.
 pub fn representative(target: &Target, depth: usize) -> Result<Vec<Subject>, SpecError> {
     let subject = |s: matrix::Sample| {
         let size = s.spec.timed_at(depth);

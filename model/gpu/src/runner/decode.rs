@@ -1,42 +1,42 @@
-//! Decoding with the choice of every token on the device, which runs ahead of the host.
+//! Decoding in which the device chooses every token and runs ahead of the host.
 
 use super::{GpuRunner, choice_of};
 use kjit_engine::Trace;
 use kjit_exec::{After, SessionError, Task};
 use kjit_plan::Choice;
 
-/// Tokens that the device may be ahead of the host. What is ahead at an end is thrown away, and
-/// must be waited for: with 16, an answer of 128 tokens took 14 % longer. Four tokens are 1.6 ms of
-/// the smallest model, in which the host looks a hundred times.
+/// The most tokens that the device is ahead of the host. Those left at an end are discarded but
+/// must be waited for: with 16, an answer of 128 tokens took 14 % longer. Four tokens take 1.6 ms
+/// on the smallest model, in which the host polls a hundred times.
 const AHEAD: usize = 4;
 
-/// How far a sequence is.
+/// The progress of a sequence.
 struct Running {
     slot: usize,
-    /// Position of the token that the next step feeds.
+    /// The position of the token that the next step feeds.
     next: usize,
-    /// Position of the token that is handed out next.
+    /// The position of the token that is passed on next.
     read: usize,
-    /// Tokens of the sequence that count: those before the last one handed out.
+    /// The sequence's length: tokens before the last one passed on.
     len: usize,
-    /// Position behind the last that the device may write.
+    /// The position after the last one that the device may write.
     written: usize,
-    /// Tokens that were fed.
+    /// Tokens fed.
     fed: usize,
-    /// It takes part in steps.
+    /// Whether it takes part in steps.
     live: bool,
 }
 
 impl Running {
-    /// Steps that were launched and whose token was not handed out.
+    /// Launched steps whose token was not passed on yet.
     fn ahead(&self) -> usize {
         (self.next + 1).saturating_sub(self.read)
     }
 }
 
 impl GpuRunner {
-    /// Feeds each task's tokens, then chooses, hands out and feeds token by token. Gives each
-    /// sequence's length, whatever happened.
+    /// Feeds each task's tokens, then repeats: choose a token, pass it on, feed it. Returns each
+    /// sequence's length, even after an error.
     pub(super) fn decode(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -61,7 +61,7 @@ impl GpuRunner {
         if let Err(error) = self.all_have_place(tasks) {
             return (tasks.iter().map(|t| t.first).collect(), Err(error));
         }
-        // In between, the sink may take its time.
+        // The guard must not be held here: the sink may take any time.
         drop(self.given(tasks));
         let mut running: Vec<Running> = tasks.iter().map(starting).collect();
         let choice = self.recorded_choice(tasks.iter().map(|t| choice_of(t.sampler.options())));
@@ -71,14 +71,12 @@ impl GpuRunner {
             .and_then(|()| self.run(tasks, &mut running, choice, sink));
         let done = done.map_err(|error| self.instead(error));
         if self.far.is_some() {
-            // What is ahead may be waited for in vain, where another rank stopped sooner; the
-            // tokens are none the worse for it. Whoever asks the driver for something next would
-            // wait without end.
+            // If another rank stopped earlier, the steps ahead may never complete. Tokens passed on
+            // are valid. Without this wait the next driver call would block forever.
             let _ = self.resident.settle();
         }
         for r in &running {
-            // Where the device stops is not known before it has. What its states hold then is what
-            // was fed.
+            // Records what the states hold when the device stops: the tokens fed.
             self.note(r.slot, |s| {
                 (s.at, s.used, s.held) = (None, s.used.max(r.written), Some(r.fed))
             });
@@ -90,8 +88,8 @@ impl GpuRunner {
         (running.iter().map(|r| r.len).collect(), done)
     }
 
-    /// Puts everything in place, up to each sequence's last token; a single prompt is fed whole,
-    /// and its first token chosen.
+    /// Prepares all sequences up to their last token. A single prompt is fed whole and its first
+    /// token chosen.
     fn begin(
         &mut self,
         tasks: &[Task<'_>],
@@ -121,7 +119,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Steps until nobody goes on.
+    /// Runs steps until no sequence continues.
     fn run(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -130,26 +128,26 @@ impl GpuRunner {
         sink: &mut dyn FnMut(usize, u32) -> After,
     ) -> Result<(), SessionError> {
         let (context, ring) = (self.context, self.context + 1);
-        // States that cannot forget a token take none that may be nobody's. What the CPU computes
-        // is waited for. A pass of streamed layers is as long as its copies: those of a 70b's that
-        // nobody wanted took 1.2 s behind an answer.
+        // One step ahead only: for recurrent states, which cannot drop a token that is discarded;
+        // for host parts, which are waited for; and for streamed layers, whose discarded copies of
+        // a 70B model took 1.2 s after an answer.
         let alone = self.graph.is_recurrent()
             || self.resident.aside.is_some()
             || self.resident.ring.is_some();
         let ahead = if alone { 1 } else { AHEAD };
         let mut came = self.resident.stream.device().trace().map_or(0.0, Trace::now_us);
-        // The recording for those that take part; none where they are others than before.
+        // The recorded step for the current sequences; `None` after these have changed.
         let mut recording = None;
         loop {
             while running.iter().any(|r| r.live)
                 && running.iter().filter(|r| r.live).all(|r| r.ahead() < ahead)
             {
-                // A sequence whose context is full waits for its last token, and takes no more
+                // A sequence with a full context waits for its last token and takes no further
                 // steps.
                 for r in running.iter_mut().filter(|r| r.live && r.next == context) {
                     (r.live, recording) = (false, None);
                 }
-                // Without pages for what comes all wait for what is on its way, and pause.
+                // Without free pages all sequences wait for the launched steps, and pause.
                 let mut place = true;
                 for r in running.iter().filter(|r| r.live) {
                     place = place && self.make_place(r.slot, r.next, r.next + 1)?;
@@ -195,12 +193,12 @@ impl GpuRunner {
                 t.sampler.accept(token);
                 match sink(index, token) {
                     After::Go => {}
-                    // A state that cannot go back has the token that comes for each of the others:
-                    // they are told it, too.
+                    // A state that cannot go back already holds the tokens of the other sequences:
+                    // these are passed on too.
                     After::Pause if self.graph.is_recurrent() => pause = true,
                     After::Pause => return Ok(()),
                     After::End => {
-                        // What was launched for it is nobody's.
+                        // Steps launched for it are discarded.
                         (r.live, r.next, recording) = (false, r.read - 1, None);
                     }
                 }

@@ -1,29 +1,30 @@
-//! A few tokens of one sequence at once, all but the first drafted: their own program, recorded as
-//! a token is.
+//! Verifies drafts: a few tokens of one sequence in one step, all but the first drafted. They have
+//! a program of their own, recorded like a token's.
 //!
-//! Each row has a place of its own, and keys and values are kept before any row reads them, so a
-//! row sees the drafts before it and none behind. What would have been chosen behind each is there
-//! when the step is over.
+//! Each row has its own position, and keys and values are written before any row reads them, so a
+//! row sees the drafts before it and none after. The token chosen after each draft is known when
+//! the step ends.
 
 use super::{Again, GpuRunner, choice_of};
 use crate::resident::{NONE, Whose};
 use kjit_exec::{SessionError, Task, Want, follow};
 use kjit_plan::{Choice, DRAFTED, Now, PICK};
 
-/// Recordings that are kept: they name a slot's memory, so each slot has its own. The oldest goes.
+/// The most recordings kept. A recording names a slot's memory, so each slot has its own; the
+/// oldest is dropped.
 const KEPT: usize = 64;
 
-/// What a recording is for.
+/// The key of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Drafted {
     slot: usize,
     rows: usize,
-    /// The likeliest tokens are chosen behind; else the host reads the logits.
+    /// The device chooses greedily after each row; otherwise the host reads the logits.
     chosen: bool,
 }
 
 impl GpuRunner {
-    /// Whether this goes through the program for drafts, as a whole.
+    /// Whether all of this task can run in the draft program.
     pub(super) fn takes_drafts(&self, t: &Task<'_>) -> bool {
         let few = 2..=DRAFTED as usize;
         let drafted = matches!(t.want, Want::Drafted(n) if n + 1 == t.tokens.len());
@@ -33,8 +34,8 @@ impl GpuRunner {
             && self.resident.plan.drafts.is_some()
     }
 
-    /// Runs a task's tokens, whose ids are in place; what was chosen behind them, up to the first
-    /// that was not drafted.
+    /// Runs a task's tokens, whose ids are in place. Returns the tokens chosen after them, up to
+    /// the first that differs from its draft.
     pub(super) fn draft(&mut self, t: &mut Task<'_>) -> Result<Vec<u32>, SessionError> {
         let plain = choice_of(t.sampler.options()) == Choice::Greedy
             && t.sampler.takes_logits_as_they_are();
@@ -76,7 +77,7 @@ impl GpuRunner {
         Ok(chosen)
     }
 
-    /// The place of a recording, made unless it is there.
+    /// Index of a recording, which is made if missing.
     fn record_drafted(&mut self, what: Drafted) -> Result<usize, SessionError> {
         if let Some(at) = self.drafts.iter().position(|(w, _)| *w == what) {
             return Ok(at);

@@ -1,15 +1,14 @@
-//! The sequences of a session on a GPU.
+//! Runs the sequences of a session on a GPU.
 //!
-//! Each sequence has a *slot*: a stretch of the state, a ring of ids in page-locked memory, a
-//! position and a choice of options. Ids of all tokens are in the ring, by position: the host
-//! writes the prompt's there, the device's sampler the answer's, and the embedding reads both in
-//! place. So a token costs no copy in either direction: the host watches the words as they appear
-//! while the device goes on. The position is a word on the device; the sampler moves it on.
+//! Each sequence has a *slot*: a part of the states, a ring of ids in page-locked memory, a
+//! position and sampling options. The ring has the ids of all tokens by position: the host writes
+//! the prompt's, the device's sampler the answer's, and the embedding reads both in place. So a
+//! token needs no copy in either direction: the host polls the ids while the device continues. The
+//! position is a word on the device, which the sampler advances.
 //!
-//! Single tokens go through *rows*: a token of each of some sequences, every matrix read once for
-//! all of them. The list of their slots is an argument in memory, so that sequences of any lengths
-//! go together, join and leave. A model that was opened for one sequence has one row, and launches
-//! that know the slot.
+//! Single tokens run as *rows*: one token of each of some sequences, with every matrix read once
+//! for all. The list of their slots is in device memory, so sequences of any lengths run together
+//! and come and go. A model opened for one sequence has one row, and launches with a fixed slot.
 
 mod decode;
 mod draft;
@@ -41,81 +40,80 @@ use kjit_kernels::product::tiled_index;
 use pages::Pages;
 use std::sync::Arc;
 
-/// What is drawn where a slot's own options say how.
+/// A draw by the options in each slot.
 const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0.0 };
 
 /// Runs the sequences of a session on a GPU. Decoding replays a captured graph for each step:
 /// nothing is allocated, compiled, copied or waited for in between.
 pub struct GpuRunner {
-    /// The other devices that compute the model with this one: the first to go.
+    /// The other devices of a tensor split; first, because fields are dropped in order.
     others: together::Others,
-    /// Whether another model is on the devices that compute this one together.
+    /// Detects other models on the devices of a tensor split.
     sole: Option<Arc<sole::Sole>>,
-    /// Likewise, where the others are other processes'.
+    /// The wait at the end if other ranks are in other processes.
     far: Option<rank::Leaving>,
     resident: Resident,
     graph: Graph,
     context: usize,
     slots: Vec<Slot>,
-    /// The list of slots on its way to the device.
+    /// Staging for the slot list.
     rows: PinnedBuffer<u32>,
-    /// The list that is there.
+    /// The slot list on the device.
     listed: Vec<usize>,
-    /// Rows of logits on their way out.
+    /// Staging for rows of logits.
     logits: PinnedBuffer<f32>,
-    /// Captured launches, by what they are for; recorded when first needed.
+    /// Captured launches by purpose, recorded when first needed.
     recordings: Vec<(Recorded, Again)>,
-    /// The same of drafted tokens.
+    /// Captured draft steps.
     drafts: Vec<(draft::Drafted, Again)>,
-    /// Whether launches are captured; where the runtime refuses that, each is made anew.
+    /// Whether launches are captured; if the runtime refuses that, they are issued each time.
     captures: bool,
-    /// What ran last.
+    /// The last program that ran.
     last: Last,
     statistics: Statistics,
-    /// How a start without the kernels for prompts goes.
+    /// The status of an early start.
     early: Option<Early>,
-    /// What there is to say of kernels that were not proven, or of variants that were not taken.
+    /// Remarks about kernels that could not be proven and variants that were rejected.
     remarks: Vec<String>,
-    /// Whether the kernels for prompts are there.
+    /// Whether the prompt kernels are loaded.
     prompts_ready: bool,
-    /// The kernel of a whole token is still to come.
+    /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
-    /// The layers before, on another device.
+    /// The stage before, on another device.
     before: Option<staged::Before>,
-    /// When a prompt's experts are copied to the device, where the CPU has them for single tokens.
+    /// The prompts for which experts are copied, if the CPU computes them for single tokens.
     copied: Option<Copied>,
-    /// Which pages are whose, and the number of each to copy it from; none where each slot has a
-    /// place of its own.
+    /// The owners of pages, and each page's number as a source of copies. `None` without pages.
     pages: Option<(Pages, PinnedBuffer<u32>)>,
-    /// What random numbers may come from that other processes are to draw as well.
+    /// A seed that all ranks share, for choosing random seeds.
     common_seed: Option<u64>,
 }
 
-/// What is known of a slot's words.
+/// The known state of a slot's control words.
 #[derive(Debug, Clone, Default)]
 struct Slot {
-    /// Where the device's position is; none where that is not known.
+    /// The device's position; `None` if unknown.
     at: Option<usize>,
-    /// Words of the ring from here on are [`NONE`].
+    /// Ring words from this index on are [`NONE`].
     used: usize,
-    /// The options that are in place, as bits.
+    /// The options on the device, as bits.
     options: Option<[u32; 4]>,
-    /// The seed that is in place.
+    /// The seed on the device.
     seed: Option<u64>,
-    /// Its list of adjustments may have something in it.
+    /// Whether its adjustment list may have entries.
     adjusted: bool,
-    /// Tokens that its states hold, where some cannot forget a token; none where that is not known.
+    /// Tokens in its recurrent states; `None` if unknown.
     held: Option<usize>,
 }
 
-/// What a recording is for: rows, and what comes behind them.
+/// The key of a recording: the number of rows, and the choice after them.
 type Recorded = (usize, Option<Chosen>);
 
-/// How tokens are chosen behind rows.
+/// The choice of tokens after rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Chosen {
     choice: Choice,
-    /// Some slots have biases, a mask or penalties. Where none has, nothing is launched for them.
+    /// Whether a slot has biases, a mask or penalties; otherwise no adjustment is launched.
     adjusted: bool,
 }
 
@@ -125,15 +123,15 @@ impl From<Choice> for Chosen {
     }
 }
 
-/// How a recording's launches are made again.
+/// A recording, or what is needed to issue its launches again.
 enum Again {
-    /// By one call.
+    /// A captured graph.
     Replay(Recording),
-    /// One by one, as they were.
+    /// The evaluation of launches that are issued one by one.
     Launch(Now),
 }
 
-/// What ran last: a program for prompts and its tokens, or rows.
+/// The last program that ran: a prompt program and its tokens, or rows.
 #[derive(Debug, Clone, Copy)]
 enum Last {
     Prompt(usize, usize),
@@ -150,7 +148,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The launch that chooses so.
+    /// The launch of this choice.
     fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
         let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
         launch.ok_or_else(|| {
@@ -159,7 +157,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The choice on the device that a sampler's options ask for.
+/// The device's form of a sampler's options.
 fn choice_of(o: &SampleOptions) -> Choice {
     if o.temperature <= 0.0 {
         return Choice::Greedy;
@@ -168,7 +166,7 @@ fn choice_of(o: &SampleOptions) -> Choice {
     Choice::Draw { top_k, inverse: inverse(o.temperature), top_p: o.top_p, min_p: o.min_p }
 }
 
-/// The bits of a slot's options; greedy is the likeliest one.
+/// A slot's options as bits; greedy is top-k 1.
 fn bits_of(choice: Choice) -> [u32; 4] {
     match choice {
         Choice::Greedy => [1, 1f32.to_bits(), 1f32.to_bits(), 0f32.to_bits()],
@@ -188,14 +186,14 @@ impl GpuRunner {
     ) -> Result<GpuRunner, SessionError> {
         let device = resident.stream.device();
         let (logits, rows) = (device.pinned(graph.n_vocab())?, device.pinned(resident.plan.slots)?);
-        // What lies in the rings was never written.
+        // The rings have never been written.
         let slots = vec![
             Slot { used: context + 1, adjusted: true, ..Slot::default() };
             resident.plan.slots
         ];
-        // Who traces streamed layers wants to see each copy: a replay shows none.
+        // A trace of streamed layers must show each copy, which a replay does not.
         let shown = resident.ring.is_none() || resident.stream.device().trace().is_none();
-        // What the CPU computes in between is no launch.
+        // Host parts cannot be captured.
         let captures = shown && resident.aside.is_none();
         let mut runner = GpuRunner {
             others: together::Others::default(),
@@ -227,7 +225,7 @@ impl GpuRunner {
             numbers.write(|to| to.iter_mut().zip(0..).for_each(|(word, n)| *word = n))?;
             runner.pages = Some((Pages::new(pages, runner.slots.len()), numbers));
         }
-        // They may have come while the weights travelled.
+        // Kernels may have been compiled during the upload.
         runner.prompts_ready(0)?;
         if captures && runner.opened().target().vendor() == Vendor::Amd {
             runner.try_capture()?;
@@ -235,13 +233,13 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// Captures a token at once, so that what the runtime cannot record shows before anything is
-    /// computed: then first without launches whose blocks meet, which some do not record, and at
-    /// last not at all.
+    /// Captures a token at once, so that a refusal of the runtime shows before anything is
+    /// computed. On refusal tries without cooperative launches, which some runtimes do not record,
+    /// and then without captures.
     fn try_capture(&mut self) -> Result<(), SessionError> {
         let refused = match self.records() {
             Ok(()) => return Ok(()),
-            // Of a lost device nothing more can be had.
+            // A lost device is not tried again.
             Err(lost) if self.opened().memory().is_err() => return Err(lost),
             Err(refused) => refused,
         };
@@ -268,8 +266,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Kernels that compute wrongly on this device and were not taken, and those that could not be
-    /// proven: a line each.
+    /// Remarks: kernels with wrong results that are not used, and kernels that could not be proven.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
@@ -279,18 +276,18 @@ impl GpuRunner {
         self.remarks.extend(lines);
     }
 
-    /// What was still to come when the model was opened, and how that went; none if nothing was.
+    /// Background compiles at opening and their status; `None` if nothing was missing.
     pub fn early(&self) -> Option<&Early> {
         self.early.as_ref()
     }
 
-    /// When a prompt's experts are copied to the device, where the CPU has them for single tokens;
-    /// none where they never are.
+    /// The prompts for which experts are copied, if the CPU computes them for single tokens; `None`
+    /// if never.
     pub fn copied(&self) -> Option<Copied> {
         self.copied
     }
 
-    /// How often experts that the device has were chosen, where the CPU has all of them.
+    /// Counts of the expert cache, if there is one.
     pub fn hot(&self) -> Option<HotCounts> {
         self.resident.aside.as_ref()?.hot.as_ref().map(Hot::counts)
     }
@@ -299,36 +296,36 @@ impl GpuRunner {
         self.copied = when;
     }
 
-    /// What opening took and what is held.
+    /// Times and memory of opening.
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }
 
-    /// Fills the slots of streamed layers with what is no number before each copy, so that what is
-    /// read too early shows: for tests. Before the first step.
+    /// Fills staging slots with NaN before each copy, so that reads before the copy show: for
+    /// tests. Call it before the first step.
     pub fn poison_ring(&self) {
         if let Some(ring) = &self.resident.ring {
             ring.poison(true);
         }
     }
 
-    /// The device.
+    /// The device's description.
     pub fn device(&self) -> &DeviceInfo {
         self.resident.stream.device().info()
     }
 
-    /// The same, opened: for its counts of what it was asked to do.
+    /// The open device, for its counters.
     pub fn opened(&self) -> &Device {
         self.resident.stream.device()
     }
 
-    /// The plan that is run.
+    /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.resident.plan
     }
 
-    /// Steps that one launch does for a token of one sequence (or of the fewest that have one), and
-    /// of how many it has a token each at most; none where each step is a launch.
+    /// `(steps, sequences)` of persistent kernels: the steps merged in the first one, and the most
+    /// sequences of any. `None` without one.
     pub fn persistent(&self) -> Option<(usize, usize)> {
         let ready = self.resident.plan.persistent.iter().zip(&self.resident.persistent);
         let mut steps = ready.map(|(one, _)| (one.instructions.len(), one.rows));
@@ -336,11 +333,11 @@ impl GpuRunner {
         Some((first.0, steps.next_back().unwrap_or(first).1))
     }
 
-    /// Where the blocks of the last token's one launch were; none where a token is many, or was
-    /// opened without [`Probe::Stamps`](Probe).
+    /// Timestamps of the last token's persistent kernel. `None` without one, or if opened without
+    /// [`Probe::Stamps`](crate::session::Probe).
     ///
     /// # Errors
-    /// A device that failed.
+    /// A device fault.
     pub fn timeline(&self) -> Result<Option<Timeline>, SessionError> {
         let r = &self.resident;
         let both = r.plan.persistent.first().zip(r.persistent.first());
@@ -348,21 +345,21 @@ impl GpuRunner {
         Ok(both.map(|(one, ready)| ready.timeline(one, &r.stream)).transpose()?)
     }
 
-    /// What is computed.
+    /// The graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Tokens of each sequence that fit.
+    /// Tokens that fit in a sequence.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Rows of a kept value for what ran last: the tokens of a prompt that went through together,
-    /// or a token of each sequence. `None` where a fused step keeps it to itself.
+    /// Rows of a kept value from the last program: a prompt chunk's tokens, or one token of each
+    /// sequence. `None` if a fused step does not store it.
     ///
     /// # Errors
-    /// No such value; a device that failed.
+    /// No value with this name; a device fault.
     pub fn tap(&self, name: &str) -> Result<Option<Vec<f32>>, SessionError> {
         let id = self.graph.find(name);
         let id = id.ok_or_else(|| SessionError::Device(format!("no value is called '{name}'")))?;
@@ -384,11 +381,10 @@ impl GpuRunner {
         Ok(Some((0..rows * cols).map(|i| f16::from_bits(at(i)).to_f32()).collect()))
     }
 
-    /// Fills all memory that launches pass on to each other with NaN, so that what is read before
-    /// it was written shows: for tests.
+    /// Fills the programs' memory with NaN, so that reads before writes show: for tests.
     ///
     /// # Errors
-    /// A device that failed.
+    /// A device fault.
     pub fn poison(&self) -> Result<(), SessionError> {
         let r = &self.resident;
         for program in r.plan.programs() {
@@ -399,8 +395,8 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether the kernels for prompts are there. If they have just come, they take over here:
-    /// between two tokens. `at`: tokens that are in the sequence at hand.
+    /// Whether the prompt kernels are loaded. If their compiles have ended, they take over here,
+    /// between two tokens. `at` is the number of tokens in the sequence.
     fn prompts_ready(&mut self, at: usize) -> Result<bool, SessionError> {
         if !self.prompts_ready
             && let Some(early) = &self.early
@@ -425,7 +421,7 @@ impl GpuRunner {
             .ok_or_else(|| SessionError::Device("no program for prompts".to_owned()))
     }
 
-    /// The launches for a token of each of so many sequences.
+    /// The launches for one token of each of `n` sequences.
     fn rows_of(&self, n: usize) -> Result<Rows<'_>, SessionError> {
         let plan = &self.resident.plan;
         if plan.batches.is_empty() && n == 1 {
@@ -433,7 +429,7 @@ impl GpuRunner {
             let (program, greedy, draw) = (&plan.decode, plan.greedy.as_ref(), plan.draw.as_ref());
             return Ok(Rows { program, adjust, greedy, draw, whose: Whose::Slot(0) });
         }
-        // In one launch, where that is there.
+        // The persistent kernel if there is one.
         let mut ready = plan.persistent.iter().zip(&self.resident.persistent).map(|(one, _)| one);
         let own = ready.find(|one| one.rows == n).and_then(|one| one.own.as_deref());
         let found = own.or_else(|| plan.batches.iter().find(|b| b.program.tokens as usize >= n));
@@ -444,14 +440,14 @@ impl GpuRunner {
         Ok(Rows { program: &batch.program, adjust, greedy, draw, whose: Whose::All })
     }
 
-    /// What launches of a program are evaluated with.
+    /// The values that a program's launches are evaluated with.
     fn now(&self, program: &Program, tokens: usize, choice: Choice) -> Result<Now, SessionError> {
         let r = &self.resident;
         let now = program.now(&r.plan.target, r.units(), tokens as u32, choice);
         now.map_err(|e| SessionError::Device(e.to_string()))
     }
 
-    /// The place of the recording of rows with a choice behind them, made unless it is there.
+    /// Index of the recording of rows and their choice, which is made if missing.
     fn record(&mut self, what: Recorded) -> Result<usize, SessionError> {
         if let Some(at) = self.recordings.iter().position(|(w, _)| *w == what) {
             return Ok(at);
@@ -463,8 +459,8 @@ impl GpuRunner {
             true => Again::Replay(r.capture(|| self.issue(what, &now))?),
             false => Again::Launch(now),
         };
-        // Where options are arguments, each choice is another recording: the last one of each kind
-        // is kept.
+        // If options are launch arguments, each choice is a separate recording; the last one of
+        // each kind is kept.
         let same = |(w, _): &(Recorded, Again)| {
             let drawn = |c: &Chosen| c.choice != Choice::Greedy;
             let (before, now) = (w.1.filter(drawn), choice.filter(drawn));
@@ -486,7 +482,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether a token is recorded, and the launches that no plain greedy one has.
+    /// Tests whether a token can be recorded, with adjustments and a draw.
     fn records(&mut self) -> Result<(), SessionError> {
         let chooses = self.rows_of(1)?.greedy.is_some();
         self.record((1, chooses.then_some(Choice::Greedy.into())))?;
@@ -501,7 +497,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// The launches of rows, and of the choice behind them.
+    /// Issues rows and their choice.
     fn issue(&self, (n, choice): Recorded, now: &Now) -> kjit_engine::Result<()> {
         let r = &self.resident;
         let rows = self.rows_of(n).map_err(|e| kjit_engine::Error::Buffer(e.to_string()))?;
@@ -509,7 +505,7 @@ impl GpuRunner {
         choice.map_or(Ok(()), |chosen| self.issue_choice(&rows, chosen, now))
     }
 
-    /// The launches of a choice behind rows.
+    /// Issues the choice after rows.
     fn issue_choice(&self, rows: &Rows<'_>, chosen: Chosen, now: &Now) -> kjit_engine::Result<()> {
         let r = &self.resident;
         if let Some(adjust) = rows.adjust.filter(|_| chosen.adjusted) {
@@ -518,8 +514,7 @@ impl GpuRunner {
         r.launch(rows.program, rows.choosing(chosen.choice)?, now, rows.whose)
     }
 
-    /// The choice that is recorded behind rows: where each slot has its own options, a draw by
-    /// those stands for all.
+    /// The choice to record after rows. If each slot has its own options, one draw serves all.
     fn recorded_choice(&self, choices: impl Iterator<Item = Choice>) -> Choice {
         let drawn =
             choices.fold(Choice::Greedy, |all, c| if c == Choice::Greedy { all } else { c });
@@ -536,14 +531,13 @@ impl GpuRunner {
         }
     }
 
-    /// Puts ids in place behind a sequence's first tokens, and sees to it that what the device will
-    /// choose after them can be told from what was there.
+    /// Writes ids after a sequence's first tokens, and clears the later words, so that tokens
+    /// chosen by the device can be recognised.
     fn put(&mut self, slot: usize, first: usize, tokens: &[u32]) -> Result<(), SessionError> {
         let (ring, end) = (slot * (self.context + 1), first + tokens.len());
         let used = self.slot(slot).used.max(end);
         let ids = &self.resident.control.tokens;
-        // A token that the device itself has chosen is there, and writing would wait for the
-        // device.
+        // A token that the device chose is in place already; writing it would wait for the device.
         let there = matches!(*tokens, [id] if used == end && ids.peek(ring + first)? == id);
         if !there {
             ids.slice(ring + first..ring + used)?.write(|to| {
@@ -561,7 +555,7 @@ impl GpuRunner {
     /// gigabyte, some 0.3 ms of an H200's memory, as much as 8 tokens of a prompt.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // What is missing there is run again when rows of it are asked for.
+            // Tokens missing there are recomputed when their hidden states are requested.
             before.stage.copy(from, to, len)?;
         }
         self.copy_others(from, to, len)?;
@@ -592,7 +586,7 @@ impl GpuRunner {
         Ok(len)
     }
 
-    /// A slot's states hold what another's do; to go back from there takes the tokens.
+    /// Copies what is known about a slot's states, and the ids needed to recompute them.
     fn copy_known(&mut self, from: usize, to: usize, len: usize) -> Result<(), SessionError> {
         let (ring, ids) = (self.context + 1, &self.resident.control.tokens);
         let known = ids.slice(from * ring..from * ring + len)?.read(<[u32]>::to_vec)?;
@@ -602,14 +596,14 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Whether a slot's states hold its first `len` tokens and no more.
+    /// Whether a slot's states hold exactly its first `len` tokens.
     fn reaches(&self, slot: usize, len: usize) -> bool {
-        // At position 0 they are zeros, whatever they were.
+        // At position 0 states count as zero.
         len == 0 || !self.graph.is_recurrent() || self.slot(slot).held == Some(len)
     }
 
-    /// Sees to it that a slot's states hold its first `len` tokens, whose ids are in the ring, and
-    /// no more. Some states cannot forget a token: those begin again.
+    /// Makes a slot's states hold exactly its first `len` tokens, whose ids are in the ring.
+    /// Recurrent states are recomputed from the start if they hold others.
     fn reach(&mut self, slot: usize, len: usize) -> Result<(), SessionError> {
         if self.reaches(slot, len) {
             return Ok(());
@@ -621,7 +615,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Puts a sequence's position to this one, in the order of the stream.
+    /// Sets a sequence's position, in stream order.
     fn move_to(&mut self, slot: usize, position: usize) -> Result<(), SessionError> {
         if self.slot(slot).at != Some(position) {
             let r = &self.resident;
@@ -632,7 +626,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Says which slots the next rows are for, in the order of the stream.
+    /// Sets the slots of the next rows, in stream order.
     fn list(&mut self, slots: &[usize]) -> Result<(), SessionError> {
         if self.resident.plan.batches.is_empty() || self.listed == slots {
             return Ok(());
@@ -646,7 +640,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Puts in place how a sequence's tokens are chosen, and its seed.
+    /// Sets a sequence's sampling options and seed.
     fn put_options(&mut self, slot: usize, o: &SampleOptions) -> Result<(), SessionError> {
         let choice = choice_of(o);
         self.put_bits(slot, choice)?;
@@ -658,7 +652,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Puts in place how a slot's tokens are chosen.
+    /// Sets a slot's sampling options.
     fn put_bits(&mut self, slot: usize, choice: Choice) -> Result<(), SessionError> {
         let bits = bits_of(choice);
         if self.slot(slot).options != Some(bits) {
@@ -669,8 +663,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Puts in place what is done to a slot's logits before its token is chosen: of this sampler,
-    /// or nothing.
+    /// Sets the adjustments of a slot's logits: those of a sampler, or none.
     fn put_adjustments(
         &mut self,
         slot: usize,
@@ -705,7 +698,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Nothing is known any more of these slots: the device was asked for something and failed.
+    /// Forgets all that is known of these slots, after a failed call.
     fn doubt(&mut self, slots: &[usize]) {
         self.listed.clear();
         let used = self.context + 1;

@@ -1,31 +1,31 @@
-//! Pages of keys and values: which are whose.
+//! The owners of pages of keys and values.
 //!
 //! A page has the keys and values of [`PAGE`] positions of all layers. Each slot has a table of
-//! pages by position; sequences that begin alike have the same ones, and others may hold pages
-//! beside them (a prefix that is kept). Whoever writes into a page that others have, too, gets a
-//! copy first: of what comes before that position. Nothing here touches a device: what is to be
-//! done there is handed out as [`Change`]s, in the order of its stream, so that a page which is
-//! free here may be another's at once.
+//! pages by position. Sequences with a common prefix share its pages, and the prefix cache may also
+//! hold pages. A slot that writes to a shared page first gets a copy of the part before that
+//! position. Nothing here uses a device: the work is returned as [`Change`]s to be done in stream
+//! order, so that a page freed here can be reused at once.
 
 use kjit_exec::PageCount;
 use kjit_kernels::kv::PAGE;
 
-/// What is to be done on the device before positions are written.
+
+/// Work on the device before positions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {
-    /// This entry of a slot's table names another page.
+    /// Sets an entry of a slot's table.
     Entry { slot: usize, at: usize, page: u32 },
-    /// What is in a page is in another one, too.
+    /// Copies a page.
     Copy { from: u32, to: u32 },
 }
 
-/// Which pages are whose.
+/// The owners of pages.
 #[derive(Debug, Clone)]
 pub(super) struct Pages {
-    /// By page: tables that have it, and others that hold it.
+    /// Users of each page: tables and other holders.
     counts: Vec<u32>,
     free: Vec<u32>,
-    /// By slot.
+    /// Page tables by slot.
     tables: Vec<Vec<u32>>,
 }
 
@@ -40,13 +40,12 @@ impl Pages {
         PageCount { total: self.counts.len(), used: self.counts.len() - self.free.len(), shared }
     }
 
-    /// The pages of a slot's positions.
+    /// The pages of a slot in order.
     pub fn of(&self, slot: usize) -> &[u32] {
         self.tables.get(slot).map_or(&[], Vec::as_slice)
     }
 
-    /// Pages that it takes to write the positions from `first` to before `end`: none where there is
-    /// none between.
+    /// Pages needed to write positions `first..end`.
     pub fn need(&self, slot: usize, first: usize, end: usize) -> usize {
         if first >= end {
             return 0;
@@ -57,8 +56,8 @@ impl Pages {
             .count()
     }
 
-    /// Sees to it that a slot has pages of its own for the positions from `first` to before `end`:
-    /// what the device has to do. None, and nothing is changed, where there are not as many pages.
+    /// Gives a slot its own pages for positions `first..end`. Returns the work on the device;
+    /// `None`, with nothing changed, if too few pages are free.
     pub fn reserve(&mut self, slot: usize, first: usize, end: usize) -> Option<Vec<Change>> {
         if self.need(slot, first, end) > self.free.len() {
             return None;
@@ -75,7 +74,7 @@ impl Pages {
             let page = self.free.pop()?;
             self.hold(&[page]);
             if let Some(before) = before {
-                // Behind `first` nothing that is there is read any more.
+                // Positions from `first` on will be overwritten.
                 if first > at * PAGE {
                     changes.push(Change::Copy { from: before, to: page });
                 }
@@ -91,14 +90,14 @@ impl Pages {
         Some(changes)
     }
 
-    /// A slot keeps the pages of its first `len` positions.
+    /// Keeps the pages of a slot's first `len` positions.
     pub fn truncate(&mut self, slot: usize, len: usize) {
         let Some(table) = self.tables.get_mut(slot) else { return };
         let gone = table.split_off(len.div_ceil(PAGE).min(table.len()));
         self.release(&gone);
     }
 
-    /// A slot, which has no pages, begins with these.
+    /// Starts a slot without pages with `pages`.
     pub fn begin(&mut self, slot: usize, pages: &[u32]) -> Vec<Change> {
         self.truncate(slot, 0);
         self.hold(pages);
@@ -108,7 +107,7 @@ impl Pages {
         pages.iter().enumerate().map(|(at, &page)| Change::Entry { slot, at, page }).collect()
     }
 
-    /// Somebody has these, too.
+    /// Adds one reference to each page.
     pub fn hold(&mut self, pages: &[u32]) {
         for &page in pages {
             if let Some(count) = self.counts.get_mut(page as usize) {
@@ -117,7 +116,7 @@ impl Pages {
         }
     }
 
-    /// Somebody has these no more.
+    /// Drops one reference to each page.
     pub fn release(&mut self, pages: &[u32]) {
         for &page in pages {
             let Some(count) = self.counts.get_mut(page as usize).filter(|count| **count > 0) else {
@@ -130,7 +129,7 @@ impl Pages {
         }
     }
 
-    /// How many have it.
+    /// The number of users of a page.
     pub fn users(&self, page: u32) -> usize {
         self.counts.get(page as usize).map_or(0, |n| *n as usize)
     }
@@ -155,7 +154,7 @@ mod tests {
             (pages.count().used, pages.count().shared, pages.need(1, PAGE + 1, PAGE + 2)),
             (2, 2, 1)
         );
-        // Who writes nothing takes nothing, in the middle of a page that is shared, too.
+        // Writing nothing needs no page, even in a shared one.
         assert_eq!(
             (pages.need(1, PAGE + 1, PAGE + 1), pages.reserve(1, PAGE + 1, PAGE + 1)),
             (0, Some(vec![]))
@@ -166,7 +165,7 @@ mod tests {
             changes,
             [Change::Copy { from: first[1], to }, Change::Entry { slot: 1, at: 1, page: to }]
         );
-        // What is written from its beginning on need not be copied.
+        // A page that is overwritten from its start needs no copy.
         assert!(matches!(
             pages.reserve(1, 0, 1).unwrap()[..],
             [Change::Entry { slot: 1, at: 0, .. }]
@@ -179,8 +178,8 @@ mod tests {
         assert_eq!(pages.count().used, 0);
     }
 
-    /// Any order of writing, beginning as others and forgetting: each slot reads what it wrote, and
-    /// what those wrote that it began with.
+    /// Random writes, shared prefixes and truncations: each slot must read its own tokens and those
+    /// of its prefix.
     #[test]
     fn whatever_is_shared_and_written_each_reads_its_own() {
         let mut state = 7u64;
@@ -192,7 +191,7 @@ mod tests {
         };
         const SLOTS: usize = 5;
         let mut pages = Pages::new(12, SLOTS);
-        // What the device has: tables and pages.
+        // The simulated device's tables and pages.
         let mut tables: HashMap<(usize, usize), u32> = HashMap::new();
         let mut memory = vec![[u64::MAX; PAGE]; 12];
         let mut want: Vec<Vec<u64>> = vec![vec![]; SLOTS];
@@ -242,7 +241,7 @@ mod tests {
                     }
                 }
             }
-            // The new positions are written where the table says.
+            // Writes the new positions through the table.
             for (p, &v) in want[slot].iter().enumerate().filter(|(_, v)| **v / 1000 == round) {
                 memory[tables[&(slot, p / PAGE)] as usize][p % PAGE] = v;
             }

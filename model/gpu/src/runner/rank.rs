@@ -1,6 +1,6 @@
-//! One device of several processes that compute each layer together: this process's runner. All of
-//! them do the same calls, as the devices of one process do (`together.rs`), but nobody tells one
-//! what another does: it follows from the tokens that all are given, and that all choose.
+//! A runner with one device of several processes that compute each layer together. All ranks make
+//! the same calls, like the devices of one process (`together.rs`), but without messages about
+//! them: the calls follow from the tokens, which all ranks are given and choose alike.
 
 use super::GpuRunner;
 use super::together::prove;
@@ -15,26 +15,25 @@ use kjit_ranks::{Far, Hello, Links, Ranks, RanksError, Waiting, meet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
-/// How long the library may take to join ranks that are all there.
+/// The time limit of joining the library's group once all ranks are there.
 const JOIN: Duration = Duration::from_secs(60);
-/// How long the device may take to come to rest behind what was given up. The library's kernels
-/// look for that all the time; asking it for the end may take it seconds, and a device that is left
-/// is left for good.
+/// The time limit of the device to become idle after an abort. The library's kernels poll for it;
+/// ending the library's group may take seconds. After that the device is abandoned.
 const REST: Duration = Duration::from_secs(8);
 
-/// The end of a rank's runner. The steps that were launched ahead of the last token are all ranks',
-/// but one that was interrupted a token sooner has launched one less: then the device waits for a
-/// sum that never comes, and so would whoever gives memory back.
+/// The end of a rank's runner. All ranks launch the same steps ahead of the last token, except a
+/// rank that was interrupted one token earlier. Then the device would wait for a sum that never
+/// completes, and so would freeing memory.
 pub(super) struct Leaving(MeetingPlace, Stream);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
         let Leaving(meeting, stream) = self;
-        // Its thread gives the sum up: 2 s behind the end of another rank, or 10 s where that one
+        // The watchdog aborts the sum: 2 s after the end of another rank, or 10 s if that one
         // hangs.
         let _waiting = meeting.waiting();
         let mut over = None;
-        // A device that fails has nothing under way.
+        // A failed device has no work in flight.
         while matches!(stream.is_idle(), Ok(false)) {
             if over.is_none() && meeting.is_over() {
                 over = Some(Instant::now());
@@ -44,7 +43,7 @@ impl Drop for Leaving {
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        // Recorded work of the library's would be given back to what is not there any more.
+        // Recorded work of the library would be returned to a group that no longer exists.
         if meeting.is_over() {
             stream.device().leave();
         }
@@ -52,7 +51,7 @@ impl Drop for Leaving {
 }
 
 impl GpuRunner {
-    /// This process's share of a model: what was made of the graph for its rank.
+    /// Opens this process's share of a model; `share` is the graph's shard for its rank.
     pub fn of_rank(
         engine: &Engine,
         device: &Device,
@@ -114,14 +113,13 @@ impl GpuRunner {
         Ok(runner)
     }
 
-    /// What the ranks may draw random numbers from, which all of them have alike; none where there
-    /// are none.
+    /// A seed that all ranks share, for drawing random seeds; `None` with one process.
     pub fn common_seed(&self) -> Option<u64> {
         self.common_seed
     }
 
-    /// On the first rank: waits until the others have said what they were given, which is then
-    /// known to be the same. What was computed of something else is handed out by nobody.
+    /// On rank 0: waits until the other ranks have confirmed the same inputs. Results of different
+    /// inputs are never returned.
     pub(super) fn agreed(&self) -> Result<(), SessionError> {
         match self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
             Some(far) => far.agreed(self.resident.stream.device()),
@@ -129,7 +127,7 @@ impl GpuRunner {
         }
     }
 
-    /// Says what else all ranks must be given alike: what of it makes one of them end sooner.
+    /// Adds a further input that must be equal on all ranks, because it decides when a rank ends.
     pub fn given_besides(&self, what: &impl Hash) {
         if let Some(far) = self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
             let mut all = DefaultHasher::new();
@@ -138,7 +136,7 @@ impl GpuRunner {
         }
     }
 
-    /// What is to be said of a call that failed.
+    /// The error to report for a failed call.
     pub(super) fn instead(&self, error: SessionError) -> SessionError {
         match &self.resident.meeting {
             Some(meeting) => meeting.instead(self.resident.stream.device(), error),
@@ -146,14 +144,15 @@ impl GpuRunner {
         }
     }
 
-    /// Says what this rank is given, for all must be given the same; the others are waited for as
-    /// long as what comes back lives. Nothing where there are none.
+    /// Announces this call's inputs, which must be equal on all ranks. The ranks are waited for
+    /// while the result lives. `None` with one process.
     pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
         let far = self.resident.meeting.as_ref().and_then(MeetingPlace::far)?;
         let mut all = DefaultHasher::new();
         for task in tasks {
             (task.slot, task.first, task.tokens).hash(&mut all);
-            // The seed is one of them: with another, ranks would go on with tokens of their own.
+            // The options include the seed: with different seeds ranks would choose different
+            // tokens.
             format!("{:?}", task.sampler.options()).hash(&mut all);
         }
         far.given(all.finish());
@@ -161,7 +160,7 @@ impl GpuRunner {
     }
 }
 
-/// A word of each goes around before anybody loads a model: what does not work shows at once.
+/// Exchanges one word before any rank loads a model, so that a broken link shows at once.
 fn first_word(
     device: &Device,
     far: &Far,
@@ -183,8 +182,8 @@ fn first_word(
     }
 }
 
-/// What all ranks must have alike: whoever has another launches something else, and waits for sums
-/// that nobody makes.
+/// Facts that must be equal on all ranks: otherwise they launch different work, and wait for sums
+/// that never complete.
 fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size: usize) -> Hello {
     let mut model = DefaultHasher::new();
     for no in 0..gguf.paths().count() {
@@ -206,14 +205,13 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size
     ]
 }
 
-/// Bytes from a file's start that are compared in whole: a model's metadata, with the vocabulary.
+/// Bytes at a file's start that are hashed whole: a model's metadata with the vocabulary.
 const START: usize = 8 << 20;
-/// Places behind them that are compared, and bytes of each: of 400 tensors each of the large ones
-/// has some.
+/// Samples hashed after them, and bytes of each: with 400 tensors every large one has some.
 const PLACES: usize = 1024;
 const PLACE: usize = 64;
 
-/// A number of a file's length, its start and places all over it.
+/// A hash of a file's length, its start, and samples of the rest.
 fn sampled(bytes: &[u8]) -> u64 {
     let mut all = DefaultHasher::new();
     let (start, rest) = bytes.split_at(bytes.len().min(START));
@@ -223,8 +221,8 @@ fn sampled(bytes: &[u8]) -> u64 {
     all.finish()
 }
 
-/// Tells builds of one version apart: a number of this program's file. "unknown" where it is not
-/// there any more.
+/// A hash of this program's file, which tells builds of one version apart; "unknown" if the file is
+/// gone.
 fn build() -> String {
     std::fs::read("/proc/self/exe")
         .map(|bytes| sampled(&bytes))
@@ -241,7 +239,7 @@ mod tests {
             (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
         let first = sampled(&bytes);
         assert_eq!(sampled(&bytes), first);
-        // A tuned tensor of a thousandth of the file, and a byte of the metadata.
+        // Change a thousandth of the file, as fine-tuning would, then one byte of metadata.
         bytes[15_000_000..15_020_000].iter_mut().for_each(|b| *b ^= 1);
         let tuned = sampled(&bytes);
         bytes[1000] ^= 1;

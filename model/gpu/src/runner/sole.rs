@@ -1,11 +1,11 @@
-//! Who else computes on the devices of a model that several compute together.
+//! Detects models that share a device with a tensor split's persistent kernels.
 //!
-//! A token's one launch takes all of a device, and in its midst waits for its like on the others.
-//! Two models of a process on the same devices could have one's launch on the first device and the
-//! other's on the second: each would wait for what cannot begin. (Launches that add up rows are
-//! small, and lie beside each other.) So a model has one launch for a token as long as no other of
-//! the process computes together on any of its devices; from then on its tokens are launches, from
-//! the next one on where it is in the midst of an answer.
+//! A persistent kernel takes a whole device and waits for its counterparts on the other devices.
+//! With two such models on the same devices, one model's kernel could run on the first device and
+//! the other's on the second: each would wait for a kernel that cannot start. (Launches that reduce
+//! rows are small and can run side by side.) So a model uses its persistent kernel only while no
+//! other tensor-split model of the process is on its devices; afterwards its tokens are launches,
+//! from the next token of a running answer on.
 
 use super::GpuRunner;
 use kjit_engine::{Device, Stream};
@@ -14,31 +14,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// How long a model that is opened waits for another to leave its one launch: it does between two
-/// tokens, but whoever takes these may be slow, or be the one who opens.
+/// How long opening a model waits until another leaves its persistent kernel. It does so between
+/// two tokens, but the receiver of these may be slow, or be the caller that opens.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A model on several devices.
+/// A tensor-split model of this process.
 pub(super) struct Sole {
-    /// Labels: two engines of a process have two handles of one device.
+    /// Device labels: two engines of a process have two handles of one device.
     devices: Vec<String>,
-    /// Those that its launches go through, once it is open.
+    /// The streams of its launches, once it is open.
     streams: OnceLock<Vec<Stream>>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Another is on one of its devices, or was.
+    /// Whether another model is or was on one of its devices.
     shared: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// Calls that put launches there.
+    /// Running calls that issue launches.
     calls: usize,
-    /// Devices on which a token is one launch.
+    /// Devices that use the persistent kernel.
     whole: usize,
 }
 
-/// A call that puts launches there.
+/// Marks a running call.
 pub(super) struct Busy(Arc<Sole>);
 
 impl Drop for Busy {
@@ -48,15 +48,14 @@ impl Drop for Busy {
     }
 }
 
-/// All of the process.
+/// All tensor-split models of the process.
 static ALL: Mutex<Vec<Weak<Sole>>> = Mutex::new(vec![]);
 
 impl Sole {
-    /// A model that is going to compute on these devices. What others have under way there is
-    /// waited for.
+    /// Registers a model on these devices, after waiting for work of others there.
     ///
     /// # Errors
-    /// Another one that does not leave its one launch.
+    /// Another model does not leave its persistent kernel.
     pub fn on(devices: &[Device]) -> Result<Arc<Sole>, SessionError> {
         let devices = devices.iter().map(|d| d.label().to_owned()).collect();
         let (streams, state) = (OnceLock::new(), Mutex::default());
@@ -86,11 +85,11 @@ impl Sole {
                     one.devices.join(", ")
                 )));
             }
-            // What it ran ahead of its last answer ends by itself, while no call begins: one may
-            // record, and a stream that is waited for meanwhile records nothing. In a call each
-            // device has waited for its own before it left.
+            // Its steps ahead of the last answer end while no call begins: a call may record, and a
+            // stream that is waited for cannot record. During a call each device has waited for its
+            // own steps before it left.
             if state.calls == 0 {
-                // A device that was lost says so to its own model.
+                // The device's own model reports a loss.
                 one.streams
                     .get()
                     .into_iter()
@@ -110,19 +109,19 @@ impl Sole {
         self.devices.iter().any(|mine| other.devices.contains(mine))
     }
 
-    /// It is open, launches through these, and a token is one launch on so many.
+    /// Records that the model is open: its streams, and the devices that use the persistent kernel.
     pub fn opened(&self, streams: &[Stream], whole: usize) {
         let _ = self.streams.set(streams.to_vec());
         self.lock().whole = whole;
     }
 
-    /// A call puts launches there until the guard goes.
+    /// Marks a running call until the guard is dropped.
     pub fn begin(self: &Arc<Sole>) -> Busy {
         self.lock().calls += 1;
         Busy(Arc::clone(self))
     }
 
-    /// Whether another is on its devices, or was.
+    /// Whether another model is or was on its devices.
     pub fn shared(&self) -> bool {
         self.shared.load(Ordering::Acquire)
     }
@@ -135,9 +134,9 @@ impl Sole {
 }
 
 impl GpuRunner {
-    /// Between two tokens: whether they become launches here, since another model is on one of the
-    /// devices. (The others that compute this one may do so a token later: sums are the same
-    /// meetings either way.)
+    /// Between two tokens: leaves the persistent kernel if another model is on one of the devices.
+    /// Returns whether it did. The other devices of this model may do so a token later: reductions
+    /// are compatible either way.
     pub(super) fn leave_one_launch(&mut self) -> Result<bool, SessionError> {
         let Some(sole) = self.sole.clone() else { return Ok(false) };
         if self.resident.persistent.is_empty() || !sole.shared() {

@@ -1,8 +1,9 @@
-//! A runner as one of several stages: rows from the stage before, rows for the one behind.
+//! A runner as one of several stages: gets hidden states from the stage before, passes its own to
+//! the next.
 //!
-//! Between two devices of a vendor rows go by the vendor's copies between devices, which no host
-//! waits for, if a pattern that was sent that way at the start arrived; else through page-locked
-//! memory of both.
+//! Between two devices of one vendor hidden states use the vendor's device-to-device copies,
+//! without waiting on the host, if a test pattern arrived that way at the start. Otherwise they go
+//! through page-locked memory of both devices.
 
 use super::{GpuRunner, Last};
 use kjit_engine::{Crossing, DeviceBuffer, PinnedBuffer, Stream};
@@ -13,33 +14,33 @@ use kjit_graph::Graph;
 use kjit_plan::{BufferId, Program};
 use std::any::Any;
 
-/// Words of the pattern, and of the page-locked memory that rows go through piece by piece.
+/// Words of the test pattern, and elements of the page-locked staging memory.
 const PATTERN: usize = 64 << 10;
 const STAGING: usize = 4 << 20;
 
-/// The stage before, and the way from there to here.
+/// The stage before, and the link from it.
 pub(super) struct Before {
     pub stage: Box<dyn Runner>,
     way: Way,
-    /// Elements of a row.
+    /// Elements of a hidden state.
     width: usize,
-    /// On this device, for rows that come through the host.
+    /// Staging memory of this device, if the link is through the host.
     here: PinnedBuffer<f32>,
-    /// The same on the device before, if that is one.
+    /// Staging memory of the device before, if the link is through the host.
     there: Option<PinnedBuffer<f32>>,
 }
 
-/// How rows come.
+/// The link from the stage before.
 enum Way {
-    /// From the other device.
+    /// Device-to-device copies.
     Peer(Crossing),
     /// Through the host.
     Host,
 }
 
 impl Before {
-    /// The way from a stage to a stream; with a sentence where a link between two devices is not
-    /// used.
+    /// Sets up the link from a stage to a stream. The text says why a link between two devices is
+    /// not used.
     fn new(stage: Box<dyn Runner>, to: &Stream) -> Result<(Before, Option<String>), SessionError> {
         let width = stage.graph().value(stage.graph().logits).width;
         let room = STAGING.next_multiple_of(width.max(1));
@@ -68,7 +69,7 @@ impl Before {
         Ok((Before { stage, way, width, here, there }, said))
     }
 
-    /// Has the rows of these tokens made and copied to their place.
+    /// Runs tokens in the stage before and copies their hidden states to `to`.
     fn rows(
         &mut self,
         pieces: &[Piece<'_>],
@@ -115,13 +116,13 @@ impl Before {
     }
 }
 
-/// Whether the vendor's copies between two devices arrive: a pattern is sent, twice, and read where
-/// it should be. None for devices of two vendors.
+/// Tests the vendor's copies between two devices with two patterns. `None` for devices of two
+/// vendors.
 fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
     if from.device().target().vendor() != to.device().target().vendor() {
         return Ok(None);
     }
-    // Where they do not reach each other, the vendor's runtime has a way of its own.
+    // Without peer access the vendor's runtime chooses the path of the copies.
     to.device().reach(from.device())?;
     from.device().reach(to.device())?;
     let crossing = to.crossing(from)?;
@@ -139,10 +140,7 @@ fn peer(from: &Stream, to: &Stream) -> Result<Option<Crossing>, SessionError> {
 }
 
 impl GpuRunner {
-    /// Behind these stages.
-    ///
-    /// # Errors
-    /// A device that failed.
+    /// Puts this runner after the stage `before`.
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> Result<GpuRunner, SessionError> {
         if let Some(stage) = before {
             let (before, said) = Before::new(stage, &self.resident.stream)?;
@@ -152,7 +150,8 @@ impl GpuRunner {
         Ok(self)
     }
 
-    /// How rows come from the stage before: `device to device`, `through the host`.
+
+    /// The link from the stage before: `device to device` or `through the host`.
     pub fn link(&self) -> Option<&'static str> {
         self.before.as_ref().map(|b| match b.way {
             Way::Peer(_) => "device to device",
@@ -166,7 +165,7 @@ impl GpuRunner {
         }
         let (mut made, mut rest) = (0, pieces);
         while let Some(p) = rest.first() {
-            // One token of each of several sequences goes through together.
+            // Single tokens of several sequences run together.
             let singles = rest.iter().take_while(|p| p.tokens.len() == 1).count();
             let (now, later) = rest.split_at(singles.max(1));
             if singles > 0 {
@@ -198,8 +197,8 @@ impl GpuRunner {
         Ok(rows)
     }
 
-    /// Has the rows that a program is to be given put in place: of these tokens (slot, first
-    /// position, how many), whose ids are in the ring.
+    /// Fetches a program's input from the stage before, for tokens `(slot, first position, count)`
+    /// whose ids are in the ring.
     pub(super) fn take_rows(
         &mut self,
         program: impl Fn(&GpuRunner) -> Result<&Program, SessionError>,

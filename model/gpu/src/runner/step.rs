@@ -1,4 +1,4 @@
-//! A step: pieces of prompts one after the other, then a token of each sequence together.
+//! A step: pieces of prompts one after another, then one token of each sequence together.
 
 use super::{Chosen, GpuRunner, Last, Recorded, choice_of};
 use crate::resident::Whose;
@@ -8,13 +8,12 @@ use kjit_kernels::changes::MOST;
 use kjit_plan::Choice;
 use std::ops::Range;
 
-/// Tokens of a prompt that go one by one before the host looks again whether the kernels for many
-/// at once are there. The wait between is some tens of µs; without it all tokens would be on their
-/// way before the kernels come.
+/// Prompt tokens that run one by one before the host checks again for the prompt kernels. The wait
+/// takes some tens of µs; without it all tokens would be launched before the kernels arrive.
 const LOOK_EVERY: usize = 4;
 
 impl GpuRunner {
-    /// Does all of it, or says why not: then no sequence is changed.
+    /// Runs all tasks. After an error no sequence has changed.
     pub(super) fn step(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -35,7 +34,7 @@ impl GpuRunner {
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
-        // Where there are no pages nothing is done, and nobody's states are lost for it.
+        // Too few pages are reported first, so that no state is lost.
         self.all_have_place(tasks)?;
         let _waiting = self.given(tasks);
         let done = self.try_step(tasks, late).and_then(|given| self.agreed().map(|()| given));
@@ -53,7 +52,7 @@ impl GpuRunner {
         mut late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
         let mut logits: Vec<Vec<f32>> = vec![vec![]; tasks.len()];
-        // Whose last token goes with those of others.
+        // Tasks whose last token runs together with those of others.
         let joins =
             |t: &Task<'_>| t.tokens.len() == 1 || matches!(t.want, Want::Last | Want::Choose);
         let rows: Vec<usize> =
@@ -64,7 +63,8 @@ impl GpuRunner {
         }
         let alone = self.goes_alone(tasks, &rows)?;
         let drafted: Vec<bool> = tasks.iter().map(|t| self.takes_drafts(t)).collect();
-        // The one that goes alone is the last: its logits are made from what ran last.
+        // The prompt that runs alone comes last, because its logits are made from the last
+        // program's output.
         for own in [false, true] {
             let with = tasks
                 .iter()
@@ -92,7 +92,7 @@ impl GpuRunner {
                     self.moved_on(slot, last);
                 }
             }
-            // The device is at work while it is found out what may be chosen.
+            // The device computes while the masks are determined.
             _ if late.is_some() => {
                 self.run_rows(&at, None)?;
                 if let Some(late) = late.take() {
@@ -108,7 +108,7 @@ impl GpuRunner {
                 self.run_rows(&at, choice)?;
             }
         }
-        // Each waits for its own: the rows of the others are under way.
+        // Each draft step is waited for; the rows of other tasks are in flight meanwhile.
         let mut chosen: Vec<Option<Vec<u32>>> = vec![];
         for (t, drafted) in tasks.iter_mut().zip(drafted) {
             chosen.push(if drafted { Some(self.draft(t)?) } else { None });
@@ -116,8 +116,8 @@ impl GpuRunner {
         self.answers(tasks, logits, chosen, &rows)
     }
 
-    /// Whether the one last token that is wanted goes with its prompt: that saves reading all
-    /// weights once more.
+    /// Whether the only requested last token runs with its prompt, which saves one pass over all
+    /// weights.
     pub(super) fn goes_alone(
         &mut self,
         tasks: &[Task<'_>],
@@ -134,8 +134,8 @@ impl GpuRunner {
         }
     }
 
-    /// The choice that the device makes behind rows, what it needs being in place; none where the
-    /// host makes every one that is wanted.
+    /// The choice that the device makes after rows, after its options were set. `None` if the host
+    /// makes all choices.
     fn choice_for(
         &mut self,
         tasks: &[Task<'_>],
@@ -151,20 +151,20 @@ impl GpuRunner {
         for t in here.iter().filter(|_| choice != Choice::Greedy) {
             match by_device(t) {
                 true => self.put_options(t.slot, t.sampler.options())?,
-                // Something is chosen for it as well, which nobody reads.
+                // A token is chosen for it too, and ignored.
                 false => self.put_bits(t.slot, Choice::Greedy)?,
             }
         }
         let changes = |t: &Task<'_>| by_device(t) && !t.sampler.takes_logits_as_they_are();
         let adjusted = here.iter().any(|t| changes(t));
         for t in here.iter().filter(|_| adjusted) {
-            // What the host chooses from is left as it is.
+            // Rows that the host samples keep their logits.
             self.put_adjustments(t.slot, Some(&*t.sampler).filter(|_| changes(t)))?;
         }
         Ok(Some(Chosen { choice, adjusted }))
     }
 
-    /// Runs a token of each of these (slot, position), which are in place, with a choice behind.
+    /// Runs one token at each `(slot, position)`, whose ids are in place, then the choice.
     pub(super) fn run_rows(
         &mut self,
         at: &[(usize, usize)],
@@ -195,20 +195,20 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// The device has chosen a token after this position.
+    /// Records that the device has chosen a token after this position.
     pub(super) fn moved_on(&mut self, slot: usize, position: usize) {
         self.note(slot, |s| (s.at, s.used) = (Some(position + 1), s.used.max(position + 2)));
     }
 
-    /// Launches the choice of the next tokens behind so many rows.
+    /// Launches the choice of the next tokens after `n` rows.
     pub(super) fn launch_choice(&mut self, n: usize, chosen: Chosen) -> Result<(), SessionError> {
         let rows = self.rows_of(n)?;
         let now = self.now(rows.program, n, chosen.choice)?;
         Ok(self.issue_choice(&rows, chosen, &now)?)
     }
 
-    /// Feeds a task's first tokens, whose ids are in place; every row of their logits where
-    /// somebody takes them.
+    /// Feeds a task's first tokens, whose ids are in place. Appends the logits of every row to
+    /// `out`, if given.
     pub(super) fn prefill(
         &mut self,
         task: &Task<'_>,
@@ -227,7 +227,7 @@ impl GpuRunner {
                     }
                     at += fed;
                 }
-                // A model whose prompts the kernels do not cover, or not yet, goes token by token.
+                // Prompts without kernels, or while these are compiled, run token by token.
                 None => {
                     self.run_rows(&[(slot, at)], None)?;
                     if let Some(out) = &mut out {
@@ -246,7 +246,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// The program for so many tokens of a prompt; none where they go one by one.
+    /// The prompt program for `left` tokens; `None` if they run one by one.
     fn program_for(&mut self, at: usize, left: usize) -> Result<Option<usize>, SessionError> {
         let many = left > 1 && self.prompts_ready(at)?;
         let prompts = &self.resident.plan.prompts;
@@ -258,7 +258,7 @@ impl GpuRunner {
         Ok(fits.filter(|_| many))
     }
 
-    /// Feeds some of these tokens, whose ids are in place, or one; their number.
+    /// Feeds some of these tokens, whose ids are in place. Returns their number, at least one.
     pub(super) fn feed_some(
         &mut self,
         slot: usize,
@@ -271,7 +271,8 @@ impl GpuRunner {
         }
     }
 
-    /// Feeds as many tokens as a program takes, up to `left`; their number. No logits are made.
+    /// Feeds as many tokens as a program takes, up to `left`. Returns their number. Makes no
+    /// logits.
     fn feed_many(
         &mut self,
         slot: usize,
@@ -295,7 +296,7 @@ impl GpuRunner {
         }
         r.issue(program, 0, &now, Whose::Slot(slot))?;
         if span.is_some() {
-            // Who traces wants to see how long it took, not how long it took to ask for it.
+            // The trace should show the time of the work, not of its launch.
             r.stream.synchronize()?;
         }
         drop(span);
@@ -304,8 +305,8 @@ impl GpuRunner {
         Ok(tokens)
     }
 
-    /// After a prompt that ended with the token at this position: its logits are made, where one
-    /// row's are, and the position moves there.
+    /// After a prompt that ended with the token at `last`: makes its logits in row 0, and sets the
+    /// position.
     pub(super) fn row_after_prompt(
         &mut self,
         slot: usize,
@@ -313,14 +314,14 @@ impl GpuRunner {
     ) -> Result<(), SessionError> {
         match self.last {
             Last::Prompt(index, fed) => self.head(index, fed - 1..fed)?,
-            // The last piece was one token, and has its logits.
+            // The last piece was a single token and has logits.
             Last::Rows(_) => {}
         }
         self.list(&[slot])?;
         self.move_to(slot, last)
     }
 
-    /// Makes the logits of these rows of the prompt just fed, of as many as go together.
+    /// Appends the logits of these rows of the last prompt chunk, computed in groups.
     fn heads(
         &mut self,
         index: usize,
@@ -332,7 +333,7 @@ impl GpuRunner {
             let here = first..rows.end.min(first + most);
             let all: Vec<usize> = (0..here.len()).collect();
             self.head(index, here)?;
-            // Where the rows' logits are is the affair of their number.
+            // `read_rows` finds logits by the number of rows.
             let last = std::mem::replace(&mut self.last, Last::Rows(all.len()));
             let read = self.read_rows(&all);
             self.last = last;
@@ -341,7 +342,8 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Makes the logits of these rows of the prompt just fed, where those of so many rows are.
+    /// Makes the logits of these rows of the last prompt chunk, in the buffers of a program with as
+    /// many rows.
     fn head(&self, index: usize, rows: Range<usize>) -> Result<(), SessionError> {
         let (r, prompt, n) = (&self.resident, self.prompt(index)?, rows.len());
         let of = self.rows_of(n)?;
@@ -353,7 +355,7 @@ impl GpuRunner {
         Ok(r.issue(of.program, of.program.head_from, &now, of.whose)?)
     }
 
-    /// Logits of some of the rows that ran last.
+    /// Logits of some rows of the last program.
     fn read_rows(&mut self, rows: &[usize]) -> Result<Vec<f32>, SessionError> {
         let n = match self.last {
             Last::Rows(n) => n,
@@ -364,7 +366,7 @@ impl GpuRunner {
         self.read_from(&view, rows)
     }
 
-    /// Some of these rows of logits.
+    /// Reads some rows of logits.
     pub(super) fn read_from(
         &mut self,
         view: &DeviceBuffer<f32>,
@@ -380,16 +382,16 @@ impl GpuRunner {
             r.stream.copy_out(&view.slice(row * n_vocab..(row + 1) * n_vocab)?, &to)?;
         }
         let all = self.logits.slice(..rows.len() * n_vocab)?;
-        // What others have a part in may never come.
+        // With other ranks the result may never come; this waits with a time limit.
         self.resident.settle()?;
         let rows = all.read(<[f32]>::to_vec)?;
-        // Now that all is computed.
+        // Checked after everything was computed.
         self.resident.check()?;
         Ok(rows)
     }
 
-    /// What was wanted of each: `rows` are the tasks whose last token ran in the last rows, in
-    /// their order.
+    /// Collects the requested results. `rows` are the tasks whose last token ran in the last rows,
+    /// in order.
     fn answers(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -410,15 +412,14 @@ impl GpuRunner {
                 }
             }
         }
-        // Those that may find out that there is nothing to choose from come first: no sampler was
-        // moved on.
+        // Sequences that may have no allowed token come first: no sampler has advanced yet.
         for t in tasks.iter().filter(|t| by_device(t) && !t.sampler.takes_logits_as_they_are()) {
             let token = self.resident.wait_for(t.slot * (self.context + 1) + last_of(t) + 1)?;
             if !t.sampler.may_choose(token) {
                 return Err(SessionError::NothingAllowed);
             }
         }
-        // Likewise those of the host, where the scores may be none.
+        // Then the host's choices, whose logits may be invalid.
         let by_host = |t: &Task<'_>| t.want == Want::Choose && !by_device(t);
         let with = tasks.iter_mut().zip(&mut logits).filter(|(t, _)| by_host(t));
         let mut tokens = choose(with.map(|(t, row)| (t, std::mem::take(row))))?.into_iter();
@@ -449,13 +450,13 @@ impl GpuRunner {
     }
 }
 
-/// Position of a task's last token.
+/// The position of a task's last token.
 fn last_of(t: &Task<'_>) -> usize {
     (t.first + t.tokens.len()).saturating_sub(1)
 }
 
-/// Whether the device makes the choice that is wanted. Very many biases, or a very long window of
-/// penalties, are the host's: a slot's list on the device has room for `MOST` tokens.
+/// Whether the device makes the choice. The host does for very many biases or a very long penalty
+/// window: a slot's list on the device has room for `MOST` tokens.
 fn by_device(t: &Task<'_>) -> bool {
     t.want == Want::Choose && t.sampler.is_adjustable(MOST)
 }

@@ -1,4 +1,4 @@
-//! Pages and tables on the device, as `pages.rs` counts them.
+//! Page tables and pages on the device; `pages.rs` decides who owns which page.
 
 use super::pages::Change;
 use super::{GpuRunner, PageCount};
@@ -6,30 +6,31 @@ use kjit_exec::{KvPages, SessionError, Task};
 use kjit_plan::Parts;
 
 impl GpuRunner {
-    /// The pages of keys and values; none where each slot has a place of its own.
+    /// The shared pages; `None` if each slot has its own memory.
     pub(super) fn page_count(&self) -> Option<PageCount> {
         self.pages.as_ref().map(|(pages, _)| pages.count())
     }
 
-    /// Pages that it takes to write a slot's positions from `first` to before `end`.
+    /// Pages needed to write a slot's positions `first..end`.
     pub(super) fn pages_needed(&self, slot: usize, first: usize, end: usize) -> usize {
         self.pages.as_ref().map_or(0, |(pages, _)| pages.need(slot, first, end))
     }
 
-    /// The pages that have a slot's positions.
+    /// The pages of a slot in order.
     pub(super) fn pages_of(&self, slot: usize) -> &[u32] {
         self.pages.as_ref().map_or(&[], |(pages, _)| pages.of(slot))
     }
 
-    /// A slot begins with these pages.
+
+    /// Starts a slot with these pages.
     pub(super) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
         let Some((pages, _)) = &mut self.pages else { return Ok(()) };
         let changes = pages.begin(slot, with);
         self.change(&changes)
     }
 
-    /// Makes these the states that do not grow of another slot, or copy, in the order of the
-    /// stream.
+
+    /// Copies recurrent states between slots or saved copies, in stream order.
     pub(super) fn copy_states(&self, from: usize, to: usize) -> Result<(), SessionError> {
         let r = &self.resident;
         for ((state, _), parts) in r.caches.iter().zip(&r.plan.parts) {
@@ -44,15 +45,14 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// A slot keeps the pages of its first `len` positions.
+    /// Keeps the pages of a slot's first `len` positions.
     pub(super) fn keep_pages(&mut self, slot: usize, len: usize) {
         if let Some((pages, _)) = &mut self.pages {
             pages.truncate(slot, len);
         }
     }
 
-    /// Sees to it that a slot's positions from `first` to before `end` can be written: false where
-    /// there are no pages for them.
+    /// Makes a slot's positions `first..end` writable. `false` if there are too few free pages.
     pub(super) fn make_place(
         &mut self,
         slot: usize,
@@ -66,7 +66,7 @@ impl GpuRunner {
         }
     }
 
-    /// The same, where the lack of them is an error.
+    /// As [`GpuRunner::make_place`], with an error if there are too few free pages.
     pub(super) fn take_place(
         &mut self,
         slot: usize,
@@ -83,7 +83,7 @@ impl GpuRunner {
         SessionError::Pages { needed, free: self.page_count().unwrap_or_default().free() }
     }
 
-    /// Changes tables and pages on the device, in the order of its stream.
+    /// Applies changes of tables and pages on the device, in stream order.
     fn change(&self, changes: &[Change]) -> Result<(), SessionError> {
         let (Some((_, numbers)), r) = (&self.pages, &self.resident) else { return Ok(()) };
         let stride = r.plan.table(self.context);
@@ -118,10 +118,10 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// Says before anything is done if there are no pages for all of it.
+    /// Checks before any work that there are enough free pages for all of it.
     pub(super) fn all_have_place(&self, tasks: &[Task<'_>]) -> Result<(), SessionError> {
         let Some(pages) = self.page_count() else { return Ok(()) };
-        // What went back where states cannot is written again from its beginning on.
+        // Recurrent states that are at another position are recomputed from the start.
         let from = |t: &Task<'_>| if self.reaches(t.slot, t.first) { t.first } else { 0 };
         let needed = tasks
             .iter()

@@ -1,15 +1,15 @@
-//! A token becomes one launch while tokens are made: its kernel was compiled behind the first of
-//! them (`gpu/early.rs`).
+//! Takes over a persistent kernel that was compiled in the background (`gpu/early.rs`), while
+//! tokens are decoded.
 
 use super::GpuRunner;
 use crate::resident::Persistent;
 use kjit_exec::SessionError;
 
 impl GpuRunner {
-    /// If the kernel of a whole token has just come, it takes over here, between two tokens.
-    /// Whether it did: then what was recorded of a token is recorded anew. `at`: tokens that are in
-    /// the sequence at hand. Until it is there this is a look; once, it allocates and waits for
-    /// what is on its way.
+    /// If the persistent kernel has just been compiled, switches to it between two tokens. Returns
+    /// whether the way of decoding has changed, so that recordings must be made anew. `at` is the
+    /// number of tokens in the sequence. Until the compile has ended this only polls; the switch
+    /// allocates and waits for the stream.
     pub(super) fn take_over(&mut self, at: usize) -> Result<bool, SessionError> {
         if self.leave_one_launch()? {
             return Ok(true);
@@ -18,7 +18,7 @@ impl GpuRunner {
             return Ok(false);
         }
         let Some(early) = self.early.clone() else { return Ok(false) };
-        // Launches whose blocks meet were refused when the model was opened.
+        // Cooperative launches were refused at opening.
         if !self.resident.cooperative {
             self.one_launch_late = false;
             early.one_launch_taken(Err("its blocks meet, and that is refused here".to_owned()));
@@ -26,7 +26,7 @@ impl GpuRunner {
         }
         let Some(kernels) = early.one_launch(self.opened())? else { return Ok(false) };
         self.one_launch_late = false;
-        // What is replayed may not go while it runs.
+        // A recording must not be dropped while it runs.
         self.resident.stream.synchronize()?;
         let ready = Persistent::all(&self.resident, kernels).and_then(|all| {
             self.resident.persistent = all;
@@ -38,22 +38,22 @@ impl GpuRunner {
                 early.one_launch_taken(Ok(at));
                 return Ok(true);
             }
-            // Of a lost device nothing more can be had.
+            // A lost device is not tried again.
             Err(lost) if self.opened().memory().is_err() => return Err(lost),
             Err(refused) => refused,
         };
-        // As at opening: launches go on.
+        // As at opening, launches are used instead.
         self.resident.persistent.clear();
         self.forget_tokens();
         early.one_launch_taken(Err(refused.to_string()));
         Ok(true)
     }
 
-    /// Each step of a token is a launch from here on.
+    /// Leaves the persistent kernel: each step of a token is a launch from now on.
     pub(super) fn launch_tokens(&mut self) -> Result<(), SessionError> {
         self.one_launch_late = false;
         if !self.resident.persistent.is_empty() {
-            // What is replayed may not go while it runs.
+            // A recording must not be dropped while it runs.
             self.resident.stream.synchronize()?;
             self.forget_tokens();
             self.resident.persistent.clear();
@@ -61,7 +61,7 @@ impl GpuRunner {
         Ok(())
     }
 
-    /// What was recorded of as many sequences as have one launch.
+    /// Drops the recordings of numbers of sequences that have a persistent kernel.
     fn forget_tokens(&mut self) {
         let most = self.resident.plan.persistent.last().map_or(0, |one| one.rows);
         self.recordings.retain(|((rows, _), _)| *rows > most);

@@ -1,9 +1,10 @@
-//! Several devices that compute each layer together: a runner for each one's share of the graph.
+//! Tensor split in one process: several devices compute each layer together, with a runner for each
+//! one's shard of the graph.
 //!
-//! All runners do the same calls, each on a thread of its own: the same launches in the same order,
-//! since what is launched follows from tokens alone, and these are the same everywhere: each device
-//! has the whole logits, bit for bit. Their kernels meet inside (`kjit_kernels::reduce`). What the
-//! first one answers counts.
+//! All runners make the same calls, each on its own thread, and so launch the same work in the same
+//! order: launches depend only on tokens, and tokens are equal because each device has the whole
+//! logits, bit for bit. Their kernels exchange data inside (`kjit_kernels::reduce`). The first
+//! device's results are returned.
 
 use super::GpuRunner;
 use super::sole::Sole;
@@ -20,15 +21,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long devices may take for what they have been given when the model is closed: longer than
-/// they wait for each other.
+/// The time limit of launched work when the model is closed: longer than devices wait for each
+/// other.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The other devices of a model that several compute together; none where one computes alone.
+/// The other devices of a tensor split; empty without one.
 #[derive(Default)]
 pub(super) struct Others {
     runners: Vec<GpuRunner>,
-    /// Of all of them.
+    /// The streams of all devices, the first one included.
     streams: Vec<Stream>,
 }
 
@@ -40,12 +41,12 @@ impl Others {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        // What one device still computes goes into the others' memory.
+        // Work in flight on one device writes to the others' memory.
         let end = Instant::now() + PATIENCE;
         for stream in &self.streams {
             while matches!(stream.is_idle(), Ok(false)) {
                 if Instant::now() > end {
-                    // It hangs: giving memory back would wait for it.
+                    // The device hangs: freeing memory would wait for it.
                     std::mem::forget(std::mem::take(&mut self.runners));
                     return;
                 }
@@ -55,11 +56,11 @@ impl Drop for Others {
     }
 }
 
-/// Why devices that were opened do not compute together.
+/// The reason why open devices do not compute together.
 pub enum Apart {
-    /// They are not of one kind, or what one sends does not arrive.
+    /// They differ in kind, or data sent between them does not arrive.
     Link(String),
-    /// Something else.
+    /// Any other error.
     Other(SessionError),
 }
 
@@ -69,7 +70,7 @@ impl<E: Into<SessionError>> From<E> for Apart {
     }
 }
 
-/// A task whose sampler is another's.
+/// A task with its own copy of the sampler.
 struct Own<'a> {
     slot: usize,
     first: usize,
@@ -90,12 +91,12 @@ impl<'a> Own<'a> {
     }
 }
 
-/// What a device does beside the first one.
+/// The work of a device other than the first.
 type Follower<'a> =
     Box<dyn FnMut(&mut GpuRunner, &mut [Task<'_>]) -> Result<(), SessionError> + Send + 'a>;
 
 impl GpuRunner {
-    /// The shares of a model on these devices, the first of which answers.
+    /// Opens the shards of a model on these devices. The first one returns the results.
     pub fn together(
         engine: &Engine,
         devices: &[Device],
@@ -107,7 +108,7 @@ impl GpuRunner {
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
-                    // Sums would differ in their last bits, and what follows from them.
+                    // Sums would differ in their last bits, and so would tokens.
                     return Err(Apart::Link(format!(
                         "{} and {} are not of one kind",
                         a.label(),
@@ -140,7 +141,8 @@ impl GpuRunner {
             opening.into_iter().map(|one| one.join().unwrap_or_else(|_| Err(ended()))).collect()
         });
         let mut runners = opened.into_iter().collect::<Result<Vec<_>, _>>()?;
-        // A token is one launch on all of them or on none: they wait for each other within it.
+        // All devices must use the persistent kernel or none, since they wait for each other
+        // inside.
         let has = |r: &GpuRunner| r.resident.persistent.len();
         let everywhere = runners.iter().all(|r| has(r) == runners.first().map_or(0, has));
         let sole = Sole::on(devices)?;
@@ -157,10 +159,10 @@ impl GpuRunner {
         };
         match proven(&runners) {
             Err(Apart::Link(why)) if unreached.is_none() => {
-                // Who still waits, waits in the memory that goes.
+                // Kernels that still wait use the memory that is about to be freed.
                 runners.iter().try_for_each(|r| r.resident.stream.synchronize())?;
                 for (runner, place) in runners.iter_mut().zip(in_host(devices, room, Some(&why))?) {
-                    // What was recorded when it was opened meets in the old one.
+                    // Earlier recordings use the old buffers.
                     runner.recordings.clear();
                     runner.resident.meeting = Some(place);
                     Persistent::again(&mut runner.resident)?;
@@ -184,13 +186,13 @@ impl GpuRunner {
         Ok(leader)
     }
 
-    /// Devices that compute each layer together.
+    /// The number of devices.
     pub fn ranks(&self) -> usize {
         1 + self.others.runners.len()
     }
 
-    /// How sums go from one of the devices that compute together to another: `from device to
-    /// device`, `through the host's memory`.
+    /// The path of sums between the devices: `from device to device`, `through the host's memory`,
+    /// or `by the vendor's library`.
     pub fn sums_go(&self) -> Option<&'static str> {
         self.resident.meeting.as_ref().map(|place| match place.way() {
             Way::Devices => "from device to device",
@@ -199,7 +201,7 @@ impl GpuRunner {
         })
     }
 
-    /// Does the same on all devices: what of the first one, and what of each other.
+    /// Runs `ours` on the first device and `theirs` on the others, at the same time.
     fn all<T>(
         &mut self,
         tasks: &[Task<'_>],
@@ -233,15 +235,15 @@ impl GpuRunner {
         let failed: Vec<SessionError> = rest.into_iter().filter_map(Result::err).collect();
         match mine {
             Ok(done) if failed.is_empty() => Ok(done),
-            // All found the same, and are where they were.
+            // All devices found this and are unchanged.
             Err(SessionError::NothingAllowed)
                 if failed.iter().all(|e| matches!(e, SessionError::NothingAllowed)) =>
             {
                 Err(SessionError::NothingAllowed)
             }
             mine => {
-                // They are not at the same meeting any more. Who was lost says more than who waited
-                // for it.
+                // The devices are out of step now. A lost device's error explains more than a
+                // waiting one's.
                 let mut all: Vec<SessionError> = mine.err().into_iter().chain(failed).collect();
                 let second = |e: &SessionError| {
                     e.to_string().contains("with it: ") || e.to_string().contains("has failed")
@@ -253,7 +255,7 @@ impl GpuRunner {
         }
     }
 
-    /// Has the others wait for nothing any more where this device has failed.
+    /// Stops the other devices' waits if this one has failed.
     fn end_unless_well<T>(&self, done: &Result<T, SessionError>) {
         if let (Err(error), Some(meeting)) = (done, &self.resident.meeting)
             && !matches!(error, SessionError::NothingAllowed)
@@ -262,13 +264,13 @@ impl GpuRunner {
         }
     }
 
-    /// A step on all devices.
+    /// Runs a step on all devices.
     pub(super) fn step_together(
         &mut self,
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError> {
-        // The others are to know it as well.
+        // The other devices need the masks too.
         if let Some(late) = late {
             late(tasks);
         }
@@ -285,7 +287,7 @@ impl GpuRunner {
         self.all(&given, theirs, |runner| runner.step_alone(tasks, None))
     }
 
-    /// Decoding on all devices, which choose the same tokens: the first one's are handed out.
+    /// Decodes on all devices, which choose the same tokens; the first one's are passed on.
     pub(super) fn decode_together(
         &mut self,
         tasks: &mut [Task<'_>],
@@ -304,7 +306,7 @@ impl GpuRunner {
         let done = self.all(&given, theirs, |runner| {
             let mut tell = |index: usize, token: u32| {
                 let after = sink(index, token);
-                // Who is gone says why at its end.
+                // A follower that has ended reports its own error.
                 for to in &to {
                     let _ = to.send((index, token, after));
                 }
@@ -318,7 +320,7 @@ impl GpuRunner {
         (lens, done)
     }
 
-    /// The same copy on all devices.
+    /// Copies a slot on the other devices.
     pub(super) fn copy_others(
         &mut self,
         from: usize,
@@ -329,10 +331,10 @@ impl GpuRunner {
     }
 }
 
-/// Places in the host's memory, of devices that do not meet in their own: it says why not.
+/// Exchange buffers in host memory; the error also says why device memory is not used.
 fn in_host(devices: &[Device], room: Room, why: Option<&str>) -> Result<Vec<MeetingPlace>, Apart> {
     MeetingPlace::of(devices, room, Way::Host).map_err(|error| match error {
-        // A refusal is one, too, as long as the devices answer.
+        // A refused call is no lost device while the devices still answer.
         lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
             Apart::Other(lost)
         }
@@ -342,7 +344,7 @@ fn in_host(devices: &[Device], room: Room, why: Option<&str>) -> Result<Vec<Meet
     })
 }
 
-/// Why devices do not meet in their own memory, before what was found wrong with the host's.
+/// Adds to a link error why device memory is not used.
 fn in_host_too(why: &str, done: Result<(), Apart>) -> Result<(), Apart> {
     done.map_err(|apart| match apart {
         Apart::Link(second) => Apart::Link(format!("{why}, and in the host's memory {second}")),
@@ -350,7 +352,7 @@ fn in_host_too(why: &str, done: Result<(), Apart>) -> Result<(), Apart> {
     })
 }
 
-/// Decodes as the first device does: what becomes of a sequence after a token it says.
+/// Decodes as the first device does: that one's sink decides after each token.
 fn follow(
     runner: &mut GpuRunner,
     tasks: &mut [Task<'_>],
@@ -365,21 +367,21 @@ fn follow(
                 Some(format!("{label} chose token {token} where the first device chose {other}"));
             After::Pause
         }
-        // The first one has failed.
+        // The first device has failed.
         Err(_) => After::Pause,
     });
     apart.map_or(done, |why| Err(SessionError::Lost(why)))
 }
 
-/// Patterns of as many rows as go through at once: one for each half of the inboxes, so that each
-/// value of them was written and read. (8b in pieces of 2048: 34 MB each.)
+/// Patterns with the most rows of a pass, one for each half of the inboxes, so that every value of
+/// these is tested. (8B in chunks of 2048: 34 MB each.)
 const WHOLE: u32 = 2;
-/// Rows of the other patterns at most.
+/// The most rows of the other patterns.
 const ROWS: u32 = 64;
 
-/// Whether what devices send each other arrives: patterns are put together by the very kernels,
-/// memory and link that are used later, a token's and a prompt's, in both halves of the inboxes. Of
-/// `ranks` these are the ones from `first` on; the others are other processes'.
+/// Tests that data between devices arrives: reduces patterns with the kernels, memory and links
+/// that are used later, for decoding and for prompts, in both halves of the inboxes. `runners` are
+/// ranks `first..` of `ranks`; the others are in other processes.
 pub(super) fn prove(runners: &[GpuRunner], first: usize, ranks: usize) -> Result<(), SessionError> {
     let kinds = runners.iter().map(|r| r.resident.plan.sums().len()).min().unwrap_or(0);
     if kinds == 0 {
@@ -390,7 +392,7 @@ pub(super) fn prove(runners: &[GpuRunner], first: usize, ranks: usize) -> Result
     })
 }
 
-/// The same of one kind of sums, with one pattern.
+/// Tests one kind of reduction with one pattern.
 fn arrives(
     runners: &[GpuRunner],
     (lowest, ranks): (usize, usize),
@@ -423,14 +425,14 @@ fn arrives(
         let now = runner.now(program, *rows as usize, Choice::Greedy)?;
         runner.resident.launch(program, launch, &now, Whose::Slot(0))?;
     }
-    // The same for all.
+    // All devices must get the same sum.
     let Some((sum, _, y)) = placed.first() else { return Ok(()) };
     let mut want = vec![0f32; y.len()];
     for from in usize::from(!sum.residual)..=ranks {
         want.iter_mut().zip(pattern(from, seed, y.len())).for_each(|(w, v)| *w += v);
     }
     for (runner, (_, _, y)) in runners.iter().zip(&placed) {
-        // What others have a part in may never come.
+        // With other ranks the result may never come; this waits with a time limit.
         runner.resident.settle()?;
         let came = runner.resident.stream.read(y)?;
         runner.resident.check()?;
@@ -444,7 +446,7 @@ fn arrives(
     Ok(())
 }
 
-/// Whole numbers, whose sums are exact.
+/// Whole numbers with exact sums.
 fn pattern(from: usize, seed: u32, len: usize) -> Vec<f32> {
     let word = |i: u32| {
         i.wrapping_add(from as u32 * 7919).wrapping_mul(2_654_435_761).rotate_left(seed) & 0xffff

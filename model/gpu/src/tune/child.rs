@@ -1,4 +1,4 @@
-//! The process that measures: it may fault, hang or be killed, and the one that asks goes on.
+//! The measuring process: it may fault, hang or be killed, and the parent goes on.
 
 use super::Course;
 use super::protocol::{Answer, Ask};
@@ -11,16 +11,16 @@ use kjit_kernels::tuning::Tuning;
 use std::collections::HashMap;
 use std::io::{BufRead, Write};
 
-/// Seeds of the data.
+/// The seed of the data.
 const SEED: u64 = 20_261_121;
 /// Replays of a variant.
 const REPLAYS: usize = 11;
 
-/// Answers questions until there are no more; on a device that is lost it says so and ends. The
-/// course is the asking process's, made from the same plan.
+/// Answers requests until there are no more; on a lost device it reports that and ends. The course
+/// must be made from the same plan as the parent's.
 ///
 /// # Errors
-/// Pipes that break, a device that cannot give a stream.
+/// Broken pipes, a device without a stream.
 pub fn serve(
     engine: &Engine,
     device: &Device,
@@ -46,7 +46,7 @@ pub fn serve(
     Ok(())
 }
 
-/// A subject on the device, by the variant in force.
+/// A subject on the device with its current variant.
 struct Station {
     placed: Placed,
     spec: Spec,
@@ -56,25 +56,25 @@ struct Station {
 struct Child<'a> {
     engine: &'a Engine,
     device: &'a Device,
-    /// The asking process's.
+    /// The target that the parent uses.
     target: Target,
     course: &'a Course,
     stream: Stream,
     stations: HashMap<usize, Station>,
 }
 
-/// What went wrong.
+/// A failure.
 enum Fault {
-    /// With this variant.
+    /// The variant fails; others may work.
     Wrong(String),
-    /// With the device.
+    /// The device is lost.
     Lost(String),
 }
 
 impl From<kjit_engine::Error> for Fault {
     fn from(e: kjit_engine::Error) -> Fault {
         match e {
-            // The driver's word after a fault is the same for every call that follows.
+            // After a fault the driver returns the same error for every call.
             kjit_engine::Error::DeviceLost { .. } | kjit_engine::Error::Driver { .. } => {
                 Fault::Lost(e.to_string())
             }
@@ -122,7 +122,7 @@ impl Child<'_> {
         Ok(())
     }
 
-    /// Places a subject with room for each of its variants.
+    /// Places a subject with memory for each of its variants.
     fn station(&mut self, index: usize) -> Outcome<()> {
         if self.stations.contains_key(&index) {
             return Ok(());
@@ -167,7 +167,7 @@ impl Child<'_> {
         Ok((subject.spec.with(Some(tuning)), tuning))
     }
 
-    /// Puts a variant in force, once it computed what the oracle did; the one before comes back.
+    /// Makes a variant current after checking it against the oracle. Returns the previous one.
     fn put(&mut self, index: usize, spec: &str, tuning: &str) -> Outcome<Spec> {
         let (variant, _) = self.variant(index, spec, tuning)?;
         self.station(index)?;
@@ -181,7 +181,7 @@ impl Child<'_> {
         let before = std::mem::replace(&mut station.spec, variant);
         let checked = station.placed.check(&station.kernel.clone(), false);
         if let Err(why) = checked {
-            // A wrong variant is not left in force, and a lost device shows at once.
+            // A wrong variant does not stay current, and a lost device is detected at once.
             self.restore(index, &before)?;
             self.stream.synchronize()?;
             self.device.memory()?;
@@ -231,8 +231,8 @@ impl Child<'_> {
         Ok(Answer::Duelled { first, second })
     }
 
-    /// Times what is in force of a subject: a whole token, if it is part of one, else a chain of
-    /// its own.
+    /// Times the current variant of a subject: in a whole token if it is part of one, otherwise in
+    /// a chain of its own launches.
     fn timed(&mut self, index: usize, replays: usize) -> Outcome<Timing> {
         if !self.course.token.contains(&index) {
             let Some(station) = self.stations.get_mut(&index) else {

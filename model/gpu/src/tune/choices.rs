@@ -1,4 +1,4 @@
-//! The choices in force, read from the cache when a plan asks for them.
+//! Tuning choices in the cache, read when a plan asks for them.
 
 use kjit_engine::{Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
@@ -8,27 +8,27 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-/// The choices that an engine's cache holds: of its own directory, and of its packs and other
-/// read-only layers. A record that names no variant of its kernel is set aside with a warning of
-/// the cache, and the shipped default stands.
+/// The tuning choices in an engine's cache: its own directory, packs and other read-only layers. A
+/// record that names no variant of its kernel is set aside with a warning of the cache, and the
+/// shipped default is used.
 pub struct Kept<'e> {
     engine: &'e Engine,
-    /// A plan asks for the same spec once a layer.
+    /// Known answers: a plan asks for the same spec once for each layer.
     asked: Mutex<HashMap<(String, String), Option<Tuning>>>,
 }
 
 impl<'e> Kept<'e> {
-    /// Those of this engine.
+    /// The choices of this engine.
     #[must_use]
     pub fn of(engine: &'e Engine) -> Kept<'e> {
         Kept { engine, asked: Mutex::default() }
     }
 
-    /// Keeps a choice, which every later plan with this cache honours; `measured` says for people
-    /// where it comes from.
+    /// Saves a choice for all later plans with this cache. `measured` tells people where it comes
+    /// from.
     ///
     /// # Errors
-    /// A spec that has no kernel on this target, as a sentence.
+    /// The spec has no kernel on this target.
     pub fn keep(
         &self,
         spec: &Spec,
@@ -49,7 +49,7 @@ impl<'e> Kept<'e> {
     }
 
     fn read(&self, spec: &Spec, what: &str, target: &Target) -> Option<Tuning> {
-        // Without a choice there is nothing to look for.
+        // Kernels without a choice have no record.
         spec.tuning(target)?;
         let kernel = spec.with(None).kernel(target).ok()?;
         let subject = TuningSubject { target, source: &kernel.source, what };
@@ -60,7 +60,7 @@ impl<'e> Kept<'e> {
             let why = text.map_or("it is no choice".to_owned(), |t| {
                 format!("'{t}' is no variant of this kernel")
             });
-            // The source was read a moment ago; what cannot be set aside is just not believed.
+            // If setting it aside fails, the record is still not used.
             let _ = self.engine.reject_tuning_choice(&subject, &why);
         }
         tuning
@@ -86,7 +86,7 @@ impl Choices for Kept<'_> {
     }
 }
 
-/// The tuning's text in a choice's record.
+/// The tuning's text in a record.
 fn chosen(record: &[u8]) -> Option<String> {
     let value: Value = serde_json::from_slice(record).ok()?;
     Some(value.get("tuning")?.as_str()?.to_owned())

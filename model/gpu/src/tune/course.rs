@@ -1,23 +1,23 @@
-//! What is tuned, and in which company: parent and child make the same course from the same plan,
-//! and speak of its parts by their texts.
+//! A tuning course: the kernels to tune and the launches among which they are timed. Parent and
+//! child make the same course from the same plan, and name its parts by their texts.
 
 use crate::measure::{Subject, of_plan};
 use kjit_engine::Target;
 use kjit_plan::Plan;
 
-/// Kernels to measure.
+/// The kernels of a course.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Course {
-    /// All kernels of the model, or those that were asked for.
+    /// All kernels of the model, or the requested ones.
     pub subjects: Vec<Subject>,
-    /// The launches of a token, as indices of subjects: a kernel for one token is timed among them,
-    /// since what wins in a chain of its own kind is not what wins in a layer. Empty: every kernel
-    /// is timed in a chain of its own kind.
+    /// The launches of a token, as indices of subjects. A one-token kernel is timed among them,
+    /// since the best variant in a chain of its own launches is not the best in a layer. If empty,
+    /// every kernel is timed in a chain of its own launches.
     pub token: Vec<usize>,
 }
 
 impl Course {
-    /// That of a model's plan, with so many tokens in the cache.
+    /// The course of a plan, with `depth` tokens in the cache.
     #[must_use]
     pub fn of_plan(plan: &Plan, depth: usize) -> Course {
         let subjects = of_plan(plan, depth);
@@ -29,7 +29,7 @@ impl Course {
         Course { subjects, token }
     }
 
-    /// Those that have a choice, each once: where several programs launch it, at its largest size.
+    /// The subjects with a choice, each once; one that several programs launch at its largest size.
     #[must_use]
     pub fn tunable(&self, target: &Target) -> Vec<usize> {
         let mut all: Vec<usize> = vec![];

@@ -1,10 +1,10 @@
-//! Tuning: what a device says is the best variant of each kernel, kept beside the code objects, and
-//! honoured by every later plan.
+//! Tuning: measures the best variant of each kernel on a device, and saves the choices in the cache
+//! for all later plans.
 //!
-//! Variants run in a child process: one that faults, hangs or is killed is a line in the record,
-//! and the next child goes on with the next variant. A variant is timed only after it has computed
-//! what the oracle did, and chosen only if it beats the default by more than the spread of both.
-//! All timings are kept, the failures too, by target, driver, source and spec.
+//! Variants run in a child process. One that faults, hangs or is killed is recorded, and the next
+//! child continues with the next variant. A variant is timed only after its results match the
+//! oracle's, and chosen only if it beats the default by more than the spread of both. All timings
+//! and failures are kept, by target, driver, source and spec.
 
 mod child;
 mod choices;

@@ -1,4 +1,4 @@
-//! The process that asks: variants one by one, a child after the other, records.
+//! The parent process: sends variants to a child, restarts it when it ends, and keeps records.
 
 use super::protocol::{Answer, Ask};
 use super::{Course, Kept};
@@ -12,16 +12,16 @@ use serde_json::json;
 use std::process::Command;
 use std::time::Duration;
 
-/// How it is done.
+/// Options of tuning.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// How long a variant may take; a child that says nothing for so long is ended.
+    /// The time limit of a variant; a child without an answer is ended.
     pub patience: Duration,
-    /// How long a new child may take to make the data.
+    /// The time limit of a new child for making the data.
     pub start: Duration,
-    /// Rounds in which default and best are timed in turn.
+    /// Rounds in which default and best are timed alternately.
     pub rounds: usize,
-    /// Variants of a kernel at most, spread over its space.
+    /// The most variants of a kernel, spread over its space.
     pub variants: usize,
 }
 
@@ -36,53 +36,52 @@ impl Default for Options {
     }
 }
 
-/// A variant that was tried.
+/// A tried variant.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     /// Its text.
     pub tuning: String,
-    /// Seconds of the chain, or why there are none.
+    /// Seconds of the chain, or the failure.
     pub outcome: Result<Timing, String>,
 }
 
-/// What came of a subject.
+/// The result of tuning a subject.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tuned {
-    /// What was tuned.
+    /// The subject.
     pub subject: Subject,
     /// The default's text.
     pub default: String,
-    /// All variants, the default first.
+    /// All tried variants, the default first.
     pub candidates: Vec<Candidate>,
-    /// What is in force from now on.
+    /// The variant used from now on.
     pub chosen: String,
-    /// The chain's time with the default, and with what was chosen, and how much more than chance
-    /// the difference must be: seconds, from the rounds in turn. None where nothing came near
-    /// enough to the default for rounds.
+    /// Seconds with the default, with the best, and the difference that chance may make, from
+    /// alternating rounds. `None` if no variant was faster than the default.
     pub duel: Option<(f64, f64, f64)>,
-    /// What the times are of.
+    /// The timed launches, in words.
     pub context: String,
 }
 
-/// How far it is.
+/// The progress of tuning.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
-    /// What is being tuned.
+    /// The current subject.
     pub subject: &'a Subject,
-    /// What came of it, when it is done.
+    /// Its result, when done.
     pub tuned: Option<&'a Tuned>,
     /// Variants tried.
     pub done: usize,
-    /// Variants there are.
+    /// Variants to try.
     pub all: usize,
 }
 
-/// Tunes those subjects of a course that have a choice and `wanted`, and keeps what came of it.
-/// `spawn` starts a child that calls [`serve`](super::serve) with the same course on its standard
-/// input and output; `told` hears of each subject and each variant.
+/// Tunes the course's subjects that have a choice and are `wanted`, and saves the results. `spawn`
+/// starts a child that calls [`serve`](super::serve) with the same course on its standard input and
+/// output. `told` is called for each subject and variant.
 ///
 /// # Errors
-/// A child that cannot be started, or is lost whatever it measures, as a sentence.
+/// A child that cannot be started, or that always ends before it answers.
 pub fn tune(
     engine: &Engine,
     device: &Device,
@@ -109,17 +108,17 @@ pub fn tune(
 struct Parent<'a> {
     engine: &'a Engine,
     device: &'a Device,
-    /// Of the device, with what is known of its compiler: what plans are made for.
+    /// The device's target with its compiler's properties, as plans use it.
     target: Target,
     course: &'a Course,
     options: &'a Options,
     spawn: &'a dyn Fn() -> Command,
     child: Option<Process<Answer>>,
-    /// What a new child has to be told.
+    /// Requests to repeat to a new child.
     used: Vec<Ask>,
 }
 
-/// Children in a row that may be lost before their first answer.
+/// Children in a row that may end before their first answer.
 const TRIES: usize = 3;
 
 impl Parent<'_> {
@@ -160,8 +159,7 @@ impl Parent<'_> {
                 tunings,
                 rounds: self.options.rounds,
             };
-            // A default that is wrong, or gone with its device, beats nothing; neither is a variant
-            // believed that fell in a duel.
+            // A default that fails beats nothing; a variant that fails in a duel is not chosen.
             if let Ok(Answer::Duelled { first, second }) = self.ask(&ask)? {
                 let (usual, other, chance) = decide(first, second);
                 duel = Some((usual, other, chance));
@@ -187,15 +185,14 @@ impl Parent<'_> {
         self.keep(&tuned, &spec, &space)?;
         if tuned.chosen != tuned.default {
             let ask = Ask::Use { subject: index, spec: what, tuning: tuned.chosen.clone() };
-            // A child that falls here is replaced at the next question, and told again.
+            // If the child ends here, the next one gets the request again.
             let _ = self.ask(&ask)?;
             self.used.push(ask);
         }
         Ok(tuned)
     }
 
-    /// Everything that a child will load, in parallel. What does not compile is told by the child,
-    /// which meets the same error.
+    /// Compiles all variants in parallel. The child reports those that do not compile.
     fn compile(&self, spec: &Spec, space: &[Tuning]) {
         let target = &self.target;
         let kernels = space.iter().filter_map(|t| spec.with(Some(*t)).kernel(target).ok());
@@ -203,7 +200,7 @@ impl Parent<'_> {
         drop(self.engine.compile_all(&jobs));
     }
 
-    /// Keeps all timings, and the choice.
+    /// Saves all timings and the choice.
     fn keep(&self, tuned: &Tuned, spec: &Spec, space: &[Tuning]) -> Result<(), String> {
         let (device, target) = (self.device.info(), &self.target);
         let candidate = |c: &Candidate| match &c.outcome {
@@ -226,7 +223,7 @@ impl Parent<'_> {
         let known = kept.choice(spec, target);
         let chosen = space.iter().find(|t| t.to_string() == tuned.chosen).copied();
         match chosen {
-            // The default needs no record, but an older choice must go.
+            // The default needs no record, but an older choice must be replaced.
             Some(t) if tuned.chosen != tuned.default || known.is_some_and(|k| k != t) => {
                 kept.keep(spec, target, t, &tuned.measured(&device.name))
             }
@@ -234,8 +231,8 @@ impl Parent<'_> {
         }
     }
 
-    /// Asks the child, a new one if there is none. What becomes of a child is the variant's
-    /// failure; that none comes up is ours.
+    /// Asks the child, starting one if needed. The inner error is the variant's failure; the outer
+    /// one means that no child starts.
     fn ask(&mut self, ask: &Ask) -> Result<Result<Answer, String>, String> {
         let mut last = String::new();
         for _ in 0..TRIES {
@@ -243,8 +240,7 @@ impl Parent<'_> {
                 Some(process) => (process, false),
                 None => (Process::start((self.spawn)())?, true),
             };
-            // The data of a new child takes its time; what runs then has no more of it than with
-            // any other child.
+            // A new child gets extra time for making the data, but not for the variant.
             let ready = match (fresh, ask) {
                 (false, _) => Ok(()),
                 (
@@ -289,7 +285,7 @@ impl Parent<'_> {
 }
 
 impl Tuned {
-    /// Where the choice comes from, for people: the card and what was gained.
+    /// Describes the choice for people: the card and the gain.
     #[must_use]
     pub fn measured(&self, device: &str) -> String {
         match self.duel {
@@ -305,14 +301,14 @@ impl Tuned {
     }
 }
 
-/// At most so many, the first among them.
+/// At most `most` variants spread over the list, the first included.
 fn spread(all: Vec<Tuning>, most: usize) -> Vec<Tuning> {
     let (n, most) = (all.len(), most.max(1));
     if n <= most { all } else { (0..most).filter_map(|i| all.get(i * n / most).copied()).collect() }
 }
 
-/// Medians of both, and the difference that chance alone may make: how far the rounds of either lie
-/// apart, the farthest round of each left out.
+/// Both medians, and the difference that chance may make: the larger spread of rounds, each without
+/// its slowest round.
 fn decide(mut first: Vec<f64>, mut second: Vec<f64>) -> (f64, f64, f64) {
     first.sort_by(f64::total_cmp);
     second.sort_by(f64::total_cmp);

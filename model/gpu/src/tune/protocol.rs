@@ -1,33 +1,33 @@
-//! What parent and child say to each other: a line of JSON each.
+//! Messages between parent and child, one line of JSON each.
 
 use crate::measure::Timing;
 use serde::{Deserialize, Serialize};
 
-/// A question.
+/// A request to the child.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Ask {
-    /// Make the data, of a subject and of those it is timed among, and upload it: nothing runs yet.
+    /// Makes and uploads the data of a subject, and of those it is timed among. Runs nothing.
     Prepare { subject: usize, spec: String },
-    /// Check and time a variant.
+    /// Checks and times a variant.
     Measure { subject: usize, spec: String, tuning: String },
-    /// Time two variants in turn, so often.
+    /// Times two variants alternately for a number of rounds.
     Duel { subject: usize, spec: String, tunings: [String; 2], rounds: usize },
-    /// From now on this variant is in the company of others.
+    /// Uses this variant when other subjects are timed.
     Use { subject: usize, spec: String, tuning: String },
 }
 
-/// The answer.
+/// The child's answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) enum Answer {
-    /// Seconds of a token, or of a launch where it was timed alone.
+    /// Seconds of a token, or of a launch if timed alone.
     Timed { median: f64, spread: f64 },
-    /// The medians of each round, of the first and of the second.
+    /// Medians of each round, for the first and the second variant.
     Duelled { first: Vec<f64>, second: Vec<f64> },
     /// Done.
     Ready,
-    /// The variant is wrong, or cannot be: the next one may be right.
+    /// The variant fails; others may work.
     Wrong { why: String },
-    /// The device is lost: this process ends.
+    /// The device is lost, and this process ends.
     Lost { why: String },
 }
 

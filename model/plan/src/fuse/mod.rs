@@ -1,9 +1,9 @@
-//! Which operations of a graph one launch does together: Graph → [`Step`]s. Device-neutral; nothing
-//! here chooses a kernel.
+//! Fuses a graph's operations into [`Step`]s, each of which one launch computes. Independent of the
+//! device; no kernel is chosen here.
 //!
 //! A llama layer becomes five steps: (norm → Q, K, V), (head norms → RoPE → cache → attention),
-//! (output → residual), (norm → gate, up → activation), (down → residual). What no rule takes stays
-//! a step of its own, so every graph can be lowered.
+//! (output → residual), (norm → gate, up → activation), (down → residual). An operation without a
+//! rule becomes a step of its own, so every graph can be lowered.
 
 #![expect(
     clippy::indexing_slicing,
@@ -26,19 +26,19 @@ pub fn fuse(graph: &Graph) -> Vec<Step> {
     Fuser::new(graph).run()
 }
 
-/// Elements that a head of keys, and one of values, has in a cache: the larger size, in whole
-/// sixteens. The smaller one has zeros behind it.
+/// Elements of a head of keys or values in a cache: the larger of the two sizes, rounded up to a
+/// multiple of 16. The smaller one is padded with zeros.
 pub fn head_size(kv: &Kv) -> usize {
     kv.key.max(kv.value).next_multiple_of(16)
 }
 
 struct Fuser<'g> {
     graph: &'g Graph,
-    /// Index of the op that makes each value.
+    /// Index of the operation that writes each value.
     maker: Vec<Option<usize>>,
-    /// Indices of the ops that read each value.
+    /// Indices of the operations that read each value.
     readers: Vec<Vec<usize>>,
-    /// Ops that a step has taken.
+    /// Operations that are part of a step.
     taken: Vec<bool>,
 }
 
@@ -57,7 +57,8 @@ impl<'g> Fuser<'g> {
         self.maker[v.0 as usize].map(|i| &self.graph.ops[i])
     }
 
-    /// The one op that reads `v`, if it is one, not taken, and `v` is not the result.
+    /// The only operation that reads `v`, if there is exactly one, it is in no step, and `v` is not
+    /// the result.
     fn only_reader(&self, v: ValueId) -> Option<(usize, &'g Op)> {
         match self.readers[v.0 as usize].as_slice() {
             &[i] if v != self.graph.logits && !self.taken[i] => Some((i, &self.graph.ops[i])),
@@ -65,14 +66,14 @@ impl<'g> Fuser<'g> {
         }
     }
 
-    /// Where a value is first read.
+    /// Index of the first operation that reads a value.
     fn first_reader(&self, v: ValueId) -> usize {
         self.readers[v.0 as usize].iter().copied().min().unwrap_or(usize::MAX)
     }
 
     fn run(mut self) -> Vec<Step> {
-        // Norms that live in the prologues of their readers make no step. Steps keep the place of
-        // the last op they take, where everything they read has been made.
+        // A norm that its readers compute makes no step. A step takes the place of its last
+        // operation, where all its inputs exist.
         let mut steps: Vec<(usize, Step)> = vec![];
         for i in 0..self.graph.ops.len() {
             if self.taken[i] || self.is_prologue(&self.graph.ops[i]) {
@@ -92,7 +93,7 @@ impl<'g> Fuser<'g> {
         steps.into_iter().map(|(_, s)| s).collect()
     }
 
-    /// A norm over the whole width that only projections read is done by each of them.
+    /// Whether each reader computes this norm: one over the whole width that only projections read.
     fn is_prologue(&self, op: &Op) -> bool {
         let Some(Rms { x, weight, out, .. }) = self.rms(op) else { return false };
         let readers = &self.readers[out.0 as usize];
@@ -112,8 +113,7 @@ impl<'g> Fuser<'g> {
         }
     }
 
-    /// The other reader-free matrix products of the same input as op `i`, itself included, that
-    /// share its kind.
+    /// The projection `i` with the other projections of the same input, as one step.
     fn project(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::MatMul(MatMul { x, weight, bias, out }) = self.graph.ops[i] else { return None };
         let input = self.input(x);
@@ -125,7 +125,7 @@ impl<'g> Fuser<'g> {
         }
         let mut segments = vec![first];
         let mut last = i;
-        // They are made together, where the last of them stands: nobody may need one before.
+        // They run together at the place of the last one, so no result may be read before it.
         let mut needed = self.first_reader(out);
         for j in self.readers[x.0 as usize].clone() {
             if let Op::MatMul(MatMul { weight, bias, out, .. }) = self.graph.ops[j]
@@ -172,7 +172,7 @@ impl<'g> Fuser<'g> {
         Some((finish.0, Step::Experts { input, experts, segments, finish: finish.1 }))
     }
 
-    /// The weighted sum that alone reads a single segment, with the residual after it.
+    /// The weighted sum that is a single segment's only reader, with a residual after it.
     fn expert_sum(&mut self, segments: &[Segment]) -> Option<(usize, Finish)> {
         let &[one] = segments else { return None };
         let (i, op) = self.only_reader(one.out)?;
@@ -183,8 +183,8 @@ impl<'g> Fuser<'g> {
         Some((at, Finish::Sum { shares, residual, out }))
     }
 
-    /// Two segments that only one gated unit reads, the gate made first; of one format, since one
-    /// wave takes a row of both. Bounded ones have experts only.
+    /// The gated unit that is the only reader of two segments, gate first. Both have one format,
+    /// because one wave computes a row of both. Clamped SiLU exists for experts only.
     fn glu(&mut self, segments: &[Segment], experts: bool) -> Option<(usize, Finish)> {
         let &[a, b] = segments else { return None };
         let (i, op) = self.only_reader(a.out)?;
@@ -203,7 +203,7 @@ impl<'g> Fuser<'g> {
         Some((i, Finish::Glu { act, out }))
     }
 
-    /// The sum that alone reads `v`: its index, the other operand, its result.
+    /// The addition that is the only reader of `v`: its index, the other operand, its result.
     fn residual_of(&self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
         let (i, op) = self.only_reader(v)?;
         let &Op::Add(kjit_graph::op::Add { a, b, out }) = op else { return None };
@@ -213,7 +213,7 @@ impl<'g> Fuser<'g> {
 
     fn residual(&mut self, v: ValueId) -> Option<(usize, ValueId, ValueId)> {
         let found = self.residual_of(v)?;
-        // The other operand must have been made by then.
+        // The other operand must exist by then.
         if self.maker[found.1.0 as usize].is_some_and(|m| m > found.0) {
             return None;
         }
@@ -221,7 +221,7 @@ impl<'g> Fuser<'g> {
         Some(found)
     }
 
-    /// Head norms → rotations → cache write → attention, found from the first of them.
+    /// Head norms → rotation → cache write → attention, found from the first of them.
     fn attend(&mut self, i: usize) -> Option<(usize, Step)> {
         let &Op::Attention(Attention {
             q,
@@ -244,12 +244,12 @@ impl<'g> Fuser<'g> {
             .iter()
             .position(|op| matches!(op, Op::KvWrite(w) if w.state == cache))?;
         let at = self.maker[out.0 as usize]?;
-        // What knows the size of a head is done before, where heads are filled up.
+        // With padded heads, operations that depend on the head's size are separate steps before.
         let filled = self.graph.kv(cache).is_some_and(|kv| kv.key != head_size(kv));
         let of = |v, heads| if filled { Turned::plain(v) } else { self.turned(v, heads) };
         let mut turned = of(q, heads);
         let (mut kv, mut k_norm, mut kept) = (None, None, vec![]);
-        // The first that reads a cache writes it; the others find there what it wrote.
+        // The first attention of a cache also writes it; later ones only read it.
         let first =
             self.graph.ops.iter().position(|op| matches!(op, Op::Attention(a) if a.state == cache));
         if first == Some(at) {
@@ -258,7 +258,7 @@ impl<'g> Fuser<'g> {
             };
             let mut keys = of(k, self.graph.kv(cache)?.heads);
             if turned.rope != keys.rope || turned.norm.map(|n| n.eps) != keys.norm.map(|n| n.eps) {
-                // What queries and keys do not share is done before.
+                // Norms and rotations that differ for queries and keys are separate steps before.
                 (turned, keys) = (Turned::plain(q), Turned::plain(k));
             }
             (kv, k_norm) = (Some((keys.x, v)), keys.norm);
@@ -295,7 +295,7 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Attend(form)))
     }
 
-    /// A latent that is kept, and the attention to it.
+    /// A latent's cache write and the attention to it.
     fn latent(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::KvWrite(KvWrite { k: row, v: None, state }) = self.graph.ops[i] else {
             return None;
@@ -315,8 +315,8 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Latent { q, row, cache, heads, scale, only, out }))
     }
 
-    /// The rotation that makes `v` and the head norm before it, as far as they are there and nobody
-    /// else reads what is between.
+    /// The rotation that makes `v` and the head norm before it, if they exist and have no other
+    /// reader.
     fn turned(&self, v: ValueId, heads: usize) -> Turned {
         let mut found = Turned::plain(v);
         let alone = |v: ValueId| self.readers[v.0 as usize].len() == 1;
@@ -339,7 +339,7 @@ impl<'g> Fuser<'g> {
         found
     }
 
-    /// A short convolution with the silu that alone reads it.
+    /// A short convolution with the SiLU that is its only reader.
     fn conv(&mut self, i: usize) -> Option<(usize, Step)> {
         let Op::Conv(conv) = &self.graph.ops[i] else { return None };
         self.taken[i] = true;
@@ -352,7 +352,7 @@ impl<'g> Fuser<'g> {
         Some((i, Step::Conv { conv: conv.clone(), silu: false, out: conv.out }))
     }
 
-    /// An exponential, and what leads to it from here on: offsets, a function, factors.
+    /// An exponential and the operations before it: offsets, a function, factors.
     fn decay(&mut self, i: usize) -> Option<(usize, Step)> {
         let (mut at, mut op, mut chain) = (i, &self.graph.ops[i], vec![i]);
         let x = *op.reads().first()?;
@@ -392,13 +392,14 @@ impl<'g> Fuser<'g> {
         Some((at, Step::Decay(d)))
     }
 
-    /// Norms, expert sums and what goes element by element, with the residual after them.
+    /// Norms, expert sums and element-wise operations, with a residual after them.
     fn tail(&mut self, i: usize) -> Option<(usize, Step)> {
         let op = &self.graph.ops[i];
         let width = |v: ValueId| self.graph.value(v).width;
         let mapped = match *op {
             Op::Act(_) | Op::Affine(_) => true,
-            // Those that products have at their end are made of two values elsewhere, too.
+            // Gated units of the kinds that projections can finish also have a kernel of two
+            // values.
             Op::Glu(Glu { gate, up, act, .. }) => {
                 !matches!(act, Activation::Silu | Activation::GeluTanh) || width(gate) != width(up)
             }
@@ -425,7 +426,7 @@ impl<'g> Fuser<'g> {
         }
     }
 
-    /// An RMS norm with factors as long as what it norms.
+    /// An RMS norm with one factor for each element of a group.
     fn rms(&self, op: &Op) -> Option<Rms> {
         match *op {
             Op::Norm(Norm {
@@ -442,8 +443,8 @@ impl<'g> Fuser<'g> {
     }
 }
 
-/// Heads on their way to attention: where they start, and what is done on the way, by which
-/// operations.
+/// Heads before attention: the value they start from, the norm and rotation, and the operations
+/// that these replace.
 struct Turned {
     x: ValueId,
     norm: Option<HeadNorm>,
@@ -457,7 +458,7 @@ impl Turned {
     }
 }
 
-/// An RMS norm with factors as long as what it norms.
+/// An RMS norm with one factor for each element of a group.
 struct Rms {
     x: ValueId,
     weight: WeightId,

@@ -1,16 +1,16 @@
-//! What one launch does together, as data.
+//! The work of one launch, as data.
 
 use kjit_graph::op::{Conv, Reduce};
 use kjit_graph::{Activation, Op, RopeId, StateId, ValueId, WeightId};
 
-/// Where a projection's input comes from.
+/// A projection's input.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Input {
-    /// A value as it is.
+    /// A value.
     Plain(ValueId),
-    /// RMS norm of a value over its whole width.
+    /// The RMS norm of a value over its whole width.
     Norm {
-        /// What is normed.
+        /// The norm's input.
         x: ValueId,
         /// Factors.
         weight: WeightId,
@@ -28,110 +28,109 @@ impl Input {
     }
 }
 
-/// One matrix of a projection, and the value its rows go to (before the [`Finish`]).
+/// One matrix of a projection, and the value of its rows (before the [`Finish`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Segment {
     /// The matrix.
     pub weight: WeightId,
-    /// Added to the rows.
+    /// The bias.
     pub bias: Option<WeightId>,
-    /// Where the rows go.
+    /// The rows.
     pub out: ValueId,
 }
 
-/// What happens to a projection's rows before they are stored.
+/// The operation on a projection's rows before they are stored.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Finish {
-    /// Nothing.
+    /// None.
     Store,
     /// `out = residual + rows`; one segment.
     Add {
-        /// Added.
+        /// The other summand.
         residual: ValueId,
-        /// The sum; it may take the residual's place in memory.
+        /// The sum; it may use the residual's memory.
         out: ValueId,
     },
     /// `out = act(rows of the first segment) · rows of the second`.
     Glu {
-        /// Which activation.
+        /// The activation.
         act: Activation,
         /// The product.
         out: ValueId,
     },
-    /// Of experts, one segment: `out = residual + Σ over slots of shares · rows`.
+    /// For one segment of experts: `out = residual + Σ over slots of shares · rows`.
     Sum {
-        /// Factor per slot.
+        /// One factor for each slot.
         shares: ValueId,
-        /// Added; it may give its place in memory to the sum.
+        /// The residual; the sum may use its memory.
         residual: Option<ValueId>,
         /// The sum.
         out: ValueId,
     },
 }
 
-/// Normed heads: factors and epsilon.
+/// The norm of heads: factors and epsilon.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HeadNorm {
-    /// Factors, a head long.
+    /// One factor for each element of a head.
     pub weight: WeightId,
     /// Epsilon.
     pub eps: f32,
 }
 
-/// Attention with all that comes before it, from the projected heads on.
+/// Attention with the operations before it, from the projected heads on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attend {
-    /// Queries as projected.
+    /// Projected queries.
     pub q: ValueId,
-    /// Keys and values as projected; `None`: another layer has kept them.
+    /// Projected keys and values; `None` if another layer has cached them.
     pub kv: Option<(ValueId, ValueId)>,
     /// Norm of query heads.
     pub q_norm: Option<HeadNorm>,
     /// Norm of key heads.
     pub k_norm: Option<HeadNorm>,
-    /// Rotation of both; `None`: they do not turn, or have turned.
+    /// Rotation of queries and keys; `None` without one, or if it is a step before.
     pub rope: Option<RopeId>,
-    /// Keys and values kept.
+    /// The cache of keys and values.
     pub cache: StateId,
     /// Query heads.
     pub heads: usize,
-    /// Factor on scores.
+    /// Factor of scores.
     pub scale: f32,
-    /// Cap on scores.
+    /// Soft cap of scores.
     pub soft_cap: Option<f32>,
-    /// Only positions of the own stretch of so many are seen.
+    /// Chunked attention: only positions of the same chunk of this size are visible.
     pub chunk: Option<usize>,
-    /// Later positions are seen, too: so many away on both sides.
+    /// Bidirectional attention: positions up to this distance are visible on both sides.
     pub around: Option<usize>,
-    /// The largest exponent of the slopes' series.
+    /// The largest exponent of the ALiBi slopes.
     pub alibi: Option<f32>,
-    /// A score for each head that has no value.
+    /// A score for each head without a value (attention sink).
     pub sinks: Option<WeightId>,
-    /// Result.
+    /// The result.
     pub out: ValueId,
 }
 
-/// What stays of a state, from what a model projects: `out = e^(scale · factors · act(x +
-/// offsets))`.
+/// The decay of a recurrent state: `out = e^(scale · factors · act(x + offsets))`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Decay {
-    /// As projected.
+    /// The projected input.
     pub x: ValueId,
-    /// One for each element.
+    /// One offset for each element.
     pub offsets: Option<WeightId>,
     /// The function.
     pub act: Activation,
-    /// One factor for all.
+    /// One factor for all elements.
     pub scale: f32,
-    /// Factors, which repeat.
+    /// Factors, repeated.
     pub factors: Option<WeightId>,
-    /// Neighbours that share one.
+    /// The number of neighbouring elements that share a factor.
     pub each: usize,
-    /// Result.
+    /// The result.
     pub out: ValueId,
 }
 
-/// One launch's work (for a single token; a prompt may take more launches for a step).
+/// The work of one launch for a single token; a prompt may need more launches for a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
     /// One or more matrices times one input.
@@ -140,98 +139,98 @@ pub enum Step {
         input: Input,
         /// The matrices.
         segments: Vec<Segment>,
-        /// The end.
+        /// The operation on the rows.
         finish: Finish,
     },
-    /// The same through chosen experts' matrices.
+    /// As `Project`, with the chosen experts' matrices.
     Experts {
-        /// The input; one slot or one for each expert.
+        /// The input, with one slot or one for each expert.
         input: Input,
-        /// Which experts.
+        /// The chosen experts.
         experts: ValueId,
-        /// The stacked matrices; all with a bias, or none.
+        /// The stacked matrices; either all have a bias or none.
         segments: Vec<Segment>,
         /// `Store`, `Glu` or `Sum`.
         finish: Finish,
     },
     /// Head norms, rotation, cache write and attention.
     Attend(Attend),
-    /// A latent kept, and attention to latents.
+    /// A latent's cache write, and attention to latents.
     Latent {
-        /// Queries, ready.
+        /// Queries, with norm and rotation applied.
         q: ValueId,
-        /// The new row.
+        /// The new latent.
         row: ValueId,
-        /// Rows kept.
+        /// The cache of latents.
         cache: StateId,
         /// Query heads.
         heads: usize,
-        /// Factor on scores.
+        /// Factor of scores.
         scale: f32,
-        /// Positions that are seen; `None`: all.
+        /// Visible positions; `None` for all.
         only: Option<ValueId>,
-        /// Result.
+        /// The result.
         out: ValueId,
     },
-    /// A short convolution, then possibly silu.
+    /// A short convolution, then optionally SiLU.
     Conv {
         /// The convolution.
         conv: Conv,
-        /// The silu of it.
+        /// Whether SiLU follows.
         silu: bool,
-        /// Result.
+        /// The result.
         out: ValueId,
     },
-    /// What stays of a state.
+    /// The decay of a recurrent state.
     Decay(Decay),
-    /// RMS norm, then possibly a sum.
+    /// RMS norm, then optionally a residual.
     Norm {
-        /// Input.
+        /// The input.
         x: ValueId,
-        /// Factors; narrower than `x` where each group is normed.
+        /// Factors; shorter than `x` if groups are normed.
         weight: WeightId,
         /// Epsilon.
         eps: f32,
-        /// Added after the norm.
+        /// The residual, added after the norm.
         residual: Option<ValueId>,
-        /// Result.
+        /// The result.
         out: ValueId,
     },
-    /// Weighted sum over slots, then possibly a residual.
+    /// Weighted sum over slots, then optionally a residual.
     ExpertSum {
-        /// A slot per expert.
+        /// One slot for each expert.
         x: ValueId,
-        /// Weights.
+        /// The weights.
         shares: ValueId,
-        /// Added.
+        /// The residual.
         residual: Option<ValueId>,
-        /// Result.
+        /// The result.
         out: ValueId,
     },
-    /// An operation that makes rows element by element, then possibly a sum.
+    /// An element-wise operation, then optionally a residual.
     Map {
         /// The operation.
         op: Op,
-        /// Added.
+        /// The residual.
         residual: Option<ValueId>,
-        /// Result.
+        /// The result.
         out: ValueId,
     },
-    /// Parts of several devices put together, then possibly a sum.
+    /// A reduction over devices, then optionally a residual.
     Reduce {
-        /// Which, and how.
+        /// The reduction.
         reduce: Reduce,
-        /// Added.
+        /// The residual.
         residual: Option<ValueId>,
-        /// Result.
+        /// The result.
         out: ValueId,
     },
-    /// An operation by itself.
+    /// A single operation.
     Single(Op),
 }
 
 impl Step {
-    /// The values it reads from memory.
+    /// The values that the step reads from memory.
     pub fn reads(&self) -> Vec<ValueId> {
         match self {
             Step::Project { input, finish, .. } => {
@@ -257,7 +256,7 @@ impl Step {
         }
     }
 
-    /// The values it leaves in memory.
+    /// The values that the step writes to memory.
     pub fn writes(&self) -> Vec<ValueId> {
         match self {
             Step::Project { segments, finish, .. } | Step::Experts { segments, finish, .. } => {
@@ -281,7 +280,7 @@ impl Step {
 }
 
 impl Finish {
-    /// The value that the rows end in, where it is not their own.
+    /// The value that the rows end in, if not the segments' own.
     pub fn out(&self) -> Option<ValueId> {
         match *self {
             Finish::Store => None,
@@ -291,7 +290,7 @@ impl Finish {
         }
     }
 
-    /// The values that it reads besides the rows.
+    /// The values read besides the rows.
     fn reads(&self) -> Vec<ValueId> {
         match *self {
             Finish::Add { residual, .. } => vec![residual],
