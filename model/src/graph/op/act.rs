@@ -1,4 +1,4 @@
-//! A function of each element.
+//! An activation function on each element.
 
 use super::{Op, Operation};
 use crate::graph::{Activation, Builder, Graph, ValueId};
@@ -9,9 +9,9 @@ use crate::host::Run;
 pub struct Act {
     /// Input.
     pub x: ValueId,
-    /// Which function.
+    /// The function.
     pub act: Activation,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

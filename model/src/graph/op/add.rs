@@ -1,4 +1,4 @@
-//! Sums.
+//! Sums of two values.
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, ValueId};
@@ -8,9 +8,9 @@ use crate::host::elementwise::AddRows;
 /// `out = a + b`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Add {
-    /// One.
+    /// First summand.
     pub a: ValueId,
-    /// The other.
+    /// Second summand.
     pub b: ValueId,
     /// Sum.
     pub out: ValueId,

@@ -1,20 +1,20 @@
-//! Operations that the CPU computes in the midst of a GPU's pass: experts that have no room there.
+//! Operations that the CPU computes within a GPU's pass, such as experts that have no room there.
 
 use super::{Op, Operation, goes_with, run_together};
 use crate::graph::{Graph, ValueId, WeightId};
 use crate::host::Run;
 
-/// `out` = what these operations make of `x`: one row each for a token, and no state between them.
+/// The result of a group of operations on `x`: one row per token, without a state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Elsewhere {
-    /// The rows they begin with.
+    /// The input rows.
     pub x: ValueId,
-    /// What else they are given: where a device has some of the experts, the chosen ones (below 0:
-    /// not the CPU's) and their shares.
+    /// Further inputs. If the device has some of the experts: the chosen experts (negative: not for
+    /// the CPU) and their weights.
     pub with: Vec<ValueId>,
-    /// In order. Nothing outside reads what they make but `out`.
+    /// The operations in order. Only `out` is read outside.
     pub ops: Vec<Op>,
-    /// The rows they end with.
+    /// The output rows.
     pub out: ValueId,
 }
 

@@ -1,24 +1,24 @@
-//! Rows of a table, by token or by position.
+//! Rows of a table, chosen by token or by position.
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
 use crate::host::Run;
 
-/// What chooses a row.
+/// The index that chooses a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// The token.
     Token,
-    /// The token's position: the table bounds the context.
+    /// The token's position. The table limits the context.
     Position,
 }
 
 /// `out[t] = scale · table[token[t]]`, or of its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embed {
-    /// The matrix, a row for each token of the vocabulary or each position.
+    /// The table, with a row per token of the vocabulary or per position.
     pub table: WeightId,
-    /// What chooses the row.
+    /// The index.
     pub by: By,
     /// Factor (Gemma: √width).
     pub scale: f32,
@@ -58,8 +58,8 @@ impl Operation for Embed {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let w = host.weights.matrix(host.graph, self.table, 0);
         let one = |row: usize, out: &mut [f32]| {
-            // Lengths agree: a row of whole blocks, as the graph was checked to have. Tokens and
-            // positions were checked by `feed`.
+            // The lengths agree: the graph was checked to have rows of whole blocks. `feed` checked
+            // tokens and positions.
             let decoded = w.format.decode(w.part(row, 0, w.cols), out);
             debug_assert!(decoded.is_ok());
             if self.scale != 1.0 {

@@ -5,19 +5,19 @@ use crate::graph::{Builder, Dtype, Graph, ValueId, WeightId};
 use crate::host::Run;
 use crate::host::groups::{Group, multiply_groups};
 
-/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`; an `x` of one slot serves
-/// all.
+/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`. An `x` of one slot serves
+/// all slots.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertMatMul {
-    /// Input, one slot or one per expert chosen.
+    /// Input: one slot, or one per chosen expert.
     pub x: ValueId,
-    /// Which matrices.
+    /// The chosen experts.
     pub experts: ValueId,
-    /// A matrix per expert.
+    /// One matrix per expert.
     pub weight: WeightId,
-    /// A row per expert, added.
+    /// One row per expert, added.
     pub bias: Option<WeightId>,
-    /// A slot per chosen expert.
+    /// One slot per chosen expert.
     pub out: ValueId,
 }
 
@@ -60,8 +60,8 @@ impl Operation for ExpertMatMul {
 }
 
 impl ExpertMatMul {
-    /// Whether the host does both together: they have the same input and experts, and matrices of
-    /// one shape.
+    /// Whether the host can compute both together: the input, the experts and the shape of the
+    /// matrices are equal.
     pub(crate) fn goes_with(&self, other: &ExpertMatMul, graph: &Graph) -> bool {
         let (a, b) = (graph.weight(self.weight), graph.weight(other.weight));
         (self.x, self.experts) == (other.x, other.experts)
@@ -69,9 +69,8 @@ impl ExpertMatMul {
     }
 }
 
-/// Products that go together: every (token, slot) with its expert's matrices; those of one expert
-/// are multiplied together. Rows of experts below 0, which another device has, are left as they
-/// are.
+/// Computes products with equal inputs and experts together. All (token, slot) pairs of one expert
+/// are multiplied at once. Rows whose expert is negative (on another device) are left unchanged.
 pub(super) fn expert_products(ops: &[&ExpertMatMul], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let Some(first) = ops.first() else { return };
     let (x, experts) = (host.input(first.x), host.input(first.experts));

@@ -1,13 +1,13 @@
-//! Slots brought together.
+//! Weighted sums over slots.
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
 use crate::host::Run;
 
-/// `out = Σ over slots of shares[slot] · x[slot]`; without shares, the plain sum.
+/// `out = Σ over slots of shares[slot] · x[slot]`, or the plain sum without shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertSum {
-    /// A slot per chosen expert.
+    /// One slot per chosen expert.
     pub x: ValueId,
     /// Factor per slot.
     pub shares: Option<ValueId>,

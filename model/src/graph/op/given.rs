@@ -1,11 +1,10 @@
-//! Rows that come from outside: of a model whose layers are on several devices, the rows that the
-//! layers before have made.
+//! Input rows of a pipeline stage: the rows that the previous stage computed on another device.
 
 use super::Operation;
 use crate::graph::{Graph, ValueId};
 use crate::host::Run;
 
-/// `out[t]` = the row that was given for the token.
+/// `out[t]` is the given row of token `t`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
     /// The rows.

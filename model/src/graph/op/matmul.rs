@@ -1,4 +1,4 @@
-//! Products with a matrix: where the time goes.
+//! Products with a matrix. Most of the time of a step is spent here.
 
 use super::expert_matmul::expert_products;
 use super::{Op, Operation, maybe};
@@ -7,16 +7,16 @@ use crate::host::Run;
 use crate::host::multiply::{Product, multiply};
 use crate::host::share::Shared;
 
-/// `out = weight · x + bias`, the weight a row per output.
+/// `out = weight · x + bias`. The weight has a row per output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatMul {
     /// Input, as wide as a row of the weight.
     pub x: ValueId,
     /// The matrix.
     pub weight: WeightId,
-    /// Added to each row's result.
+    /// Added to the result.
     pub bias: Option<WeightId>,
-    /// As wide as the weight has rows.
+    /// One element per row of the weight.
     pub out: ValueId,
 }
 
@@ -53,7 +53,7 @@ impl Operation for MatMul {
     }
 }
 
-/// Whether the host does an operation with the one before: products of the same input.
+/// Whether the host computes an operation together with the one before: products of the same input.
 pub(crate) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
     match (op, before) {
         (Op::MatMul(this), Op::MatMul(before)) => this.x == before.x,
@@ -62,8 +62,7 @@ pub(crate) fn goes_with(op: &Op, before: &Op, graph: &Graph) -> bool {
     }
 }
 
-/// Runs operations that the host does together: successive ones that go with the first, or one of
-/// any kind.
+/// Runs a group of operations that [`goes_with`] joined, or a single operation of any kind.
 pub(crate) fn run_together(ops: &[Op], host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
     let all: Vec<&MatMul> =
         ops.iter().filter_map(|op| if let Op::MatMul(m) = op { Some(m) } else { None }).collect();

@@ -1,11 +1,11 @@
-//! The operations. Each is one file: a struct of what it reads, its parameters and what it writes;
-//! how it prints; what it means, as the host computes it; and the builder's method that appends it.
-//! A new one is a file here and its name in the list below.
+//! The operations, one file each: a struct of inputs, parameters and outputs, its text form, its
+//! computation on the host, and the builder's method that appends it. A new operation is a file
+//! here and a name in the list below.
 //!
-//! The host's meaning of an operation is plain loops over rows in f32, unless every model spends
-//! its time there: then it calls a kernel of [`host`](crate::host). Which operations one GPU launch
-//! does together is said in `gpu/fuse`; what no rule there knows is a step of its own, and what no
-//! kernel knows is refused by name (`gpu/fit.rs`).
+//! The host computes an operation with plain f32 loops over rows. Operations that dominate the time
+//! of every model call a kernel of [`host`](crate::host). `gpu/fuse` groups operations into GPU
+//! launches; an operation without a rule there is a step of its own. `gpu/fit.rs` refuses, by name,
+//! operations without a kernel.
 
 #![expect(
     clippy::indexing_slicing,
@@ -53,30 +53,30 @@ use super::{Graph, StateId, ValueId, WeightId};
 use crate::host::Run;
 pub(crate) use matmul::{goes_with, run_together};
 
-/// What every operation says of itself.
+/// The interface of an operation.
 pub trait Operation: Into<Op> {
-    /// The values it reads.
+    /// The values that it reads.
     fn reads(&self) -> Vec<ValueId>;
 
-    /// The values it makes.
+    /// The values that it writes.
     fn writes(&self) -> Vec<ValueId>;
 
-    /// The weights it multiplies with, as they lie in the file.
+    /// The weights that it multiplies with in their file format.
     fn matrices(&self) -> Vec<WeightId> {
         vec![]
     }
 
-    /// The weights it wants as plain floats.
+    /// The weights that it needs as f32.
     fn vectors(&self) -> Vec<WeightId> {
         vec![]
     }
 
-    /// The state that it changes: it must then be run for every token, in their order.
+    /// The state that it changes. Such an operation must run for every token, in order.
     fn keeps(&self) -> Option<StateId> {
         None
     }
 
-    /// The states that it has to do with: it is run where they are.
+    /// The states that it reads or changes. It runs on the device that has them.
     fn states(&self) -> Vec<StateId> {
         self.keeps().into_iter().collect()
     }
@@ -86,18 +86,18 @@ pub trait Operation: Into<Op> {
         self.matrices().iter().chain(&self.vectors()).map(|w| graph.weight(*w).bytes() as u64).sum()
     }
 
-    /// Its name in the text of a graph.
+    /// Its name in the text form of a graph.
     fn name(&self) -> &'static str;
 
-    /// What stands between its parentheses there.
+    /// Its arguments in the text form.
     fn args(&self, graph: &Graph) -> Vec<String>;
 
-    /// What it means: from the rows of its inputs to those of its results, in the order of
+    /// Computes it on the host: from the input rows to the output rows, in the order of
     /// [`Operation::writes`].
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]);
 }
 
-/// From the list of operations, the one type of them all.
+/// Defines the enum of all operations from their list.
 macro_rules! operations {
     ($($module:ident::$Name:ident,)*) => {
         $(pub use $module::$Name;)*
@@ -115,23 +115,23 @@ macro_rules! operations {
         })*
 
         impl Op {
-            /// The values it reads.
+            /// The values that it reads.
             pub fn reads(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.reads(),)* }
             }
 
-            /// The values it makes: none where it only changes a state, two for a routing, else
+            /// The values that it writes: none if it only changes a state, two for a routing, else
             /// one.
             pub fn writes(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.writes(),)* }
             }
 
-            /// The weights that it wants as plain floats.
+            /// The weights that it needs as f32.
             pub fn vectors(&self) -> Vec<WeightId> {
                 match self { $(Op::$Name(op) => op.vectors(),)* }
             }
 
-            /// The weights it reads.
+            /// The weights that it reads.
             pub fn weights(&self) -> Vec<WeightId> {
                 let mut all = match self { $(Op::$Name(op) => op.matrices(),)* };
                 all.extend(self.vectors());
@@ -143,7 +143,7 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.keeps(),)* }
             }
 
-            /// The states that it has to do with.
+            /// The states that it reads or changes.
             pub fn states(&self) -> Vec<StateId> {
                 match self { $(Op::$Name(op) => op.states(),)* }
             }
@@ -153,17 +153,17 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.bytes(graph),)* }
             }
 
-            /// Its name in the text of a graph.
+            /// Its name in the text form of a graph.
             pub fn name(&self) -> &'static str {
                 match self { $(Op::$Name(op) => op.name(),)* }
             }
 
-            /// What stands between its parentheses there.
+            /// Its arguments in the text form.
             pub fn args(&self, graph: &Graph) -> Vec<String> {
                 match self { $(Op::$Name(op) => op.args(graph),)* }
             }
 
-            /// What it means.
+            /// Computes it on the host.
             pub(crate) fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
                 match self { $(Op::$Name(op) => op.run(host, outs),)* }
             }
@@ -203,7 +203,7 @@ operations! {
     top_keys::TopKeys,
 }
 
-/// An argument that is there only sometimes.
+/// An optional argument in the text form.
 fn maybe(label: &str, graph: &Graph, weight: Option<WeightId>) -> Option<String> {
     weight.map(|w| format!("{label} {}", graph.weight(w).name))
 }

@@ -4,7 +4,7 @@ use super::{Op, Operation};
 use crate::graph::{Builder, Graph, RopeId, ValueId};
 use crate::host::Run;
 
-/// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), angles by
+/// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), with the angles of
 /// [`Rope`](crate::graph::Rope).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
@@ -12,9 +12,9 @@ pub struct Rope {
     pub x: ValueId,
     /// Heads in a row.
     pub heads: usize,
-    /// Which angles.
+    /// The angles.
     pub rope: RopeId,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

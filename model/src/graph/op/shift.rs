@@ -1,4 +1,4 @@
-//! The token before.
+//! The previous token's row.
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Graph, StateId, ValueId};
@@ -11,7 +11,7 @@ pub struct Shift {
     pub x: ValueId,
     /// The last row.
     pub state: StateId,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

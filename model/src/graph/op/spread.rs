@@ -1,4 +1,4 @@
-//! One row for several slots, each with its factor.
+//! One row, copied to several slots with a factor each.
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, ValueId};
@@ -9,9 +9,9 @@ use crate::host::Run;
 pub struct Spread {
     /// One slot.
     pub x: ValueId,
-    /// Factor per slot.
+    /// One factor per slot.
     pub shares: ValueId,
-    /// As many slots as there are factors.
+    /// One slot per factor.
     pub out: ValueId,
 }
 

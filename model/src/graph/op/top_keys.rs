@@ -1,23 +1,23 @@
-//! The choice of the keys that attention reads.
+//! The indexer: chooses the keys that attention reads.
 
 use super::{Op, Operation};
 use crate::graph::{Builder, Dtype, Graph, StateId, ValueId};
 use crate::host::Run;
 
-/// The `top` positions up to the token's own with the largest `Σ_h w[h] · max(q[h] · k, 0)`
-/// (DeepSeek-V3.2-Exp 2025, the "lightning indexer"), the earlier one first among equals; −1 where
-/// there are fewer.
+/// The `top` positions, up to the token's own, with the largest `Σ_h w[h] · max(q[h] · k, 0)` (the
+/// "lightning indexer" of DeepSeek-V3.2-Exp, 2025). Of equal scores, the earlier position comes
+/// first. Missing positions are −1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopKeys {
-    /// A query per head.
+    /// One query per head.
     pub q: ValueId,
-    /// A factor per head.
+    /// One factor per head.
     pub w: ValueId,
-    /// A key per token, as latents are kept.
+    /// One key per token, stored as latents are.
     pub state: StateId,
-    /// How many.
+    /// Number of chosen positions.
     pub top: usize,
-    /// Positions, `top` wide.
+    /// The positions, `top` wide.
     pub out: ValueId,
 }
 
@@ -65,13 +65,13 @@ impl Operation for TopKeys {
                             q[h * size..][..size].iter().zip(key).map(|(a, b)| a * b).sum();
                         w[h] * dot.max(0.0)
                     };
-                    // −0 equals 0.
+                    // Adding 0.0 turns −0 into 0: both must compare as equal.
                     (0..heads).map(head).sum::<f32>() + 0.0
                 };
                 let seen = piece.first + t + 1;
                 let mut best: Vec<(f32, usize)> =
                     all.chunks_exact(size).take(seen).map(score).zip(0..).collect();
-                // Stable, so the earlier position stays first among equals.
+                // The sort is stable, so the earlier position comes first among equals.
                 best.sort_by(|a, b| b.0.total_cmp(&a.0));
                 let out = &mut outs[0][(at + t) * self.top..][..self.top];
                 out.fill(-1.0);
