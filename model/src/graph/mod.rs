@@ -54,7 +54,7 @@ pub struct Value {
     pub slots: usize,
     /// Elements in a row.
     pub width: usize,
-    /// What the elements are.
+    /// Their type.
     pub dtype: Dtype,
 }
 

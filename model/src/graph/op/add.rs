@@ -36,7 +36,7 @@ impl Operation for Add {
     fn run(&self, host: &mut Run<'_>, outs: &mut [&mut [f32]]) {
         let (a, b, isa) = (host.input(self.a), host.input(self.b), host.isa);
         host.by_rows(outs[0], &|at, out| {
-            // SAFETY: the job asks for nothing.
+            // SAFETY: this job has no requirement on its fields.
             #[allow(
                 unsafe_code,
                 reason = "entering the vector instructions that were found at the start"

@@ -43,7 +43,7 @@ impl Operation for Glu {
         if each == 1 && matches!(act, Activation::Silu | Activation::GeluTanh) {
             return host.by_rows(outs[0], &|at, out| {
                 let (gate, up) = (&gate[at..at + out.len()], &up[at..at + out.len()]);
-                // SAFETY: the job asks for nothing.
+                // SAFETY: this job has no requirement on its fields.
                 #[allow(
                     unsafe_code,
                     reason = "entering the vector instructions that were found at the start"

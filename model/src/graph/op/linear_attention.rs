@@ -82,7 +82,7 @@ impl Operation for LinearAttention {
             let state = Shared::new(piece.state.recurrent(self.state));
             let tokens = at..at + piece.rows;
             host.pool.run(heads, &|head| {
-                // SAFETY: tasks have different heads.
+                // SAFETY: tasks have different heads, so no two use the same elements.
                 #[allow(unsafe_code, reason = "threads that write parts of one result")]
                 let s = unsafe { state.part(head * keys * values, keys * values) };
                 let mut corrected = vec![0.0; values];
@@ -90,7 +90,7 @@ impl Operation for LinearAttention {
                     let i = t * heads + head;
                     let key = |x: &'_ [f32], j: usize| x[i * keys + j];
                     let v = &v[i * values..][..values];
-                    // SAFETY: tasks have different heads.
+                    // SAFETY: tasks have different heads, so no two use the same elements.
                     #[allow(unsafe_code, reason = "threads that write parts of one result")]
                     let out = unsafe { out.part(i * values, values) };
                     out.fill(0.0);

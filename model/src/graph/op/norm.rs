@@ -81,7 +81,7 @@ impl Operation for Norm {
         let [weight, bias] = [self.weight, self.bias].map(|w| w.map(|w| host.weights.vector(w)));
         host.by_rows(outs[0], &|at, out| {
             let x = &x[at..at + out.len()];
-            // SAFETY: the job asks for nothing.
+            // SAFETY: this job has no requirement on its fields.
             #[allow(
                 unsafe_code,
                 reason = "entering the vector instructions that were found at the start"

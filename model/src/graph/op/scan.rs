@@ -79,7 +79,7 @@ impl Operation for Scan {
             let groups = b_width / n;
             let state = Shared::new(state);
             host.pool.run(heads, &|head| {
-                // SAFETY: tasks have different heads.
+                // SAFETY: tasks have different heads, so no two use the same elements.
                 #[allow(unsafe_code, reason = "threads that write parts of one result")]
                 let h = unsafe { state.part(head * each, each) };
                 let a = if a.len() == heads { &a[head..=head] } else { &a[head * n..][..n] };
@@ -88,7 +88,7 @@ impl Operation for Scan {
                     let dt = dt[t * heads + head];
                     let (b, c) = (&b[t * b_width + from..][..n], &c[t * b_width + from..][..n]);
                     let x = &x[t * x_width + head * channels..][..channels];
-                    // SAFETY: tasks have different heads.
+                    // SAFETY: tasks have different heads, so no two use the same elements.
                     #[allow(unsafe_code, reason = "threads that write parts of one result")]
                     let out = unsafe { out.part(t * x_width + head * channels, channels) };
                     let whole = (dt * a[0]).exp();
