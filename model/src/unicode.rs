@@ -1,5 +1,5 @@
-//! General categories of characters: Unicode 15.1, as the vocabularies in GGUF files were made
-//! with. A newer table would split text in scripts added since in other places.
+//! General categories of characters in Unicode 15.1, the version of the vocabularies in GGUF files.
+//! A newer table would split text in newer scripts differently.
 
 mod runs;
 
