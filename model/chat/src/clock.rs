@@ -1,5 +1,5 @@
-//! `strftime_now`, which templates use to tell the model the date. UTC: the same prompt on every
-//! machine at one time.
+//! `strftime_now`, which templates use to tell the model the date. It is UTC, so that all machines
+//! render equal prompts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -25,8 +25,8 @@ pub fn strftime_now(format: &str) -> String {
     strftime(format, now)
 }
 
-/// Formats seconds since 1970 with the directives of C's `strftime`; others stay as they are
-/// written.
+/// Formats seconds since 1970 by the directives of C's `strftime`. Unknown directives stay as they
+/// are.
 fn strftime(format: &str, seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
@@ -100,8 +100,7 @@ fn strftime(format: &str, seconds: u64) -> String {
     out
 }
 
-/// Year and week of a day as ISO 8601 counts them: weeks from Monday, of the year that has their
-/// Thursday.
+/// ISO 8601 year and week of a day. Weeks start on Monday and belong to the year of their Thursday.
 fn iso_week(days: u64) -> (u64, u64) {
     let thursday = days + 3 - (days + 3) % 7;
     let (year, ..) = civil(thursday);

@@ -1,20 +1,19 @@
-//! Templates for files that have none, by architecture and by the special tokens that the
-//! vocabulary has: a model that was trained on such turns has tokens for them. They are short ones
-//! of our own: a system prompt, and turns.
+//! Short templates of our own for files without one, chosen by architecture and by special tokens:
+//! a model that was trained on a format has tokens for it. They support a system prompt and turns.
 
 use kjit_tokenizer::Tokenizer;
 
-/// A format of turns.
+/// A chat format.
 pub struct Row {
     pub name: &'static str,
-    /// Architectures that use it; none: any.
+    /// Architectures that use it; empty: any.
     architectures: &'static [&'static str],
-    /// Special tokens, all of which the vocabulary has.
+    /// Special tokens that the vocabulary must have.
     tokens: &'static [&'static str],
     pub template: &'static str,
 }
 
-/// The first that fits counts.
+/// The first match is used.
 const ROWS: &[Row] = &[
     Row {
         name: "llama3",
@@ -89,7 +88,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// The format for models of an architecture with this vocabulary, if one is known.
+/// The format for an architecture and a vocabulary, if one is known.
 pub fn find(architecture: &str, tokenizer: &Tokenizer) -> Option<&'static Row> {
     ROWS.iter().find(|row| {
         let known = row.architectures.is_empty() || row.architectures.contains(&architecture);

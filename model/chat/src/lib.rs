@@ -1,15 +1,13 @@
-//! Chat templates: conversations to prompts, by the Jinja template in the file.
+//! Chat templates: renders conversations to prompts with the Jinja template of the file.
 //!
-//! Templates are written for Hugging Face's `apply_chat_template`, and `jinja` gives them what they
-//! find there: `trim_blocks` and `lstrip_blocks`, Python's string and dictionary methods, Python's
-//! spelling of `True` and `None` in output, `tojson` as `json.dumps` writes, `raise_exception`,
-//! `strftime_now`, `bos_token` and `eos_token`. A template comes with a model from anywhere: it can
-//! read nothing but what it is given, and its nesting, its work ([`FUEL`]), its values
-//! ([`MAX_MEMORY`]) and its output ([`MAX_OUTPUT`]) are bounded, on any thread.
+//! Templates are written for Hugging Face's `apply_chat_template`; `jinja` implements its
+//! environment: `trim_blocks`, `lstrip_blocks`, Python's string and dictionary methods, Python's
+//! output of `True` and `None`, `tojson` as in `json.dumps`, `raise_exception`, `strftime_now`,
+//! `bos_token` and `eos_token`. Templates are untrusted: they can read only their input, and their
+//! nesting, steps ([`FUEL`]), memory ([`MAX_MEMORY`]) and output ([`MAX_OUTPUT`]) are limited.
 //!
-//! A file may have several templates, one of them for conversations with tools; a file without any
-//! gets one that its architecture and its special tokens call for ([`ChatTemplate::origin`] says
-//! so).
+//! A file may have several templates, one of them for conversations with tools. For a file without
+//! one, a template is chosen by architecture and special tokens ([`ChatTemplate::origin`]).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -48,43 +46,42 @@ pub use reply::{Form, Part, ReplyParser, ToolCall};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// The metadata key of the template; `KEY.name` has one of that name.
+/// The metadata key of the template; `KEY.name` is a named one.
 pub const TEMPLATE_KEY: &str = "tokenizer.chat_template";
 
-/// Name of the template that is for conversations with tools.
+/// Name of the template for conversations with tools.
 const TOOL_USE: &str = "tool_use";
 
-/// Bytes of a template's file.
+/// Maximum bytes of a template file.
 const MAX_SOURCE: u64 = 1 << 20;
 
-/// Why a conversation did not become a prompt.
+/// The reasons why a conversation cannot be rendered.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ChatError {
-    /// The file has no chat template, and none is known for it.
+    /// The file has no chat template, and no fallback is known.
     #[error(
         "the model has no chat template ({TEMPLATE_KEY}), and none is known for its architecture \
          and special tokens: use --raw to \
          give it the prompt as it is, or --template FILE"
     )]
     NoTemplate,
-    /// The file has no template of that name.
+    /// The file has no template with this name.
     #[error(
         "the model has no chat template named '{0}' ({TEMPLATE_KEY}.{0}); it has: {1}",
         elide(name, 90),
         elide(known, 200)
     )]
     NoSuchTemplate {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// Those that there are, separated by commas.
+        /// The existing names, separated by commas.
         known: String,
     },
-    /// A key of the file is of the wrong type.
+    /// A key of the file has the wrong type.
     #[error(transparent)]
     File(#[from] gguf::Error),
-    /// The template is no Jinja that is understood here.
+    /// The template cannot be parsed.
     #[error(
         "{0}, line {line}: the chat template cannot be read: {1}; use --raw to do without it",
         elide(template, 90),
@@ -95,7 +92,7 @@ pub enum ChatError {
         template: String,
         /// Line in the template, from 1; 0 if not known.
         line: usize,
-        /// What is wrong.
+        /// The reason.
         problem: String,
     },
     /// The template failed on this conversation.
@@ -109,10 +106,10 @@ pub enum ChatError {
         template: String,
         /// Line in the template, from 1; 0 if not known.
         line: usize,
-        /// What went wrong.
+        /// The reason.
         problem: String,
     },
-    /// The template asks for more steps, memory, output or nesting than a template may have.
+    /// The template exceeded a limit of steps, memory, output or nesting.
     #[error(
         "{0}, line {line}: the chat template asks for too much: {1}; use --raw to do without it",
         elide(template, 90),
@@ -123,11 +120,11 @@ pub enum ChatError {
         template: String,
         /// Line in the template, from 1; 0 if not known.
         line: usize,
-        /// Which limit it was.
+        /// The limit.
         problem: String,
     },
-    /// The template refused the conversation (`raise_exception`): roles that do not alternate, a
-    /// system prompt for a model that knows none.
+    /// The template refused the conversation by `raise_exception`, for example because roles do not
+    /// alternate or a system prompt is not supported.
     #[error(
         "{0}: the model's chat template refuses this conversation: {1}",
         elide(template, 90),
@@ -136,57 +133,57 @@ pub enum ChatError {
     Refused {
         /// The template's name: its metadata key.
         template: String,
-        /// The template's words.
+        /// The message of the template.
         message: String,
     },
-    /// A file with a template that cannot be read.
+    /// A template file cannot be read.
     #[error("{path}: the chat template cannot be read: {problem}")]
     Unreadable {
         /// The file.
         path: String,
-        /// Why.
+        /// The reason.
         problem: String,
     },
-    /// Messages that are no JSON array of objects.
+    /// The messages are not a JSON array of objects.
     #[error("the messages are not a JSON array of objects: {}", elide(.0, 400))]
     Messages(String),
-    /// Variables that are no JSON object of what a template can have.
+    /// The variables are not a JSON object of supported values.
     #[error("the template's variables cannot be used: {}", elide(.0, 400))]
     Variables(String),
 }
 
-/// One turn of a conversation.
+/// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, or what else the template knows.
+    /// `system`, `user`, `assistant`, or another role that the template knows.
     pub role: String,
     /// The text.
     pub content: String,
 }
 
 impl Message {
-    /// A message of a role.
+    /// A message with a role.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Message { role: role.into(), content: content.into() }
     }
 }
 
-/// Where a template comes from.
+/// The source of a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
     /// The model's file, or the caller.
     Given,
-    /// The file has none: the usual one of this name for such models.
+    /// The file has none; this is the fallback of this name.
     Fallback(&'static str),
 }
 
-/// A template, read once, to be rendered many times.
+/// A parsed template, which can be rendered many times.
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: Template,
     name: String,
-    /// For conversations with tools, where the file has one for them, with its name.
+    /// The template for conversations with tools and its name, if the file has one.
     with_tools: Option<(Template, String)>,
     form: Form,
     origin: Origin,
@@ -195,12 +192,12 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The template of a file, with the one for tools if it has one; else the usual one for such
-    /// models, which [`ChatTemplate::origin`] then names.
+    /// The template of a file, with the one for tools if it has one, else a fallback, which
+    /// [`ChatTemplate::origin`] names.
     ///
     /// # Errors
-    /// [`ChatError::NoTemplate`] if it has none and none is known, and a template that cannot be
-    /// read.
+    /// [`ChatError::NoTemplate`] if there is no template and no fallback; a template that cannot be
+    /// parsed.
     pub fn from_gguf(file: &Gguf, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
         let Some(source) = file.opt_str(TEMPLATE_KEY)? else {
             let architecture = match file.value("general.architecture") {
@@ -220,10 +217,10 @@ impl ChatTemplate {
         Ok(template)
     }
 
-    /// A template of a file by its name.
+    /// A named template of a file.
     ///
     /// # Errors
-    /// [`ChatError::NoSuchTemplate`], and a template that cannot be read.
+    /// [`ChatError::NoSuchTemplate`]; a template that cannot be parsed.
     pub fn named(
         file: &Gguf,
         tokenizer: &Tokenizer,
@@ -238,7 +235,7 @@ impl ChatTemplate {
         ChatTemplate::with_tokenizer(&key, source, tokenizer)
     }
 
-    /// The names of a file's templates beside the one without a name.
+    /// The names of a file's named templates.
     pub fn names(file: &Gguf) -> Vec<String> {
         let name = |key: &str| Some(key.strip_prefix(TEMPLATE_KEY)?.strip_prefix('.')?.to_owned());
         file.keys().filter_map(name).collect()
@@ -247,7 +244,7 @@ impl ChatTemplate {
     /// A template from its source, for a model with this tokenizer. The name is for errors.
     ///
     /// # Errors
-    /// A template that cannot be read.
+    /// The template cannot be parsed.
     pub fn with_tokenizer(
         name: &str,
         source: &str,
@@ -263,7 +260,7 @@ impl ChatTemplate {
     /// A template in a file of its own, of at most 1 MiB, for a model with this tokenizer.
     ///
     /// # Errors
-    /// [`ChatError::Unreadable`], and a template that is not understood.
+    /// [`ChatError::Unreadable`]; a template that cannot be parsed.
     pub fn from_file(path: &Path, tokenizer: &Tokenizer) -> Result<ChatTemplate, ChatError> {
         let name = path.display().to_string();
         let failed = |problem: String| ChatError::Unreadable { path: name.clone(), problem };
@@ -275,7 +272,7 @@ impl ChatTemplate {
         if source.len() as u64 > MAX_SOURCE {
             return Err(failed("it is larger than 1 MiB".to_owned()));
         }
-        // Editors write a mark in front that is no text.
+        // Some editors write a byte order mark at the start.
         ChatTemplate::with_tokenizer(
             &name,
             source.strip_prefix('\u{feff}').unwrap_or(&source),
@@ -283,11 +280,11 @@ impl ChatTemplate {
         )
     }
 
-    /// A template from its source. The name is for errors; the tokens are what the template writes
-    /// as `bos_token` and `eos_token`.
+    /// A template from its source. The name is for errors; the tokens are the values of `bos_token`
+    /// and `eos_token`.
     ///
     /// # Errors
-    /// A template that cannot be read.
+    /// The template cannot be parsed.
     pub fn new(
         name: &str,
         source: &str,
@@ -306,18 +303,17 @@ impl ChatTemplate {
         })
     }
 
-    /// How the model of this template writes reasoning and calls of tools.
+    /// The form in which the model writes reasoning and tool calls.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Where the template comes from.
+    /// The source of the template.
     pub fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// What a user should be told before the template is used: that the file has none, and which is
-    /// taken.
+    /// A note for the user if the file has no template and a fallback is used.
     pub fn note(&self) -> Option<String> {
         match self.origin {
             Origin::Given => None,
@@ -328,11 +324,12 @@ impl ChatTemplate {
         }
     }
 
-    /// The prompt of a conversation: messages as anything that serialises to a list of objects,
-    /// [`Message`] for one. `add_generation_prompt` ends it with the begin of the assistant's turn.
+    /// Renders the prompt of a conversation. Messages are any type that serialises to a list of
+    /// objects, such as [`Message`]. `add_generation_prompt` appends the begin of the assistant's
+    /// turn.
     ///
     /// # Errors
-    /// A template that fails on, or refuses, the conversation.
+    /// The template fails or refuses the conversation.
     pub fn render<M: Serialize>(
         &self,
         messages: M,
@@ -343,12 +340,12 @@ impl ChatTemplate {
         self.render_json(&json, None, add_generation_prompt)
     }
 
-    /// The same from JSON: an array of objects, in whatever shape the template knows (`tool_calls`,
-    /// content in parts), and tools if any, another array, for which the file's template for tools
-    /// is taken if it has one.
+    /// Renders JSON messages: an array of objects in any shape that the template knows
+    /// (`tool_calls`, content in parts). `tools` is another array; with it, the file's template for
+    /// tools is used if there is one.
     ///
     /// # Errors
-    /// Text that is no such JSON; a template that fails on, or refuses, the conversation.
+    /// The JSON is invalid; the template fails or refuses the conversation.
     pub fn render_json(
         &self,
         messages: &str,
@@ -358,11 +355,11 @@ impl ChatTemplate {
         self.render_with(messages, tools, None, add_generation_prompt)
     }
 
-    /// The same with further variables of the template's (`enable_thinking`, `documents`): a JSON
-    /// object.
+    /// [`ChatTemplate::render_json`] with further variables of the template (`enable_thinking`,
+    /// `documents`) as a JSON object.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render_json`]; [`ChatError::Variables`].
+    /// The errors of [`ChatTemplate::render_json`]; [`ChatError::Variables`].
     pub fn render_with(
         &self,
         messages: &str,
@@ -373,10 +370,10 @@ impl ChatTemplate {
         self.render_within(messages, tools, variables, add_generation_prompt, &Cancel::default())
     }
 
-    /// The same, as long as somebody waits for it.
+    /// [`ChatTemplate::render_with`] that can be cancelled.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render_with`]; [`ChatError::Limit`] when nobody waits any more.
+    /// The errors of [`ChatTemplate::render_with`]; [`ChatError::Limit`] if it is cancelled.
     pub fn render_within(
         &self,
         messages: &str,
@@ -413,7 +410,7 @@ impl ChatTemplate {
             ("bos_token", token(&self.bos)),
             ("eos_token", token(&self.eos)),
         ];
-        // What the caller names counts, but for the conversation itself.
+        // The caller's variables override others, but not the conversation itself.
         for (key, value) in &more {
             match variables.iter_mut().find(|(name, _)| *name == key.as_str()) {
                 None => variables.push((key, value.clone())),
@@ -453,8 +450,8 @@ fn failed(name: &str, fault: Fault, reading: bool) -> ChatError {
     }
 }
 
-/// Words with one space between, without control characters, and not without end: they come out of
-/// a file.
+/// Collapses white space, removes control characters and limits the length of a text that comes
+/// from a file.
 fn one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {

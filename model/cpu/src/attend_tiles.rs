@@ -1,23 +1,23 @@
-//! Attention of a block of queries over the cache, by tiles of halves of 16 bits.
+//! Attention of a block of queries over the KV cache with bf16 tiles (AMX).
 //!
-//! As [`Attend`] does it, with both products as those of [`tiles`](super::tiles): queries, keys,
-//! weights of the softmax and values are each the sum of two of bf16, and three products are added.
-//! A block of 128 positions has its keys and values split once for all of the task's rows. Sums are
-//! runs of 32 elements of 32 rows, and stay so.
+//! Works like [`Attend`], with both products computed as in [`tiles`](super::tiles): queries, keys,
+//! softmax weights and values are each the sum of two bf16 numbers, and three products are added. A
+//! block of 128 positions is split once for all rows of the task. Sums are stored as runs of 32
+//! elements of 32 rows.
 
 use super::attention::{Attend, KEYS, Lie, STATE};
 use super::scratch::Scratch;
 use super::simd::{LANES, TILE_ROWS, TILE_UNIT, TileBlock, TileJob, Tiles};
 use super::tiles::{self, UNIT, put, split_unit};
 
-/// Units of a block's positions.
+/// Tile units in a block of positions.
 const BLOCK: usize = KEYS / TILE_UNIT;
 
-/// A task of attention.
+/// An attention task that uses tiles.
 pub struct AttendTiles<'a>(pub Attend<'a>);
 
 impl TileJob for AttendTiles<'_> {
-    /// Also asks what [`Attend`] asks.
+    /// Also requires what [`Attend`] requires.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         let task = self.0;
@@ -42,7 +42,7 @@ impl TileJob for AttendTiles<'_> {
         query.fill(0.0);
         for i in 0..m {
             task.query(i, query);
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             unsafe {
                 put::<V>(query, i % LANES, &mut queries[i / LANES * tiles::len(LANES, dim)..])
             };
@@ -52,18 +52,19 @@ impl TileJob for AttendTiles<'_> {
         let [score_lie, sum_lie] = [KEYS, padded].map(|width| Lie { together: LANES, width });
         let end = task.seen_to(task.token + task.tokens - 1);
         let mut at = task.seen_from(task.token);
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set. Tiles are not in use yet on this
+        // thread.
         unsafe { V::begin() };
         while at < end {
             let n = KEYS.min(end - at);
             let here = n.div_ceil(TILE_UNIT);
-            // What is not there, of rows and of elements, is zero.
+            // Missing rows and elements are zero.
             let rows = &mut rows[..KEYS * dim.max(padded)];
             rows[n * dim..here * TILE_UNIT * dim].fill(0.0);
             if dim > task.layer.dim {
                 rows[..n * dim].fill(0.0);
             }
-            // SAFETY: the instructions are there; 32 rows for each split of a unit.
+            // SAFETY: the caller guarantees the instruction set; each unit is split from 32 rows.
             unsafe {
                 task.layer.keys.rows(task.key_head, at, n).decode::<V>(&mut rows[..n * dim], dim);
                 for (x, to) in rows[..here * TILE_UNIT * dim]
@@ -79,7 +80,7 @@ impl TileJob for AttendTiles<'_> {
             if padded > value_dim {
                 rows[..n * padded].fill(0.0);
             }
-            // SAFETY: as above; 64 rows of values for each unit.
+            // SAFETY: the caller guarantees the instruction set; each unit has 64 rows of values.
             unsafe {
                 let of = task.layer.values.rows(task.key_head, at, n).short(value_dim);
                 of.decode::<V>(&mut rows[..n * padded], padded);
@@ -103,26 +104,30 @@ impl TileJob for AttendTiles<'_> {
                     c.fill(0.0);
                     let w = &queries[block * tiles::len(LANES, dim)..][..tiles::len(LANES, dim)];
                     let x = &keys[run * tiles::len(LANES, dim)..][..tiles::len(LANES, dim)];
-                    // SAFETY: 32 rows of so many units of both, and as many sums.
+                    // SAFETY: this is between `begin` and `end`; both factors have 32 rows of
+                    // `units` units, and `c` has 32 × 32 sums.
                     unsafe { multiply::<V>(w, x, units, c) };
                 }
             }
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             unsafe { task.soften::<V>(at, n, (scores, score_lie), (sums, sum_lie), state) };
             for (block, s) in scores.chunks_exact(LANES * KEYS).enumerate() {
                 let panel = &mut weights[..here * TILE_UNIT * LANES];
-                // SAFETY: as above; the weights of 32 rows are as many elements of a panel.
+                // SAFETY: the caller guarantees the instruction set; the weights of 32 rows fill
+                // the panel.
                 unsafe { put_runs::<V>(s, here, panel) };
                 let of = &mut sums[block * LANES * padded..][..LANES * padded];
                 for (run, c) in of.chunks_exact_mut(LANES * LANES).enumerate() {
                     let x = &values[run * BLOCK * UNIT..][..here * UNIT];
-                    // SAFETY: as above.
+                    // SAFETY: this is between `begin` and `end`; both factors have `here` units,
+                    // and `c` has 32 × 32 sums.
                     unsafe { multiply::<V>(panel, x, here, c) };
                 }
             }
             at += n;
         }
-        // SAFETY: as above; the place of these results is the caller's promise.
+        // SAFETY: the caller guarantees the instruction set, and that `layer.out` has room for
+        // these results and no other thread writes them.
         unsafe {
             V::end();
             task.scatter(sums, sum_lie, state);
@@ -130,26 +135,27 @@ impl TileJob for AttendTiles<'_> {
     }
 }
 
-/// Adds to 32 × 32 sums the products of 32 rows of a panel with 32 of the other factor.
+/// Adds the products of 32 rows of a panel with 32 columns of the other factor to 32 × 32 sums.
 ///
 /// # Safety
-/// Between [`Tiles::begin`] and [`Tiles::end`]; both have so many units, and there are 32 × 32
-/// sums.
+/// Called between [`Tiles::begin`] and [`Tiles::end`]; `w` and `x` have `units` units, `c` has 32 ×
+/// 32 sums.
 #[inline(always)]
 unsafe fn multiply<V: Tiles>(w: &[f32], x: &[f32], units: usize, c: &mut [f32]) {
     debug_assert!(w.len() >= units * UNIT && x.len() >= units * UNIT && c.len() >= LANES * LANES);
     let (w_next, x) = (units * UNIT / 2, x.as_ptr());
     let (w, c) = (w.as_ptr(), c.as_mut_ptr());
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { V::tile_block(TileBlock { units, w, w_next, x, x_soon: x, half: false, c }) };
 }
 
-/// 64 rows of a matrix, 32 elements of each, as the second factor, whose columns they are: by pairs
-/// of rows all elements' first halves, then second ones.
+/// Splits 64 rows of a matrix, 32 elements each, into the layout of the second factor, whose
+/// columns these rows are: for each pair of rows, the high halves of all elements, then the low
+/// halves.
 ///
 /// # Safety
-/// As [`TileJob::run`] asks of the processor; 64 rows, `width` apart, have 32 elements from `x`'s
-/// beginning on.
+/// The CPU has `V`'s instruction set, as for [`TileJob::run`]; `x` has 64 rows, `width` apart, of
+/// 32 elements each.
 #[inline(always)]
 unsafe fn pairs<V: Tiles>(
     x: &[f32],
@@ -162,7 +168,8 @@ unsafe fn pairs<V: Tiles>(
     assert!(high.len() >= LANES && low.len() >= LANES);
     let (first, second) = to.split_at_mut(UNIT / 2);
     for pair in 0..TILE_UNIT / 2 {
-        // SAFETY: the instructions are there; two rows of 32 elements, and as many halves of each.
+        // SAFETY: the caller guarantees the instruction set and two rows of 32 elements; the
+        // buffers have room for the halves of each.
         unsafe {
             for i in 0..2 {
                 let x = x.as_ptr().add((2 * pair + i) * width);
@@ -178,19 +185,19 @@ unsafe fn pairs<V: Tiles>(
     }
 }
 
-/// Rows that lie together by runs of 32 elements, so many units of them, as a panel.
+/// Splits rows that are stored as runs of 32 elements into a panel of `units` units.
 ///
 /// # Safety
-/// As [`TileJob::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`TileJob::run`].
 #[inline(always)]
 unsafe fn put_runs<V: Tiles>(rows: &[f32], units: usize, panel: &mut [f32]) {
     assert!(rows.len() >= units * UNIT && panel.len() >= units * UNIT);
-    /// Floats of a tile: 16 rows of 32 halves.
+    /// Floats in a tile: 16 rows of 32 bf16 numbers.
     const TILE: usize = TILE_ROWS * LANES / 2;
     for r in 0..LANES {
         for run in 0..2 * units {
-            // SAFETY: the instructions are there; units have 32 rows of two runs, and a panel as
-            // many tiles.
+            // SAFETY: the caller guarantees the instruction set; the assertion covers 32 rows of
+            // two runs per unit, and the tiles of the panel.
             unsafe {
                 let to = panel.as_mut_ptr().add((r / TILE_ROWS * 4 * units + 2 * run) * TILE);
                 let high = to.add(r % TILE_ROWS * (LANES / 2));

@@ -1,12 +1,12 @@
-//! Attention of a block of queries over the cache.
+//! Attention of a block of queries over the KV cache.
 //!
-//! A task takes one key head, some of the query heads that share it, and some tokens: `m` rows of
-//! queries in all. It walks the past in blocks of `KEYS` positions: decodes keys and values to f32,
-//! scores all rows against them, and keeps a running maximum, sum and weighted value per row (the
-//! online softmax of Milakov & Gimelshein 2018, arXiv 1805.02867; in blocks, as in Dao et al. 2022,
-//! arXiv 2205.14135). Many rows use the matrix kernel; few rows, as when decoding, are scored one
-//! by one, where transposing the keys would cost more than it saves. With tiles, prompts go through
-//! [`AttendTiles`], which walks the same blocks.
+//! A task is one key head, some of the query heads that share it, and some tokens: `m` rows of
+//! queries. It goes through the past in blocks of `KEYS` positions. For each block it decodes keys
+//! and values to f32, computes the scores of all rows, and updates a running maximum, sum and
+//! weighted value per row: the online softmax (Milakov & Gimelshein 2018, arXiv 1805.02867), in
+//! blocks as in FlashAttention (Dao et al. 2022, arXiv 2205.14135). With many rows it uses the
+//! matrix kernel. With few rows, as in decoding, it computes scores one by one, since transposing
+//! the keys would cost more than it saves. On CPUs with tiles, prompts use [`AttendTiles`].
 
 use super::attend_tiles::AttendTiles;
 use super::gemm::{Tile, transpose_panel};
@@ -18,13 +18,13 @@ use super::share::Shared;
 use super::simd::{Isa, Job, LANES, Vector};
 use kjit_graph::op::Mask;
 
-/// Positions in a block: of 64-element heads, 32 KiB of keys and as much of values.
+/// Positions in a block. With heads of 64 elements, keys and values take 32 KiB each.
 pub(super) const KEYS: usize = 128;
 
-/// Rows from which the matrix kernel is used.
+/// Minimum number of rows for the matrix kernel.
 const MANY: usize = 6;
 
-/// What all tasks of one operation share.
+/// The data that all tasks of one attention operation share.
 #[derive(Clone, Copy)]
 pub struct Layer<'a> {
     /// Queries, a row of `heads · dim` per token.
@@ -32,24 +32,25 @@ pub struct Layer<'a> {
     pub heads: usize,
     /// Elements of a key.
     pub dim: usize,
-    /// Elements of a value: of a latent, where keys are values too, the first of its row.
+    /// Elements of a value. For a latent, whose rows are both key and value, the first elements of
+    /// the row.
     pub value_dim: usize,
     /// Position of the first row of `q`.
     pub first: usize,
-    /// Positions that there are.
+    /// Number of positions.
     pub end: usize,
     pub keys: &'a KvStore,
     pub values: &'a KvStore,
-    /// Positions back that are seen, the token's own included.
+    /// Width of the window in positions, the token's own included.
     pub window: Option<usize>,
     pub mask: Mask,
     pub scale: f32,
     pub soft_cap: Option<f32>,
-    /// A score for each head that has no value.
+    /// The attention sink: one score per head without a value.
     pub sinks: Option<&'a [f32]>,
-    /// What a score loses for each position of distance, for each head.
+    /// ALiBi: the slope of each head, subtracted from a score per position of distance.
     pub slopes: Option<&'a [f32]>,
-    /// Positions that each token sees, so many for each; below zero is none.
+    /// The only visible positions, this many per token; negative entries are unused.
     pub only: Option<(&'a [f32], usize)>,
     /// A row of `heads · value_dim` per token.
     pub out: Shared<'a>,
@@ -64,16 +65,16 @@ pub struct Attend<'a> {
     pub heads: usize,
     pub token: usize,
     pub tokens: usize,
-    /// Blocks of positions begin where they would for any tokens, and rows have one kernel whatever
-    /// their number.
+    /// Blocks of positions begin at fixed multiples, and all numbers of rows use one kernel, so
+    /// that results do not depend on the batch.
     pub reproducible: bool,
 }
 
-/// Running state of the softmax of a row.
+/// Floats of the running softmax state of a row: maximum and sum.
 pub(super) const STATE: usize = 2;
 
-/// How rows of `width` elements, a multiple of 32, lie: so many together by runs of 32 elements, as
-/// the sums of tiles do, or each by itself.
+/// The layout of rows of `width` elements (a multiple of 32). `together` rows are stored
+/// interleaved by runs of 32 elements, as the sums of tiles are; 1 means each row is contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct Lie {
     pub together: usize,
@@ -81,13 +82,13 @@ pub(super) struct Lie {
 }
 
 impl Lie {
-    /// Where row `i` begins.
+    /// Offset of row `i`.
     #[inline(always)]
     pub fn row(self, i: usize) -> usize {
         i / self.together * self.together * self.width + i % self.together * LANES
     }
 
-    /// How far behind its row's beginning element `j` lies.
+    /// Offset of element `j` within its row.
     #[inline(always)]
     pub fn element(self, j: usize) -> usize {
         j / LANES * self.together * LANES + j % LANES
@@ -97,8 +98,8 @@ impl Lie {
 impl Job for Attend<'_> {
     type Out = ();
 
-    /// Also asks: nobody else uses the results of these heads and tokens, `layer.out` being valid
-    /// for a row of each of `layer.q`.
+    /// Also requires: `layer.out` is valid for one row per row of `layer.q`, and no other thread
+    /// uses the results of these heads and tokens.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Layer { dim, value_dim, .. } = self.layer;
@@ -125,8 +126,8 @@ impl Job for Attend<'_> {
         while at < end {
             let n = KEYS.min(end - at);
             let n32 = n.next_multiple_of(LANES);
-            // SAFETY: the instructions are there; the buffers hold KEYS rows of keys and values, m
-            // rows of KEYS scores and of padded results, as cut above.
+            // SAFETY: the caller guarantees the instruction set; the buffers cut above hold KEYS
+            // rows of keys and values, and m rows of KEYS scores and of padded results.
             unsafe {
                 self.layer.keys.rows(self.key_head, at, n).decode::<V>(k, dim);
                 self.layer
@@ -135,7 +136,7 @@ impl Job for Attend<'_> {
                     .short(value_dim)
                     .decode::<V>(v, padded);
                 if m >= MANY || self.reproducible {
-                    // Rows past n hold old keys, or zeros: their scores are masked.
+                    // Rows past n hold old keys or zeros; their scores are masked.
                     s.fill(0.0);
                     for j in (0..n32).step_by(LANES) {
                         transpose_panel::<V>(&k[j * dim..], dim, panel);
@@ -159,15 +160,16 @@ impl Job for Attend<'_> {
             }
             at += n;
         }
-        // SAFETY: the place of these results is the caller's promise.
+        // SAFETY: the caller guarantees that `layer.out` has room for these results and no other
+        // thread writes them.
         unsafe { self.scatter(acc, alone(padded), state) };
     }
 }
 
 impl Attend<'_> {
-    /// The first position of the first block: a multiple of a block's positions where that is not
-    /// to depend on which tokens the task has. What a token does not see of a block changes nothing
-    /// of its results.
+    /// The first position of the first block. If `reproducible`, it is a multiple of KEYS, so that
+    /// it does not depend on the task's tokens. Positions that a token does not see do not change
+    /// its results.
     pub(super) fn begins_at(&self) -> usize {
         let first = self.seen_from(self.token);
         if self.reproducible { first / KEYS * KEYS } else { first }
@@ -184,7 +186,7 @@ impl Attend<'_> {
         }
     }
 
-    /// The position behind the last that a token sees.
+    /// One past the last position that a token sees.
     pub(super) fn seen_to(&self, token: usize) -> usize {
         let own = self.layer.first + token;
         match self.layer.mask {
@@ -194,24 +196,24 @@ impl Attend<'_> {
         }
     }
 
-    /// Number of row `i` of the task among all tokens' heads.
+    /// Index of row `i` of the task among the heads of all tokens.
     fn place(&self, i: usize) -> usize {
         let (token, head) = (self.token + i / self.heads, self.head + i % self.heads);
         token * self.layer.heads + head
     }
 
-    /// The scaled query of row `i`; what is behind its elements is left alone.
+    /// Writes the scaled query of row `i`. Elements past its end are left unchanged.
     #[inline(always)]
     pub(super) fn query(&self, i: usize, to: &mut [f32]) {
         let from = &self.layer.q[self.place(i) * self.layer.dim..][..self.layer.dim];
         to.iter_mut().zip(from).for_each(|(q, x)| *q = x * self.layer.scale);
     }
 
-    /// Scores of `n` positions from `at` on become weights, as far as the next multiple of 64
-    /// behind them; running maxima, sums and results follow the new maxima.
+    /// Turns the scores of `n` positions from `at` on into softmax weights, up to the next multiple
+    /// of 64, and rescales running maxima, sums and results.
     ///
     /// # Safety
-    /// As [`Job::run`] asks of the processor.
+    /// The CPU has `V`'s instruction set, as for [`Job::run`].
     #[inline(always)]
     pub(super) unsafe fn soften<V: Vector>(
         &self,
@@ -231,8 +233,8 @@ impl Attend<'_> {
                 lie.element(whole - 1) < s.len()
                     && results_lie.element(results_lie.width - 1) < acc.len()
             );
-            // SAFETY: the instructions are there; runs of 32 below `whole` lie in s, and those of a
-            // row of results in acc, as was checked.
+            // SAFETY: the caller guarantees the instruction set; the assertion above shows that
+            // runs of 32 below `whole` are in `s`, and those of a row of results in `acc`.
             unsafe {
                 if let Some(cap) = self.layer.soft_cap {
                     for j in (0..whole).step_by(LANES) {
@@ -268,7 +270,7 @@ impl Attend<'_> {
                 }
                 let m = m.largest();
                 if m == f32::NEG_INFINITY {
-                    // Nothing seen yet.
+                    // No position is visible yet.
                     for j in (0..whole).step_by(LANES) {
                         V::splat(0.0).store(s.as_mut_ptr().add(lie.element(j)));
                     }
@@ -282,7 +284,8 @@ impl Attend<'_> {
                     total = total.add(e);
                 }
                 if self.reproducible {
-                    // The least power is not 0, and what lies there is others' affair.
+                    // `exp` of the least score is not exactly 0, and values of masked positions
+                    // must not matter.
                     (0..from).chain(to.max(from)..whole).for_each(|j| s[lie.element(j)] = 0.0);
                 }
                 if m != *largest {
@@ -299,7 +302,7 @@ impl Attend<'_> {
         }
     }
 
-    /// Running states before the first position.
+    /// Initialises the running softmax states.
     pub(super) fn begin(&self, state: &mut [f32]) {
         for (i, state) in state.as_chunks_mut::<STATE>().0.iter_mut().enumerate() {
             *state = self
@@ -310,8 +313,8 @@ impl Attend<'_> {
     }
 
     /// # Safety
-    /// `layer.out` is valid for a row of each of `layer.q`, and nobody else uses these heads and
-    /// tokens of it.
+    /// `layer.out` is valid for one row per row of `layer.q`, and no other thread uses these heads
+    /// and tokens of it.
     #[inline(always)]
     pub(super) unsafe fn scatter(&self, acc: &[f32], lie: Lie, state: &[f32]) {
         let dim = self.layer.value_dim;
@@ -320,7 +323,8 @@ impl Attend<'_> {
                 (0..dim).step_by(LANES).zip(acc[lie.row(i)..].chunks(lie.together * LANES))
             {
                 for (x, j) in run[..LANES.min(dim - j)].iter().zip(j..) {
-                    // SAFETY: inside the row's head, the caller's promise.
+                    // SAFETY: inside the row's head, which the caller guarantees to be valid and
+                    // unshared.
                     unsafe { *self.layer.out.start().add(self.place(i) * dim + j) = x / sum };
                 }
             }
@@ -328,7 +332,7 @@ impl Attend<'_> {
     }
 }
 
-/// Rows by themselves.
+/// The layout of contiguous rows.
 fn alone(width: usize) -> Lie {
     Lie { together: 1, width }
 }
@@ -336,19 +340,19 @@ fn alone(width: usize) -> Lie {
 /// `cap · tanh(s / cap) = cap − 2 cap / (1 + e^(2 s / cap))`.
 ///
 /// # Safety
-/// As [`Job::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
 unsafe fn soft_cap<V: Vector>(s: V, cap: f32) -> V {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         V::splat(cap)
             .sub(V::splat(2.0 * cap).div(s.mul(V::splat(2.0 / cap)).exp().add(V::splat(1.0))))
     }
 }
 
-/// Attention of `rows` tokens: tasks are a key head with its query heads and a run of tokens; when
-/// there are few of these (decoding), a query head. `precise`: all in f32. `reproducible`: a
-/// token's results are the same bits whatever tokens come with it.
+/// Attention of `rows` tokens. A task is a key head with its query heads and a run of tokens, or,
+/// if there are few of these (decoding), a single query head. `precise`: all in f32.
+/// `reproducible`: a token's results have the same bits for any batch.
 pub fn attend(
     pool: &mut Pool,
     isa: Isa,
@@ -356,14 +360,14 @@ pub fn attend(
     rows: usize,
     (precise, reproducible): (bool, bool),
 ) {
-    /// Tokens of a task: with three query heads to a key head, 96 rows.
+    /// Tokens of a task. With three query heads per key head these are 96 rows.
     const TOKENS: usize = 32;
     let key_heads = layer.keys.heads();
     let group = layer.heads / key_heads;
     let token_runs = rows.div_ceil(TOKENS);
     let tiles = isa.has_tiles() && !precise && !reproducible && rows >= TOKENS;
-    // Tiles split keys and values for all query heads once, which is as much work as their
-    // products.
+    // Tiles split keys and values once per task, which costs as much as the products. So tasks keep
+    // all query heads of a key head, unless there are fewer tasks than threads.
     let wanted = if tiles { pool.threads() } else { 4 * pool.threads() };
     let apart = key_heads * token_runs < wanted;
     let (per_task, tasks) = match apart {
@@ -372,7 +376,7 @@ pub fn attend(
     };
     let head_runs = tasks / token_runs;
     pool.run(tasks, &|task| {
-        // Late tokens see most: they go first, so that the last tasks are short.
+        // Later tokens see most positions and go first, so that the last tasks are short.
         let token = (token_runs - 1 - task / head_runs) * TOKENS;
         let head = task % head_runs * per_task;
         let tokens = TOKENS.min(rows - token);
@@ -385,7 +389,7 @@ pub fn attend(
             tokens,
             reproducible,
         };
-        // SAFETY: tasks have different heads or tokens.
+        // SAFETY: tasks have different heads or tokens, so no two write the same results.
         unsafe {
             match tiles {
                 true => isa.run_tiles(AttendTiles(task)),
@@ -402,7 +406,7 @@ mod tests {
     use super::*;
     use kjit_exec::KvType;
 
-    /// A case: query heads, key heads, elements of a head, tokens already there, tokens, window,
+    /// A case: query heads, key heads, elements of a head, tokens in the cache, new tokens, window,
     /// soft cap.
     type Case = (usize, usize, usize, usize, usize, Option<usize>, Option<f32>);
 
@@ -418,8 +422,8 @@ mod tests {
         (7, 1, 256, 3, 31, Some(200), None),
     ];
 
-    /// Everything a layer can have, with keys that are the values, too; what lies in a thread's
-    /// buffers is NaN.
+    /// All features of a layer, including keys that are also the values. The scratch buffers are
+    /// poisoned with NaN.
     #[test]
     fn tiles_agree_with_f32_for_masks_sinks_slopes_and_chosen_positions() {
         let mut rng = Rng::new();
@@ -437,7 +441,7 @@ mod tests {
                 rng.reals(heads),
                 rng.reals(heads).iter().map(|x| x.abs() / 50.0).collect::<Vec<_>>(),
             );
-            // Each token its own position, others before it, and some places without one.
+            // Each token sees its own position and earlier ones; some list entries are unused.
             let only: Vec<f32> = (0..tokens)
                 .flat_map(|t| (0..width).map(move |i| (before + t) as f32 - (i * i) as f32))
                 .map(|position| position.max(-1.0))
@@ -539,7 +543,8 @@ mod tests {
     fn attention_agrees_with_f64_for_windows_caps_shared_heads_and_odd_sizes() {
         let mut rng = Rng::new();
         for (heads, key_heads, dim, before, tokens, window, soft_cap) in CASES {
-            // f16 keeps 11 bits of a key or value, q8_0 seven and a sign of each block's largest.
+            // f16 keeps 11 bits of a key or value. q8_0 keeps seven bits and a sign, relative to
+            // the block's largest.
             for (kv, tolerance) in [(KvType::F32, 2e-6), (KvType::F16, 1e-3), (KvType::Q8_0, 2e-2)]
             {
                 let others = Isa::available().into_iter().map(|isa| (isa, false));
@@ -551,7 +556,7 @@ mod tests {
                         (rng.reals(end * key_heads * dim), rng.reals(end * key_heads * dim));
                     let mut stores = [(); 2]
                         .map(|()| KvStore::new("test", kv, key_heads, dim, end + 3).unwrap());
-                    // In two calls, each cut among three threads as it may be.
+                    // Written in two calls, each split among three threads.
                     let (mut pool, half) = (Pool::new(3), end / 2 * key_heads * dim);
                     for (store, x) in stores.iter_mut().zip([&k, &v]) {
                         store.write(&mut pool, isa, 0, &x[..half]);
@@ -592,7 +597,7 @@ mod tests {
                             tokens,
                             reproducible,
                         };
-                        // SAFETY: one thread.
+                        // SAFETY: only this thread runs, and `out` has a row per token.
                         unsafe {
                             match tiles {
                                 true => isa.run_tiles(AttendTiles(all)),
@@ -627,8 +632,8 @@ mod tests {
                             .sum();
                         let off = (f64::from(*got) - want).abs();
                         let case = (heads, key_heads, dim, before, tokens, window, soft_cap);
-                        // Halves leave 2^-16 of each factor, of which a score has `dim`, some above
-                        // and some below.
+                        // Split bf16 is off by 2^-16 of each factor. A score sums `dim` of these
+                        // errors, of both signs.
                         let tolerance = if tiles { tolerance + 2e-5 } else { tolerance };
                         assert!(
                             off <= tolerance,

@@ -1,10 +1,10 @@
-//! Products of few tokens with matrices that were laid out anew: sixteen rows side by side.
+//! Products of few tokens with a matrix in an interleaved copy: groups of sixteen rows.
 //!
-//! A file has a matrix by rows, so that 64 codes of one row are multiplied at a time, each half has
-//! its own scale to be found, and a row's sum is added across a register in the end. With sixteen
-//! rows side by side a lane is a row: four codes of each are multiplied with the same four
-//! activations, sixteen scales are one load, and nothing is added across lanes. A group is 16 rows,
-//! a block 32 of their columns:
+//! A file stores a matrix row by row. A kernel then multiplies 64 codes of one row at a time, looks
+//! up a scale for each half, and must add across the lanes at the end. In the interleaved copy each
+//! lane is a row: four codes of each row are multiplied with the same four activations, sixteen
+//! scales are one load, and no addition across lanes is needed. A group is 16 rows, a block is 32
+//! columns of them:
 //!
 //! ```text
 //! of each group, of each block:  16 scales | 16 offsets, if the format has any | codes
@@ -12,7 +12,7 @@
 //! codes of 8 bits:   16 rows' codes 0..4, 16 rows' codes 4..8, …
 //! ```
 //!
-//! Activations are rounded to 16 bits as for [`dot`](super::dot), and sums of a block are exact.
+//! Activations are rounded to 16 bits as in [`dot`](super::dot). The sums of a block are exact.
 
 use super::pool::Pool;
 use super::product::{Matrix, Part};
@@ -23,32 +23,32 @@ use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 /// Rows of a group.
 pub const ROWS: usize = 16;
 
-/// Tokens that share what is unpacked.
+/// Tokens that share the unpacked codes.
 const TOKENS: usize = 4;
 
-/// Floats for 32 rounded activations: their high bytes, their low ones, the scale, the scaled sum
-/// of the integers, and their sum times −[`START`], an integer.
+/// Floats of a unit, 32 rounded activations: their high bytes, their low bytes, the scale, the
+/// scaled sum of the integers, and the integer sum times −[`START`].
 pub const UNIT: usize = 20;
 
-/// What the integers' sum stands multiplied with where products begin to be added: Q4_0's bias.
+/// The factor in the last field of a unit: Q4_0's bias, so that products can start from that field.
 pub const START: i32 = 8;
 
-/// Floats for a row of `cols` activations.
+/// Floats for a row of `cols` rounded activations.
 pub fn row_len(cols: usize) -> usize {
     cols / 32 * UNIT
 }
 
-/// What is known of a format that can be laid out so.
+/// The properties of a format that can be interleaved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Form {
-    /// Bytes of a block in the file, and where in it scale, offset and codes are.
+    /// Bytes of a block in the file, and the offsets of scale, bias and codes in it.
     size: usize,
     scale: usize,
     offset: Option<usize>,
     codes: usize,
-    /// Words of a row's codes: 4 of nibbles, or 8.
+    /// 32-bit words of a row's codes in a block: 4 for nibbles, or 8.
     words: usize,
-    /// As [`unsigned`] says.
+    /// See [`unsigned`].
     bias: u8,
     flip: u8,
     table: Option<[u8; 16]>,
@@ -93,36 +93,35 @@ impl Form {
     }
 }
 
-/// A matrix with sixteen rows side by side.
+/// An interleaved copy of a matrix.
 pub struct Beside {
     form: Form,
-    /// Blocks of a row.
+    /// Blocks in a row.
     blocks: usize,
-    /// Groups one behind the other, from the element on that begins a line of the cache.
+    /// The groups in order. The first begins at element `begin`, on a cache line.
     data: Vec<f32>,
     begin: usize,
 }
 
 impl Beside {
-    /// Whether a matrix of this format can be laid out.
+    /// Whether a matrix of this format can be interleaved.
     pub fn suits(format: &Format) -> bool {
         Form::of(format).is_some()
     }
 
-    /// Lays a matrix out, on all threads; `None` if its format has no such form, or there is no
-    /// memory for it.
+    /// Makes the copy on all threads. `None` if the format is not supported or memory is short.
     pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Beside> {
         let form = Form::of(w.format)?;
         let (blocks, groups) = (w.cols / 32, w.rows.div_ceil(ROWS));
         let len = blocks * form.len();
         let mut data = Vec::new();
         data.try_reserve_exact(groups * len + ROWS).ok()?;
-        // Rows that are not there have scales of zero.
+        // Missing rows have scales of zero.
         data.resize(groups * len + ROWS, 0.0);
         let begin = data.as_ptr().align_offset(64).min(ROWS);
         let to = Shared::new(&mut data);
         pool.run(groups, &|g| {
-            // SAFETY: tasks have different groups.
+            // SAFETY: each task writes another group.
             let to = unsafe { to.part(begin + g * len, len) };
             for r in 0..ROWS.min(w.rows - g * ROWS) {
                 let row = w.part(g * ROWS + r, 0, w.cols);
@@ -135,13 +134,13 @@ impl Beside {
         Some(Beside { form, blocks, data, begin })
     }
 
-    /// Bytes held.
+    /// Bytes of memory.
     pub fn bytes(&self) -> usize {
         4 * self.data.len()
     }
 }
 
-/// Puts a block of row `r` of a group among the others'.
+/// Writes a block of row `r` of a group to its place among the other rows.
 fn put(form: &Form, block: &[u8], r: usize, to: &mut [f32]) {
     let (factors, codes) = to.split_at_mut(form.len() - ROWS * form.words);
     for (at, to) in std::iter::once(form.scale)
@@ -158,7 +157,7 @@ fn put(form: &Form, block: &[u8], r: usize, to: &mut [f32]) {
     }
 }
 
-/// Rounds rows of `cols` elements, a multiple of 32.
+/// A job that rounds rows of `cols` elements, a multiple of 32, to units.
 pub struct RoundUnits<'a> {
     pub x: &'a [f32],
     /// Rows of [`row_len`].
@@ -169,13 +168,14 @@ impl WordJob for RoundUnits<'_> {
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
         for (x, to) in self.x.as_chunks::<LANES>().0.iter().zip(self.to.as_chunks_mut::<UNIT>().0) {
-            // SAFETY: the instructions are there; 32 elements, and a unit.
+            // SAFETY: the caller guarantees the instruction set; `x` has 32 elements and `to` is a
+            // unit.
             unsafe { V::round_unit(x.as_ptr(), to.as_mut_ptr()) };
         }
     }
 }
 
-/// One group times some tokens: pointers to the first elements.
+/// One group times some tokens, as pointers to the first elements.
 #[derive(Clone, Copy)]
 pub struct BesideTile {
     pub blocks: usize,
@@ -185,19 +185,19 @@ pub struct BesideTile {
     pub w_len: usize,
     /// Subtracted from each code.
     pub bias: u8,
-    /// What codes stand for, if the format has a table; 16 bytes.
+    /// The table of code values, 16 bytes, if the format has one.
     pub table: *const u8,
-    /// Units of the first token, and to the next one's.
+    /// Units of the first token, and the distance to the next token's.
     pub x: *const f32,
     pub x_stride: usize,
-    /// Sums: for each token, 16.
+    /// The sums: 16 for each token.
     pub c: *mut f32,
-    /// As [`Isa::ahead`](super::simd::Isa::ahead) says.
+    /// See [`Isa::ahead`](super::simd::Isa::ahead).
     pub ahead: usize,
 }
 
-/// Rows of a matrix that was laid out, from the first of a group on; the input is rows of
-/// [`row_len`].
+/// A task: rows of an interleaved matrix, starting with the first row of a group. The input is rows
+/// of [`row_len`].
 pub struct BesideProduct<'a> {
     pub part: Part<'a>,
     pub w: &'a Beside,
@@ -205,8 +205,8 @@ pub struct BesideProduct<'a> {
 }
 
 impl WordJob for BesideProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
-    /// nobody else uses them.
+    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
+    /// and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
         let BesideProduct { part, w, ahead } = self;
@@ -234,8 +234,8 @@ impl WordJob for BesideProduct<'_> {
                     c: sums.as_mut_ptr().cast(),
                     ahead: if t == 0 { ahead } else { 0 },
                 };
-                // SAFETY: the instructions are there; the group's blocks and the tokens' units are,
-                // as was checked, and there is room for four tokens' sums.
+                // SAFETY: the caller guarantees the instruction set; the assertion above covers the
+                // group's blocks and the tokens' units, and `sums` has room for four tokens.
                 unsafe {
                     match tokens {
                         1 => tile_of::<V, 1>(&w.form, tile),
@@ -245,7 +245,7 @@ impl WordJob for BesideProduct<'_> {
                     }
                 }
                 for (t, sums) in (t..t + tokens).zip(&sums) {
-                    // SAFETY: the results' place is the caller's promise.
+                    // SAFETY: the caller guarantees that these results are valid and unshared.
                     let to = unsafe {
                         std::slice::from_raw_parts_mut(part.out.add(t * part.stride + row), here)
                     };
@@ -263,13 +263,13 @@ impl WordJob for BesideProduct<'_> {
     }
 }
 
-/// The kernel of a form.
+/// Calls the kernel of a form.
 ///
 /// # Safety
-/// As [`Words::beside_tile`].
+/// The requirements of [`Words::beside_tile`].
 #[inline(always)]
 unsafe fn tile_of<V: Words, const M: usize>(form: &Form, tile: BesideTile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         match (form.words, form.offset, form.table) {
             (4, None, None) => V::beside_tile::<M, false, false, false>(tile),
@@ -301,8 +301,8 @@ mod tests {
         isas
     }
 
-    /// Rows `row .. row + n` of a matrix that was laid out, times tokens; what is not written is
-    /// NaN.
+    /// Rows `row .. row + n` of an interleaved matrix, times tokens. Elements that are not written
+    /// are NaN.
     fn product(
         isa: Isa,
         w: (Matrix<'_>, &Beside),
@@ -314,7 +314,7 @@ mod tests {
         let (w, beside) = w;
         let tokens = x.len() / w.cols;
         let mut units = vec![f32::NAN; tokens * row_len(w.cols)];
-        // SAFETY: the job asks for nothing.
+        // SAFETY: this job has no requirement on its fields.
         unsafe { isa.run_words(RoundUnits { x, to: &mut units }) };
         let mut out = vec![f32::NAN; tokens * w.rows];
         let part = Part {
@@ -327,7 +327,7 @@ mod tests {
             out: out.as_mut_ptr(),
             stride: w.rows,
         };
-        // SAFETY: the result has a row for each token, and this is the only thread.
+        // SAFETY: the result has a row for each token, and only this thread runs.
         unsafe { isa.run_words(BesideProduct { part, w: beside, ahead: isa.ahead() }) };
         out
     }
@@ -365,8 +365,8 @@ mod tests {
                             (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
                         let terms = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                         let want = terms().sum::<f64>() + f64::from(bias[i % rows]);
-                        // Blocks are exact but for the rounding of activations to 16 bits, half a
-                        // step of 1/32512 each; they and their offsets are added up in f32.
+                        // Blocks are exact except for the rounding of activations to 16 bits, half
+                        // a step of 1/32512 each. Blocks and offsets are added in f32.
                         let sums = (cols as f64 / 16.0).sqrt()
                             * 1.2e-7
                             * terms().map(f64::abs).sum::<f64>()
@@ -379,7 +379,8 @@ mod tests {
                             "{format} {rows}×{cols}, {tokens} tokens: {got}, not {want}; {rng}"
                         );
                     }
-                    // The same bits whoever else is in the step, and in tasks of single groups.
+                    // The bits are the same for other tokens in the step, and in tasks of single
+                    // groups.
                     let alone = x
                         .chunks(cols)
                         .flat_map(|x| product(isa, (w, &beside), x, Some(&bias), 0, rows));
@@ -453,7 +454,7 @@ mod tests {
                     let (format, rows, bytes) = &matrices[i];
                     Matrix { bytes, format, rows: *rows, cols }
                 };
-                // The second of these formats is left as it is.
+                // The second format has no interleaved copy.
                 let lay = |i: usize| {
                     (i != 1).then(|| Beside::of(matrix(i), &mut Pool::new(threads))).flatten()
                 };
@@ -496,7 +497,7 @@ mod tests {
                         );
                         let want: f64 =
                             x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
-                        // As above, where a row is 96 long and weights are below 4.
+                        // Bound of the rounding: a row has 96 elements and weights are below 4.
                         assert!(
                             (f64::from(*got) - want).abs() < 96.0 * 4.0 / 32512.0,
                             "{got}, not {want}; {rng}"

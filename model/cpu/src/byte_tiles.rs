@@ -1,28 +1,27 @@
-//! Products of a block of tokens with a matrix in blocks of 256 whose groups have integer scales,
-//! by tiles of bytes.
+//! Products of a block of tokens with a matrix whose blocks of 256 have integer group scales (Q4_K,
+//! Q5_K, Q6_K), with int8 tiles (AMX).
 //!
 //! ```text
 //! W = 2^n s[g] (u − bias) = 256 a + b,  x ≈ d[t] (256 h + l):
 //! c[r][t] = Σ_blocks 2^(8−n) d[r] d[t] (256 Σ a h + Σ (a l + b h)) + Σ_g o[r][g] Σ_k x
 //! ```
 //!
-//! A code of 4 or 6 bits times its group's scale, an integer of 6 or 8 bits, fits 16 bits, with so
-//! many zeros behind it that it fills them: two signed bytes, as an element of the input is with a
-//! scale for each 256 columns. So a block's sums stay in tiles, exact, and are scaled once; and a
-//! weight becomes its two bytes by one product of 16 bits, or codes of 4 bits by looking both bytes
-//! up, where [`tiles`](super::tiles) has it decoded, rounded to a half of 16 bits and what is left
-//! rounded again. Three products of bytes take the time of three halves' and replace six. What is
-//! not added, `b l`, is below 2^-15 of the largest product that a block's scale can make, and by
-//! chance 2^-17, where rounding the input leaves 2^-17.
+//! A code of 4 or 6 bits times its group's integer scale of 6 or 8 bits fits 16 bits. It is shifted
+//! to fill them and stored as two signed bytes. Elements of the input are two signed bytes with one
+//! scale per 256 columns. So the sums of a block stay in tiles, exact, and are scaled once. A
+//! weight becomes two bytes by one 16-bit product, or by a table lookup for codes of 4 bits;
+//! [`tiles`](super::tiles) must decode it and round it twice to bf16. Three int8 products take the
+//! time of three bf16 products and replace six. The omitted product `b l` is at most 2^-15 of the
+//! largest product of a block's scale, and typically 2^-17, as much as the rounding of the input.
 //!
-//! Offsets, a number of a row and 32 columns, meet sums of the input over those: a product of
-//! floats with a 32nd of the columns, by tiles of halves.
+//! Offsets (one per row and 32 columns) are multiplied with sums of the input over these columns: a
+//! float product with 1/32 of the columns, by bf16 tiles.
 //!
-//! Rounding to 16 bits with one scale leaves an element off by 2^-16 of the largest of its 256. A
-//! block of the input with something in it that is not finite makes NaN.
+//! Rounding to 16 bits with one scale is off by at most 2^-16 of the largest of 256 elements. A
+//! block of the input with a non-finite element gives NaN.
 //!
-//! Sums run over blocks in the same order for every element, whatever the tokens and tasks are:
-//! results do not depend on the split.
+//! Every element sums the blocks in the same order, so results do not depend on the split into
+//! tasks.
 
 use super::dot::six_bits;
 use super::product::Part;
@@ -32,43 +31,43 @@ use super::tiles::{self, Given, UNIT, put, split_unit};
 use super::unpack::{Described, Id};
 use kjit_formats::format::{BlockScale, Format, GroupScale, Offset};
 
-/// Columns of a block, of the matrix and of the input.
+/// Columns of a block, in the matrix and in the input.
 const BLOCK: usize = 256;
 
-/// Columns of a group whose input is summed up for offsets.
+/// Columns of a group, over which the input is summed for offsets.
 const GROUP: usize = 32;
 
-/// Columns whose groups' sums fill a unit of the tiles that multiply them with offsets.
+/// Columns whose group sums fill one unit of the offsets' tiles.
 pub const CHUNK: usize = GROUP * TILE_UNIT;
 
-/// Floats of a block's two bytes for 32 tokens, or for 32 rows.
+/// Floats of a block's two bytes, for 32 tokens or for 32 rows.
 const BYTES: usize = LANES * BLOCK * 2 / 4;
 
 /// Floats of a tile.
 const TILE: usize = TILE_ROWS * 16;
 
-/// GGUF types.
+/// GGUF type ids.
 const Q4_K: u32 = 12;
 const Q5_K: u32 = 13;
 const Q6_K: u32 = 14;
 
-/// Tokens from which it pays. An 8b in Q4_K_M by 16 threads of a Xeon, tokens/s by integers, from
-/// 128 tokens on by halves, and so: 32 tokens 75 and 130, 128 tokens 145 and 229, 512 tokens 171
-/// and 231; by two threads 32 tokens 16 and 26, 128 26 and 41.
+/// Minimum number of tokens for this kernel. Tokens/s of an 8b in Q4_K_M with 16 threads of a Xeon,
+/// for int16 (from 128 tokens: bf16 tiles) and this kernel: 32 tokens 75 and 130, 128 tokens 145
+/// and 229, 512 tokens 171 and 231. With two threads: 32 tokens 16 and 26, 128 tokens 26 and 41.
 const PAYS: usize = 32;
 
-/// Whether this many tokens are to be multiplied so with a matrix of this format.
+/// Whether to use this kernel for a format and a number of tokens.
 pub fn has(format: &Format, tokens: usize) -> bool {
     tokens >= PAYS && matches!(format.ggml_id, Q4_K | Q5_K | Q6_K)
 }
 
-/// Floats for 32 tokens of `cols` elements: bytes and scales of each block, and the groups' sums.
+/// Floats for 32 tokens of `cols` elements: bytes and scales of each block, and group sums.
 pub fn len(cols: usize) -> usize {
     cols / BLOCK * (BYTES + LANES) + cols.div_ceil(CHUNK) * UNIT
 }
 
-/// How far a format's products of code and scale can be shifted so that their two bytes are signed
-/// ones.
+/// The left shift of a format's products of code and scale. It is the largest for which their two
+/// bytes are signed.
 const fn shift<F: Described>() -> u32 {
     let (mut bits, mut n, planes) = (0, 0, F::BLOCK.planes);
     while n < planes.len() {
@@ -77,13 +76,13 @@ const fn shift<F: Described>() -> u32 {
     }
     let largest: i32 = match F::BLOCK.group_scale {
         GroupScale::SixBitPairs(_) => 63 * ((1 << bits) - 1),
-        // A signed byte, and codes less half of what they reach.
+        // A signed byte, and codes minus half of their range.
         _ => 128 << (bits - 1),
     };
     (LARGEST as i32 / largest).ilog2()
 }
 
-/// Both bytes of all codes of 4 bits, by the scale of 6 bits.
+/// Both bytes of every 4-bit code, indexed by the 6-bit scale.
 static BYTES_OF: [[[u8; 16]; 2]; 64] = {
     let mut all = [[[0; 16]; 2]; 64];
     let mut i = 0;
@@ -96,7 +95,7 @@ static BYTES_OF: [[[u8; 16]; 2]; 64] = {
     all
 };
 
-/// Where 32 tokens' parts begin that belong to a chunk of columns, and how long they are: bytes,
+/// The offsets and lengths of the parts of 32 tokens that belong to a chunk of columns: bytes,
 /// scales, sums.
 pub fn places(cols: usize, chunk: usize) -> [(usize, usize); 3] {
     let (all, first) = (cols / BLOCK, chunk * (CHUNK / BLOCK));
@@ -105,8 +104,8 @@ pub fn places(cols: usize, chunk: usize) -> [(usize, usize); 3] {
     [(first * BYTES, here * BYTES), (all * BYTES + first * LANES, here * LANES), (sums, UNIT)]
 }
 
-/// Rounds a chunk of up to 32 rows of `cols` elements. What belongs to rows that are not there is
-/// anything.
+/// A job that rounds a chunk of up to 32 rows of `cols` elements. The parts of missing rows are
+/// undefined.
 pub struct RoundTiles<'a> {
     pub x: &'a [f32],
     pub cols: usize,
@@ -151,8 +150,8 @@ impl TileJob for RoundTiles<'_> {
             }
             let to = bytes.as_mut_ptr();
             for pair in 0..2 {
-                // SAFETY: the instructions are there; 32 rows of 32 words from `pair`'s on, and
-                // room for as many twice.
+                // SAFETY: the caller guarantees the instruction set; there are 32 rows of 32 words
+                // from `pair` on, and room for twice as many.
                 unsafe {
                     let to = to.add(pair * (BYTES / 2));
                     V::transpose(high.as_ptr().add(pair * 32), WORDS, to);
@@ -161,7 +160,7 @@ impl TileJob for RoundTiles<'_> {
             }
         }
         if let Some((sums, _)) = sums.split_first_chunk_mut::<UNIT>() {
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             unsafe {
                 split_unit::<V>(&groups[..rows * TILE_UNIT], TILE_UNIT, 0, sums, first, second)
             };
@@ -169,14 +168,15 @@ impl TileJob for RoundTiles<'_> {
     }
 }
 
-/// The largest integer: its first byte, rounded, is a signed one.
+/// The largest integer whose first byte, rounded, is a signed byte.
 const LARGEST: f32 = 32_639.0;
 
-/// Rounds a block to two signed bytes each; gives the scale, and the sums of groups.
+/// Rounds a block to two signed bytes per element. Returns the scale and the bytes, and writes the
+/// sums of groups.
 #[inline(always)]
 fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     let mut bytes = [[0; BLOCK]; 2];
-    // As integers, whose maxima have no rule for NaN.
+    // Compared as integers, since float maxima ignore NaN.
     let most = x.iter().fold(0, |most: u32, x| most.max(x.to_bits() & 0x7fff_ffff));
     if most >= f32::INFINITY.to_bits() {
         sums.fill(f32::NAN);
@@ -184,7 +184,7 @@ fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     }
     let most = f32::from_bits(most);
     let inverse = LARGEST / most;
-    // Of a block of subnormals it is infinite: all is zero then.
+    // It is infinite for a block of subnormals; then all elements become zero.
     let inverse = if inverse.is_finite() { inverse } else { 0.0 };
     let scale = most / LARGEST;
     let [high, low] = &mut bytes;
@@ -192,7 +192,7 @@ fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     for (((x, high), low), to) in x.as_chunks::<GROUP>().0.iter().zip(high).zip(low).zip(sums) {
         let mut sum = 0;
         for i in 0..GROUP {
-            // SAFETY: no more than LARGEST, and no NaN.
+            // SAFETY: the value is at most LARGEST in size and not NaN.
             let q: i32 = unsafe { (x[i] * inverse).round_ties_even().to_int_unchecked() };
             sum += q;
             high[i] = ((q + 128) >> 8) as u8;
@@ -203,16 +203,16 @@ fn round(x: &[f32; BLOCK], sums: &mut [f32]) -> (f32, [[u8; BLOCK]; 2]) {
     (scale, bytes)
 }
 
-/// Rows of a matrix, [`tiles::ROWS`] at most; the input is that of [`RoundTiles`], one 32 tokens
-/// behind the other.
+/// A task: rows of a matrix, [`tiles::ROWS`] at most. The input is that of [`RoundTiles`], blocks
+/// of 32 tokens in order.
 pub struct ByteProduct<'a>(pub Part<'a>);
 
 impl TileJob for ByteProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
-    /// nobody else uses them.
+    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
+    /// and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             match self.0.w.format.ggml_id {
                 Q4_K => multiply::<V, Id<Q4_K>>(self.0),
@@ -230,7 +230,7 @@ const fn has_offsets<F: Described>() -> bool {
 }
 
 /// # Safety
-/// As [`ByteProduct`]'s job.
+/// The requirements of [`ByteProduct`]'s job.
 #[inline(always)]
 unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     let Part { w, row, rows, x, tokens, .. } = part;
@@ -240,7 +240,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
         x.len() >= blocks * each && (1..=tiles::ROWS).contains(&rows) && cols.is_multiple_of(BLOCK)
     );
     let (all, chunks) = (cols / BLOCK, cols.div_ceil(CHUNK));
-    // Offsets of a row, filled up to whole units.
+    // Offsets of a row, padded to whole units.
     let padded = if const { has_offsets::<F>() } { chunks * TILE_UNIT } else { 0 };
     let mut scratch = Scratch::take();
     let [panel, scales, room, sums, offsets, halves, turned] = scratch.parts([
@@ -254,7 +254,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     ]);
     sums.fill(0.0);
     offsets.fill(0.0);
-    // SAFETY: the instructions are there.
+    // SAFETY: the caller guarantees the instruction set. Tiles are not in use yet on this thread.
     unsafe { V::begin() };
     for b in 0..all {
         for p in 0..panels {
@@ -265,7 +265,7 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
                 } else {
                     &mut []
                 };
-                // SAFETY: the instructions are there; a panel has room for 32 rows.
+                // SAFETY: the caller guarantees the instruction set; a panel has room for 32 rows.
                 unsafe {
                     let block = w.part(row + p * LANES + r, b * BLOCK, BLOCK);
                     scales[r] = fill::<V, F>(block, r, panel.as_mut_ptr(), offsets);
@@ -274,16 +274,16 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
             let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
             for (t, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + b * BYTES);
-                // The same tokens' next columns behind the last panel; with 32 tokens, the same
-                // ones with the next panel.
+                // Prefetch hint: the next tokens with this panel; after the last, the first tokens
+                // with the next panel. With only 32 tokens they are the same and need no prefetch.
                 let x_soon = match (t + 1 < blocks, p + 1 < panels) {
                     (true, _) => at(t + 1),
                     (_, true) if blocks > 1 => at(0),
                     (_, true) => std::ptr::null(),
                     (_, false) => at(0).wrapping_add(BYTES),
                 };
-                // SAFETY: the instructions are there; each 32 tokens have their bytes of the block
-                // and their scales in x, and there are as many sums.
+                // SAFETY: the caller guarantees the instruction set; every 32 tokens have the
+                // block's bytes and scales in `x`, and 32 × 32 sums.
                 unsafe {
                     V::byte_block(ByteBlock {
                         w: panel.as_ptr(),
@@ -302,14 +302,14 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
     if padded > 0 {
         for p in 0..panels {
             for r in 0..LANES.min(rows - p * LANES) {
-                // SAFETY: the instructions are there.
+                // SAFETY: the caller guarantees the instruction set; `halves` has room for 32 rows.
                 unsafe { put::<V>(&offsets[(p * LANES + r) * padded..][..padded], r, halves) };
             }
             let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
             for (t, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                 let at = |t: usize| x.as_ptr().wrapping_add(t * each + all * (BYTES + LANES));
-                // SAFETY: the instructions are there; each 32 tokens have sums of groups in x,
-                // filled up to whole units as the panel is; there are as many sums.
+                // SAFETY: the caller guarantees the instruction set; every 32 tokens have group
+                // sums in `x`, padded to whole units as the panel is, and 32 × 32 sums.
                 unsafe {
                     V::tile_block(TileBlock {
                         units: chunks,
@@ -324,19 +324,20 @@ unsafe fn multiply<V: Tiles, F: Described>(part: Part<'_>) {
             }
         }
     }
-    // SAFETY: as above; the results' place is the caller's promise.
+    // SAFETY: the caller guarantees the instruction set, and that the results are valid and
+    // unshared.
     unsafe {
         V::end();
         Given { part: &part, sums, blocks }.run::<V>(turned);
     }
 }
 
-/// Puts row `r` of 32 of a block into a panel: for each 16 rows, by 64 columns, a tile of first
-/// bytes and one of second ones. Gives the row's scale, of `256 Σ a h + …`, and its offsets if it
-/// has such.
+/// Writes row `r` of 32 of a block to a panel: for each 16 rows and 64 columns, a tile of first
+/// bytes and a tile of second bytes. Returns the row's scale, the factor of `256 Σ a h + …`, and
+/// writes its offsets if the format has any.
 ///
 /// # Safety
-/// As [`TileJob::run`] asks of the processor; the panel has [`BYTES`] floats.
+/// The CPU has `V`'s instruction set, as for [`TileJob::run`]; the panel has [`BYTES`] floats.
 #[inline(always)]
 unsafe fn fill<V: Tiles, F: Described>(
     block: &[u8],
@@ -345,7 +346,7 @@ unsafe fn fill<V: Tiles, F: Described>(
     offsets: &mut [f32],
 ) -> f32 {
     let f = const { F::BLOCK };
-    // Codes of 4 bits whose scales are of six, and which stand for themselves.
+    // Codes of 4 bits without a table, with group scales of 6 bits.
     let four = const {
         let six =
             matches!(F::BLOCK.group_scale, GroupScale::SixBitPairs(_)) && F::BLOCK.group == GROUP;
@@ -355,18 +356,18 @@ unsafe fn fill<V: Tiles, F: Described>(
     };
     let bias = i16::from(const { unsigned(F::BLOCK.value).bias });
     assert!(r < LANES && block.len() >= f.bytes);
-    // SAFETY: the instructions are there.
+    // SAFETY: the caller guarantees the instruction set.
     let half = |at: u16| unsafe {
         V::half(u16::from_le_bytes([block[usize::from(at)], block[usize::from(at) + 1]]))
     };
     let scale = if let BlockScale::F16(at) = f.scale { half(at) } else { f.block_scale(block) };
     let at = block.as_ptr();
-    // SAFETY: the row has 64 bytes in each of eight tiles.
+    // SAFETY: the row has 64 bytes in each of eight tiles, and the caller guarantees the panel.
     let to = unsafe { panel.add(r / TILE_ROWS * (BYTES / 2) + r % TILE_ROWS * 16) };
     let to = |i: usize| {
         (to.wrapping_add(2 * i * TILE).cast(), to.wrapping_add((2 * i + 1) * TILE).cast())
     };
-    // Of each 16 columns.
+    // The scales of each 16 columns.
     let mut scales = [[0u8; 4]; 4];
     if let GroupScale::SixBitPairs(at) = f.group_scale {
         let mut packed = [0; 12];
@@ -387,7 +388,8 @@ unsafe fn fill<V: Tiles, F: Described>(
             *to = f.group_codes(block, g * 16 / f.group).0 as u8;
         }
     }
-    // SAFETY: the instructions are there; the block's bytes are, and the row's in the panel.
+    // SAFETY: the caller guarantees the instruction set; the assertion covers the block's bytes,
+    // and the row's tiles are in the panel.
     unsafe {
         if four {
             let tables =
@@ -397,7 +399,7 @@ unsafe fn fill<V: Tiles, F: Described>(
             V::looked_up(V::codes::<F, 2>(at, at), tables(2), to(2).0, to(2).1);
             V::looked_up(V::codes::<F, 3>(at, at), tables(3), to(3).0, to(3).1);
         } else {
-            // Those of six bits have no sign.
+            // Scales of six bits are unsigned.
             let scales = scales
                 .map(|four| four.map(|s| i16::from(s.cast_signed()) << const { shift::<F>() }));
             V::scaled_bytes(V::codes::<F, 0>(at, at), bias, &scales[0], to(0).0, to(0).1);
@@ -425,7 +427,7 @@ mod tests {
         }
     }
 
-    /// Rows of `cols` elements, rounded; what is not written is NaN.
+    /// Rows of `cols` elements, rounded. Elements that are not written are NaN.
     fn rounded(isa: Isa, x: &[f32], cols: usize) -> Vec<f32> {
         let mut to = vec![f32::NAN; (x.len() / cols).div_ceil(LANES) * len(cols)];
         for (x, to) in x.chunks(LANES * cols).zip(to.chunks_mut(len(cols))) {
@@ -439,7 +441,7 @@ mod tests {
                     &mut scales[b.0 - cols / BLOCK * BYTES..][..b.1],
                     &mut sums[c.0 - before..][..c.1],
                 ];
-                // SAFETY: the job asks for nothing.
+                // SAFETY: this job has no requirement on its fields.
                 unsafe { isa.run_tiles(RoundTiles { x, cols, chunk, to }) };
             }
         }
@@ -456,7 +458,7 @@ mod tests {
     ) {
         let (bias, out, stride) = (None, out.as_mut_ptr(), w.rows);
         let part = Part { w, row, rows, x, tokens, bias, out, stride };
-        // SAFETY: the result has a row of `stride` for each token, and this is the only thread.
+        // SAFETY: the result has a row of `stride` for each token, and only this thread runs.
         unsafe { isa.run_tiles(ByteProduct(part)) };
     }
 
@@ -467,8 +469,8 @@ mod tests {
             let Encoding::Blocks(described) = format.encoding else {
                 panic!("{format} has no blocks")
             };
-            // Rows behind the last whole panel, tokens behind the last whole tile, columns behind
-            // the last whole chunk.
+            // Sizes with rows after the last whole panel, tokens after the last whole tile, and
+            // columns after the last whole chunk.
             for (rows, cols, tokens) in [
                 (1, 256, 1),
                 (37, 768, 17),
@@ -487,7 +489,7 @@ mod tests {
                     let block = &w.part(r, k / BLOCK * BLOCK, BLOCK);
                     f64::from(described.factors(block, k % BLOCK / described.group).offset)
                 };
-                // What 1 of a weight's two bytes is.
+                // The value of 1 in a weight's second byte.
                 let step = |r: usize, b: usize| {
                     let (block, BlockScale::F16(at)) =
                         (w.part(r, b * BLOCK, BLOCK), described.scale)
@@ -519,9 +521,9 @@ mod tests {
                             .zip(w)
                             .map(|(x, w)| f64::from(*x) * f64::from(*w))
                             .sum::<f64>();
-                        // Each element is off by half a step of its block's scale, and two second
-                        // bytes are not multiplied; offsets meet sums of 32, in halves of 16 bits
-                        // of which as much is left out; sums are f32.
+                        // Each element is off by half a step of its block's scale, and the product
+                        // of the two second bytes is omitted. Offsets meet sums of 32 in split
+                        // bf16, which omits as much. Sums are f32.
                         let (mut rough, mut fine) = (0.0, 0.0);
                         for (b, (x, w)) in x.chunks(BLOCK).zip(w.chunks(BLOCK)).enumerate() {
                             let most = f64::from(x.iter().fold(0f32, |m, x| m.max(x.abs())));
@@ -541,8 +543,8 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // The same bits in other tasks: panels by themselves, fewer tokens; and nothing
-                    // else is written.
+                    // The bits are the same in other tasks (single panels, fewer tokens), and
+                    // nothing else is written.
                     let fewer = tokens.min(LANES);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {
@@ -607,7 +609,8 @@ mod tests {
         }
     }
 
-    /// The largest scale and code of each format: products fit 16 bits, and sums of a block tiles.
+    /// With the largest scale and code of each format, products fit 16 bits and block sums fit the
+    /// tiles.
     #[test]
     fn the_largest_numbers_of_a_format_fit() {
         for format in ALL.iter().filter(|f| has(f, PAYS)) {

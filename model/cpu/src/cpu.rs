@@ -1,29 +1,28 @@
-//! The processor, for people and scripts; and what this process took of the machine.
+//! The CPU's name and features, and the memory that this process used and may use.
 
 use super::Isa;
 use kjit_exec::default_threads;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What computes when nothing else does.
+/// The CPU as a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cpu {
-    /// As the system names it.
+    /// The system's name for it.
     pub name: String,
     /// Cores that this process may use.
     pub cores: usize,
-    /// The instruction set that kjit computes with here: `plain`, `avx2`, `avx512`, `amx` or
-    /// `neon`.
+    /// The instruction set in use: `plain`, `avx2`, `avx512`, `amx` or `neon`.
     pub path: &'static str,
-    /// All that it could compute with.
+    /// All instruction sets that could be used.
     pub paths: Vec<&'static str>,
 }
 
 impl Cpu {
-    /// This machine's.
+    /// The CPU of this machine.
     pub fn here() -> Cpu {
-        // Linux tells the name in /proc/cpuinfo, on x86 at least; elsewhere the architecture must
-        // do.
+        // Linux on x86 has the name in /proc/cpuinfo. Elsewhere the name is that of the
+        // architecture.
         let name = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|l| l.starts_with("model name"))?;
             Some(line.split_once(':')?.1.trim().to_string())
@@ -37,17 +36,18 @@ impl Cpu {
     }
 }
 
-/// The most memory that this process held at once, in bytes, pages of mapped files included; `None`
-/// where the system does not say.
+
+/// The peak memory of this process in bytes, pages of mapped files included. `None` if the system
+/// does not report it.
 pub fn peak_memory() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|l| l.starts_with("VmHWM:"))?;
     line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The most memory that this process may ever have, in bytes: the machine's, or what its control
-/// groups allow, if that is less. The same whenever it is asked for. `None` where the system does
-/// not say.
+/// The memory that this process may use at most, in bytes: the machine's, or the limit of its
+/// control groups if that is less. It does not change while the process runs. `None` if the system
+/// does not report it.
 pub fn memory_limit() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
@@ -59,9 +59,9 @@ pub fn memory_limit() -> Option<u64> {
     Some(limits.fold(all, u64::min))
 }
 
-/// Where limits of these control groups (`/proc/self/cgroup`) may stand: of each group and all
-/// above it, of version 2 and of version 1. In a container with groups of its own the uppermost is
-/// the container's.
+/// The files that may limit the memory of these control groups (`/proc/self/cgroup`): for each
+/// group and all its parents, of cgroup versions 2 and 1. In a container with its own groups the
+/// topmost is the container's.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = vec![];
     for line in groups.lines() {

@@ -1,5 +1,5 @@
-//! Products with few tokens, by default: integer codes times activations of 16 bits; plain floats
-//! as they are.
+//! Products with few tokens, the default kernel: integer codes times activations of 16 bits. Plain
+//! float weights are multiplied as floats.
 //!
 //! With `w = s (u − bias) + m` in a group of weights (`u` the code made unsigned) and `x ≈ d q`,
 //!
@@ -7,18 +7,17 @@
 //! Σ w x = s d Σ (u − bias) q + m · d Σ q
 //! ```
 //!
-//! so that one loop serves all block formats: unpack 64 codes, multiply and add as integers, scale,
-//! and add the offsets, where there are any, times sums that are known beforehand. Rows go one
-//! after the other: four at a time were three times slower (34 instead of 105 tokens a second for a
-//! 135M model in Q4_1), because four streams a kilobyte apart are not what the prefetcher follows.
-//! Where the processor follows even one stream badly, weights are asked for before they are used:
-//! see [`Isa::ahead`](super::simd::Isa::ahead).
+//! One loop serves all block formats: unpack 64 codes, multiply and add as integers, scale, and add
+//! the offsets, if any, times precomputed sums. Rows are processed one at a time. Four at a time
+//! were three times slower (34 instead of 105 tokens/s for a 135M model in Q4_1), since the
+//! hardware prefetcher does not follow four streams a kilobyte apart. Some CPUs follow even one
+//! stream badly; there the kernel prefetches weights, see [`Isa::ahead`](super::simd::Isa::ahead).
 //!
-//! Up to four tokens share what is unpacked of a row, its scales too: 64 weights of Q4_1 take a
-//! core 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). Each has the
-//! same operations in the same order as it has alone, so its results are the same bits whoever else
-//! is in the step. (Sixteen rows turned by columns, so that their sums stay in lanes, took 0.65 ns
-//! for each token more, but 6 and more to unpack and turn them: no less for four.)
+//! Up to four tokens share the unpacked codes and scales of a row. 64 weights of Q4_1 take a core
+//! 2.9 ns for one token, 5.0 for two and 8.4 for four (11.5 one after the other). Each token has
+//! the same operations in the same order as it has alone, so its bits do not depend on the other
+//! tokens. Transposing sixteen rows, so that their sums stay in lanes, took 0.65 ns for each
+//! further token but 6 or more to unpack and transpose: no gain for four tokens.
 
 #![allow(
     clippy::needless_range_loop,
@@ -35,30 +34,30 @@ use kjit_formats::format::{BlockScale, Encoding, Format, GroupFactors, GroupScal
 /// Chunks in a block of 256.
 const CHUNKS: usize = 256 / CHUNK;
 
-/// The input: rounded for integer codes, as it is for floats.
+/// The input, as floats and rounded.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
-    /// Rows of floats.
+    /// Rows of floats for float weights.
     pub x: &'a [f32],
-    /// The same, rounded; used for block formats.
+    /// The rows, rounded for block formats.
     pub rounded: &'a Quantised,
-    /// As [`Isa::ahead`](super::simd::Isa::ahead) says.
+    /// See [`Isa::ahead`](super::simd::Isa::ahead).
     pub ahead: usize,
 }
 
-/// Rows multiplied as they are encoded.
+/// A task: rows multiplied in their encoded form.
 pub struct DotProduct<'a>(pub Part<'a, Input<'a>>);
 
 impl DotProduct<'_> {
-    /// Multiplies. Each format is a [`Job`] of its own: the compiler takes minutes for all of them
-    /// in one function, 680 KB of code, most of it for what it wants to know of the whole.
+    /// Computes the products. Each format is a [`Job`] of its own: in one function for all of them
+    /// (680 KB of code) the compiler takes minutes.
     ///
     /// # Safety
-    /// `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and nobody else
-    /// uses them.
+    /// `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and no other
+    /// thread uses them.
     pub unsafe fn run(self, isa: Isa) {
         let DotProduct(part) = self;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             match part.w.format.encoding {
                 Encoding::F32 => isa.run(Rows(part, Floats::<4>)),
@@ -76,7 +75,7 @@ impl DotProduct<'_> {
     }
 }
 
-/// A block format that [`with_format`] has not: a test says that there is none.
+/// A block format that [`with_format`] lacks. A test shows that there is none.
 #[cold]
 #[expect(
     clippy::unreachable,
@@ -86,18 +85,19 @@ fn unknown(format: &Format) {
     unreachable!("format {format} has no kernel")
 }
 
-/// The same of one kind of rows.
+/// [`DotProduct`] for one kind of row.
 struct Rows<'a, R>(Part<'a, Input<'a>>, R);
 
 impl<R: Row> Job for Rows<'_, R> {
     type Out = ();
 
-    /// Also asks what [`DotProduct::run`] asks. A row is unpacked once for up to four tokens.
+    /// Also requires what [`DotProduct::run`] requires. A row is unpacked once for up to four
+    /// tokens.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let mut t = 0;
         while t < self.0.tokens {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe {
                 t += match self.0.tokens - t {
                     1 => self.some::<V, 1>(t),
@@ -111,10 +111,10 @@ impl<R: Row> Job for Rows<'_, R> {
 }
 
 impl<R: Row> Rows<'_, R> {
-    /// Of `M` tokens from `t` on; how many they are.
+    /// Computes `M` tokens from `t` on and returns `M`.
     ///
     /// # Safety
-    /// As [`Job::run`].
+    /// The requirements of [`Job::run`].
     #[inline(always)]
     unsafe fn some<V: Vector, const M: usize>(&self, t: usize) -> usize {
         let (stride, cols) = (self.0.w.row_bytes(), self.0.w.cols);
@@ -123,7 +123,8 @@ impl<R: Row> Rows<'_, R> {
             self.0.w.bytes[self.0.row * stride..][..self.0.rows * stride].chunks_exact(stride);
         for (r, row) in (self.0.row..).zip(rows) {
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
-            // SAFETY: the instructions are there; the results' place is the caller's promise.
+            // SAFETY: the caller guarantees the instruction set, and that the results are valid and
+            // unshared.
             unsafe {
                 for (i, sum) in
                     self.1.dot::<V, M>(row, cols, x, self.0.x.ahead).into_iter().enumerate()
@@ -136,14 +137,14 @@ impl<R: Row> Rows<'_, R> {
     }
 }
 
-/// The inner products of a row.
+/// The inner products of an encoded row with tokens.
 trait Row {
-    /// A token's input.
+    /// One token's input.
     type Input<'a>: OfToken<'a>;
 
     /// # Safety
-    /// As [`Job::run`] asks of the processor; the row holds `cols` weights, and each input as many
-    /// elements.
+    /// The CPU has `V`'s instruction set, as for [`Job::run`]; the row holds `cols` weights, and
+    /// each input as many elements.
     unsafe fn dot<V: Vector, const M: usize>(
         &self,
         row: &[u8],
@@ -153,24 +154,24 @@ trait Row {
     ) -> [f32; M];
 }
 
-/// Asks for `len` bytes that lie `ahead` bytes behind `at`, if that is any: of this row, of the
-/// next ones, or of whatever is there; nothing is read.
+/// Prefetches `len` bytes, `ahead` bytes after `at`, unless `ahead` is 0. Nothing is read, so the
+/// address may be past the matrix.
 ///
 /// # Safety
-/// As [`Job::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
 pub(super) unsafe fn ask<V: Vector>(at: *const u8, len: usize, ahead: usize) {
     if ahead > 0 {
         for line in (0..len).step_by(64) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe { V::prefetch(at.wrapping_add(ahead + line)) }
         }
     }
 }
 
-/// What a row is multiplied with.
+/// The input of one token, as a kind of row needs it.
 trait OfToken<'a>: Copy {
-    /// Token `t`'s, of `cols` elements.
+    /// The input of token `t`, `cols` elements.
     fn of(x: Input<'a>, cols: usize, t: usize) -> Self;
 }
 
@@ -188,17 +189,17 @@ impl<'a> OfToken<'a> for Rounded<'a> {
     }
 }
 
-/// Plain floats: of 4 bytes, of 2 (half), or, called 0, of 2 (upper half of a single).
+/// Plain floats. `KIND` 4: f32, 2: f16, 0: bf16.
 struct Floats<const KIND: usize>;
 
 impl<const KIND: usize> Floats<KIND> {
     const BYTES: usize = if KIND == 4 { 4 } else { 2 };
 
     /// # Safety
-    /// As [`Job::run`]; 32 elements from `at` on are in the row.
+    /// The requirements of [`Job::run`]; the row has 32 elements from `at` on.
     #[inline(always)]
     unsafe fn load<V: Vector>(row: &[u8], at: usize) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             let p = row.as_ptr().add(Self::BYTES * at);
             match KIND {
@@ -223,10 +224,10 @@ impl<const KIND: usize> Row for Floats<KIND> {
     ) -> [f32; M] {
         let (twice, whole) = (cols / (2 * LANES) * 2 * LANES, cols / LANES * LANES);
         let mut sums = [0.0; M];
-        // SAFETY: runs of 32 below `whole` are in the row and in x; the last, short run goes
+        // SAFETY: runs of 32 below `whole` are in the row and in `x`; the last, short run goes
         // through arrays of 32.
         unsafe {
-            // Two sums: one alone would wait for its own last product.
+            // Two sums per token, so that a product does not wait for the previous one.
             let (mut even, mut odd) = ([V::splat(0.0); M], [V::splat(0.0); M]);
             for at in (0..twice).step_by(2 * LANES) {
                 ask::<V>(row.as_ptr().add(at * Self::BYTES), 2 * LANES * Self::BYTES, ahead);
@@ -259,7 +260,7 @@ impl<const KIND: usize> Row for Floats<KIND> {
     }
 }
 
-/// A block format.
+/// A block format as a kind of row.
 struct Blocks<F: Described>(std::marker::PhantomData<F>);
 
 impl<F: Described> Row for Blocks<F> {
@@ -273,7 +274,7 @@ impl<F: Described> Row for Blocks<F> {
         x: [Rounded<'_>; M],
         ahead: usize,
     ) -> [f32; M] {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             match const { F::BLOCK.elems } {
                 32 => small_blocks::<V, F, M>(row, cols, x, ahead),
@@ -286,7 +287,7 @@ impl<F: Described> Row for Blocks<F> {
 /// Blocks of 32, two at a time.
 ///
 /// # Safety
-/// As [`Row::dot`].
+/// The requirements of [`Row::dot`].
 #[inline(always)]
 unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
     row: &[u8],
@@ -303,14 +304,14 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         assert!(x.q.len() >= chunks && x.scales.len() >= 2 * chunks && x.pairs.len() >= 2 * chunks);
     }
     let mut result = [0.0; M];
-    // SAFETY: the instructions are there; blocks and chunks are in the row and in x, as was
-    // checked.
+    // SAFETY: the caller guarantees the instruction set; the checks above show that blocks and
+    // chunks are in the row and in `x`.
     unsafe {
         let mut acc = [V::splat(0.0); M];
         let mut offset = [[0.0f32; 2]; M];
         let mut done = 0;
         let size = const { F::BLOCK.bytes };
-        // Eight blocks at a time: their scales are found and multiplied together.
+        // Eight blocks at a time: their scales are loaded and multiplied together.
         if let (BlockScale::F16(scale), GroupScale::One) = (f.scale, f.group_scale) {
             let add = match f.offset {
                 Offset::None => Some(None),
@@ -321,8 +322,8 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
                 let at = row.as_ptr().add(2 * done * f.bytes);
                 ask::<V>(at, 8 * f.bytes, ahead);
                 let all = V::scales(at.add(usize::from(scale)), f.bytes);
-                // (Filled so, and not by a closure: called more than once, one is a function
-                // without the instruction set.)
+                // A loop instead of a closure: a closure that is called more than once is compiled
+                // without the instruction set.
                 let mut scales = [all; M];
                 for i in 0..M {
                     scales[i] = V::scaled(all, x[i].scales.as_ptr().add(2 * done));
@@ -359,7 +360,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
             ask::<V>(a, 2 * f.bytes, ahead);
-            // A last block by itself is taken twice: what it meets the second time is zero.
+            // A last single block is unpacked twice; the second copy meets zeros.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
             let (ka, kb) = (small_factors::<V, F>(a), small_factors::<V, F>(b));
             let codes = V::codes::<F, 0>(a, b);
@@ -381,8 +382,8 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
     result
 }
 
-/// The scales and the offsets of the eight groups of a block whose six bits are packed as Q4_K has
-/// them: a byte for each, the first lowest.
+/// The scales and offsets of the eight groups of a block, one byte each, the first in the lowest
+/// byte. They are packed in six bits each as in Q4_K.
 #[inline(always)]
 pub(super) fn six_bits(packed: [u8; 12]) -> (u64, u64) {
     let [a, b, c] = [
@@ -399,7 +400,7 @@ pub(super) fn six_bits(packed: [u8; 12]) -> (u64, u64) {
 /// Blocks of 256.
 ///
 /// # Safety
-/// As [`Row::dot`].
+/// The requirements of [`Row::dot`].
 #[inline(always)]
 unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
     row: &[u8],
@@ -417,8 +418,8 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
         assert!(x.pairs.len() >= 2 * CHUNKS * blocks && x.sums.len() >= 4 * CHUNKS * blocks);
     }
     let mut result = [0.0; M];
-    // SAFETY: the instructions are there; blocks and chunks are in the row and in x, as was
-    // checked.
+    // SAFETY: the caller guarantees the instruction set; the checks above show that blocks and
+    // chunks are in the row and in `x`.
     unsafe {
         let mut acc = [V::splat(0.0); M];
         let mut offset = [[0.0f32; 4]; M];
@@ -504,14 +505,14 @@ unsafe fn large_blocks<V: Vector, F: Described, const M: usize>(
 }
 
 impl Rounded<'_> {
-    /// Where a chunk begins. The caller sees to it that it is there.
+    /// Pointer to chunk `at`. The caller checks that it exists.
     #[inline(always)]
     fn chunk(&self, at: usize) -> *const u8 {
         self.q.as_ptr().wrapping_add(at).cast()
     }
 }
 
-/// Blocks whose codes come another way; none of these formats has offsets.
+/// Formats that [`Scattered`] unpacks. None of them has offsets.
 impl Row for Scattered {
     type Input<'a> = Rounded<'a>;
 
@@ -528,7 +529,8 @@ impl Row for Scattered {
             assert!(x.q.len() >= blocks * chunks && x.scales.len() >= 2 * blocks * chunks);
         }
         let mut result = [0.0; M];
-        // SAFETY: the instructions are there; chunks are in q, as was checked.
+        // SAFETY: the caller guarantees the instruction set; the check above shows that the chunks
+        // are in `q`.
         unsafe {
             let mut acc = [V::splat(0.0); M];
             for (b, block) in row.chunks_exact(self.block.bytes).enumerate().take(blocks) {
@@ -556,9 +558,9 @@ impl Row for Scattered {
 /// Scale and offset of a block of 32.
 ///
 /// # Safety
-/// As [`Job::run`]; a block is readable.
+/// The requirements of [`Job::run`]; a block is readable.
 #[inline(always)]
 unsafe fn small_factors<V: Vector, F: Described>(block: *const u8) -> GroupFactors {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { block_factors::<V, F>(std::slice::from_raw_parts(block, const { F::BLOCK.bytes }), 0) }
 }

@@ -1,4 +1,4 @@
-//! The operations that touch each element once: norms, gates, sums, softmax.
+//! Elementwise operations: norms, gates, sums, softmax.
 
 use super::simd::{Job, LANES, Vector};
 use kjit_graph::Activation;
@@ -7,7 +7,7 @@ use kjit_graph::op::NormKind;
 /// A function of two elements.
 trait Binary {
     /// # Safety
-    /// As [`Job::run`] asks of the processor.
+    /// The CPU has `V`'s instruction set, as for [`Job::run`].
     unsafe fn of<V: Vector>(a: V, b: V) -> V;
 }
 
@@ -18,7 +18,7 @@ struct GeluTimes;
 impl Binary for Plus {
     #[inline(always)]
     unsafe fn of<V: Vector>(a: V, b: V) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { a.add(b) }
     }
 }
@@ -26,7 +26,7 @@ impl Binary for Plus {
 impl Binary for SiluTimes {
     #[inline(always)]
     unsafe fn of<V: Vector>(a: V, b: V) -> V {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { a.mul(b).div(V::splat(0.0).sub(a).exp().add(V::splat(1.0))) }
     }
 }
@@ -36,7 +36,7 @@ impl Binary for GeluTimes {
     #[inline(always)]
     unsafe fn of<V: Vector>(a: V, b: V) -> V {
         const MINUS_2_SQRT_2_OVER_PI: f32 = -1.595_769;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             let cubic = a.mul(a).fma(V::splat(0.044_715), V::splat(1.0)).mul(a);
             a.mul(b).div(cubic.mul(V::splat(MINUS_2_SQRT_2_OVER_PI)).exp().add(V::splat(1.0)))
@@ -45,7 +45,7 @@ impl Binary for GeluTimes {
 }
 
 /// # Safety
-/// As [`Job::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
 unsafe fn each<V: Vector, F: Binary>(a: &[f32], b: &[f32], out: &mut [f32]) {
     let n = out.len();
@@ -76,7 +76,7 @@ impl Job for AddRows<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { each::<V, Plus>(self.0, self.1, self.2) }
     }
 }
@@ -94,7 +94,7 @@ impl Job for GluRows<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             match self.act {
                 Activation::Silu => each::<V, SiluTimes>(self.gate, self.up, self.out),
@@ -108,10 +108,10 @@ impl Job for GluRows<'_> {
     }
 }
 
-/// Norm of each run of `group` elements: see [`Norm`](kjit_graph::op::Norm).
+/// Norm of each group of `group` elements: see [`Norm`](crate::graph::op::Norm).
 pub struct NormRows<'a> {
     pub x: &'a [f32],
-    /// As long as a run, or several.
+    /// As long as a group, or several groups.
     pub weight: Option<&'a [f32]>,
     pub bias: Option<&'a [f32]>,
     pub group: usize,
@@ -128,18 +128,18 @@ impl<'a> Job for NormRows<'a> {
         let n = self.group;
         for (i, (x, out)) in self.x.chunks_exact(n).zip(self.out.chunks_exact_mut(n)).enumerate() {
             let centred = self.kind == NormKind::Layer;
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             let (mean, squares) = unsafe {
                 let mean = if centred { moment::<V>(x, 0.0, false) / n as f32 } else { 0.0 };
                 (mean, moment::<V>(x, mean, true))
             };
-            // In f64: exact where it costs nothing.
+            // In f64, which costs nothing here.
             let (squares, eps) = (f64::from(squares), f64::from(self.eps));
             let scale = match self.kind {
                 NormKind::Length => 1.0 / squares.sqrt().max(eps),
                 _ => 1.0 / (squares / n as f64 + eps).sqrt(),
             } as f32;
-            // The factors of this run: the only ones, or the next of several.
+            // The factors of this group: the only ones, or the group's part.
             let own = |all: &'a [f32]| &all[i * n % all.len()..][..n];
             match self.weight {
                 Some(w) => out
@@ -159,7 +159,7 @@ impl<'a> Job for NormRows<'a> {
 /// `Σ (x − mean)`, or `Σ (x − mean)²`.
 ///
 /// # Safety
-/// As [`Job::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
 unsafe fn moment<V: Vector>(x: &[f32], mean: f32, square: bool) -> f32 {
     let whole = x.len() / LANES * LANES;
@@ -204,7 +204,7 @@ mod tests {
                 [(NormKind::Rms, None), (NormKind::Layer, None), (NormKind::Layer, Some(&bias[..]))]
             {
                 let (mut out, eps) = (vec![f32::NAN; x.len()], 1e-5);
-                // SAFETY: the job asks for nothing.
+                // SAFETY: this job has no requirement on its fields.
                 unsafe {
                     isa.run(NormRows {
                         x: &x,
@@ -228,8 +228,8 @@ mod tests {
                     for i in 0..n {
                         let want = (row[i] - mean) / (variance + f64::from(eps)).sqrt()
                             * f64::from(weight[i]);
-                        // A single element less its mean is nothing, of which sqrt(eps) makes 300
-                        // times the rounding.
+                        // A single element minus its mean is 0, and dividing by sqrt(eps) magnifies
+                        // the rounding 300 times.
                         near(out[i], want + bias.map_or(0.0, |b| f64::from(b[i])), 1e-5, isa, &rng);
                     }
                 }
@@ -247,7 +247,7 @@ mod tests {
             let up = rng.reals(n);
             let (mut silu, mut gelu, mut sum) =
                 (vec![f32::NAN; n], vec![f32::NAN; n], vec![f32::NAN; n]);
-            // SAFETY: the jobs ask for nothing.
+            // SAFETY: these jobs have no requirement on their fields.
             unsafe {
                 isa.run(GluRows { gate: &gate, up: &up, act: Activation::Silu, out: &mut silu });
                 isa.run(GluRows {

@@ -1,36 +1,35 @@
-//! Products of a block of tokens with a matrix, in f32.
+//! Products of a block of tokens with a matrix, in f32 (GEMM).
 //!
 //! ```text
 //! c[t][r] = Σ_k x[t][k] · w[r][k]
 //! ```
 //!
-//! A task takes 32 rows of the matrix and some tokens. It decodes its rows once, `KC` columns at a
-//! time, transposed into a panel `[k][32 rows]`, and runs every token past it: the inner loop keeps
-//! `TILE_ROWS` tokens × 32 rows in registers, and each element of `x` is broadcast against a row of
-//! the panel. So the decoding is shared by all tokens, every format costs the same, and nothing is
-//! rounded but f32 sums: on the processors at hand (two 256-bit FMA a cycle) 8-bit products with a
-//! scale per 32 weights would need as many instructions.
+//! A task is 32 rows of the matrix and some tokens. It decodes its rows once, `KC` columns at a
+//! time, transposed into a panel `[k][32 rows]`, and multiplies every token with it. The inner loop
+//! keeps `TILE_ROWS` tokens × 32 rows in registers and broadcasts each element of `x` against a row
+//! of the panel. So all tokens share the decoding, every format costs the same, and only f32 sums
+//! round. On CPUs with two 256-bit FMAs per cycle, 8-bit products with a scale per 32 weights would
+//! need as many instructions.
 //!
-//! Sums run over `k` in order for every element, whatever the tokens and tasks are: results do not
-//! depend on the split.
+//! Every element sums over `k` in order, so results do not depend on the split into tasks.
 
 use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{Job, LANES, Vector};
 use super::unpack;
 
-/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x beside it 16 KiB. A multiple of
-/// every block's length.
+/// Columns of a panel: 512 × 32 floats are 64 KiB, and 8 rows of x are 16 KiB. A multiple of every
+/// block's length.
 const KC: usize = 512;
 
-/// Rows of a matrix, 32 at most, decoded into a panel that all tokens share.
+/// A task: up to 32 rows of a matrix, decoded into a panel that all tokens share.
 pub struct PanelProduct<'a>(pub Part<'a>);
 
 impl Job for PanelProduct<'_> {
     type Out = ();
 
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
-    /// nobody else uses them.
+    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
+    /// and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;
@@ -46,9 +45,8 @@ impl Job for PanelProduct<'_> {
             while t < self.0.tokens {
                 let m = largest_tile(self.0.tokens - t, V::TILE_ROWS);
                 let a = self.0.x[t * cols + k0..].as_ptr();
-                // SAFETY: m tokens from t on are in x, each with n elements from k0 on; the
-                // results' place is the caller's promise, or `edge`, which holds m ≤ TILE_ROWS rows
-                // of 32.
+                // SAFETY: m tokens from t on are in x, each with n elements from k0 on. The caller
+                // guarantees the results; `edge` holds m ≤ TILE_ROWS rows of 32.
                 unsafe {
                     let out = self.0.out.add(t * self.0.stride + self.0.row);
                     if k0 == 0 {
@@ -79,10 +77,10 @@ impl Job for PanelProduct<'_> {
 }
 
 impl PanelProduct<'_> {
-    /// Decodes `n` columns from `k0` on of the rows, transposed.
+    /// Decodes `n` columns from `k0` on, transposed.
     ///
     /// # Safety
-    /// As [`Job::run`]; both buffers hold `32 · n` elements.
+    /// The requirements of [`Job::run`]; both buffers hold `32 · n` elements.
     #[inline(always)]
     unsafe fn fill_panel<V: Vector>(
         &self,
@@ -92,7 +90,7 @@ impl PanelProduct<'_> {
         panel: &mut [f32],
     ) {
         for r in 0..self.0.rows {
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             unsafe {
                 unpack::decode::<V>(
                     self.0.w.format,
@@ -106,7 +104,7 @@ impl PanelProduct<'_> {
         unsafe { transpose_panel::<V>(rows, n, panel) };
     }
 
-    /// Puts the bias, or zero, where the sums will be.
+    /// Initialises the results with the bias, or zero.
     ///
     /// # Safety
     /// `out` is valid for `m` rows of `self.0.rows` elements.
@@ -114,7 +112,7 @@ impl PanelProduct<'_> {
     unsafe fn start(&self, out: *mut f32, m: usize) {
         for i in 0..m {
             for r in 0..self.0.rows {
-                // SAFETY: inside the caller's rows.
+                // SAFETY: inside the rows that the caller guarantees.
                 unsafe {
                     *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r])
                 };
@@ -126,14 +124,14 @@ impl PanelProduct<'_> {
 /// `panel[k][i] = rows[i][k]` for 32 rows of `n`.
 ///
 /// # Safety
-/// As [`Job::run`] asks of the processor; both buffers hold `32 · n` elements.
+/// The CPU has `V`'s instruction set, as for [`Job::run`]; both buffers hold `32 · n` elements.
 #[inline(always)]
 pub unsafe fn transpose_panel<V: Vector>(rows: &[f32], n: usize, panel: &mut [f32]) {
     assert!(rows.len() >= n * LANES && panel.len() >= n * LANES);
     let whole = n / LANES * LANES;
     for k in (0..whole).step_by(LANES) {
-        // SAFETY: columns k .. k + 32 of 32 rows, and 32 rows of the panel, lie in the buffers,
-        // which were checked.
+        // SAFETY: the assertion shows that columns k .. k + 32 of 32 rows, and 32 rows of the
+        // panel, are in the buffers.
         unsafe { V::transpose(rows.as_ptr().add(k), n, panel.as_mut_ptr().add(k * LANES)) };
     }
     for k in whole..n {
@@ -144,7 +142,7 @@ pub unsafe fn transpose_panel<V: Vector>(rows: &[f32], n: usize, panel: &mut [f3
 }
 
 /// # Safety
-/// Both are valid for `m` rows of `n` elements at their strides.
+/// Both pointers are valid for `m` rows of `n` elements at their strides, and do not overlap.
 #[inline(always)]
 pub unsafe fn copy(
     src: *const f32,
@@ -155,21 +153,21 @@ pub unsafe fn copy(
     n: usize,
 ) {
     for i in 0..m {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             std::ptr::copy_nonoverlapping(src.add(i * src_stride), dst.add(i * dst_stride), n)
         };
     }
 }
 
-/// The largest number of tokens with a kernel, of those that are left.
+/// The largest number of tokens that a kernel takes at once, of `left` tokens.
 #[inline(always)]
 fn largest_tile(left: usize, most: usize) -> usize {
     [8, 4, 3, 2, 1].into_iter().find(|&m| m <= left && m <= most).unwrap_or(1)
 }
 
-/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for some rows and `n` values of k: pointers to the
-/// first elements, and elements from a row to the next.
+/// `c[i][0..32] += Σ_k a[i][k] · b[k][0..32]` for some rows and `n` values of k. Pointers to first
+/// elements, and strides in elements.
 #[derive(Clone, Copy)]
 pub struct Tile {
     pub n: usize,
@@ -182,18 +180,18 @@ pub struct Tile {
 }
 
 impl Tile {
-    /// For any number of rows.
+    /// Computes any number of rows.
     ///
     /// # Safety
-    /// As [`Job::run`] asks of the processor; `a` is valid for `m` rows of `n`, `b` for `n` rows of
-    /// 32, `c` for `m` rows of 32.
+    /// The CPU has `V`'s instruction set, as for [`Job::run`]; `a` is valid for `m` rows of `n`,
+    /// `b` for `n` rows of 32, `c` for `m` rows of 32.
     #[inline(always)]
     pub unsafe fn rows<V: Vector>(mut self, m: usize) {
         let mut left = m;
         while left > 0 {
             let step = largest_tile(left, V::TILE_ROWS);
-            // SAFETY: the next `step` of the rows that the caller vouches for. (Comparing with the
-            // constant first drops the kernels that would not fit in the registers.)
+            // SAFETY: the next `step` of the rows that the caller guarantees. (The comparison with
+            // the constant drops kernels that do not fit in the registers.)
             unsafe {
                 match step {
                     8 if V::TILE_ROWS >= 8 => V::tile::<8>(self),
@@ -209,26 +207,26 @@ impl Tile {
         }
     }
 
-    /// For any number of rows; nothing where there is nothing to add.
+    /// [`Tile::rows`], skipped if `n` is 0.
     ///
     /// # Safety
-    /// As [`Tile::rows`].
+    /// The requirements of [`Tile::rows`].
     #[inline(always)]
     pub unsafe fn some_rows<V: Vector>(self, m: usize) {
         if self.n > 0 {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe { self.rows::<V>(m) }
         }
     }
 
-    /// For `M` rows, all sums in registers.
+    /// Computes `M` rows with all sums in registers.
     ///
     /// # Safety
-    /// As [`Tile::rows`], for `M` rows.
+    /// The requirements of [`Tile::rows`], for `M` rows.
     #[inline(always)]
     pub unsafe fn run<V: Vector, const M: usize>(self) {
         let Tile { n, a, a_stride, b, b_stride, c, c_stride } = self;
-        // SAFETY: all pointers stay in the rows that the caller vouches for.
+        // SAFETY: all pointers stay in the rows that the caller guarantees.
         unsafe {
             let mut acc = [V::splat(0.0); M];
             for (i, acc) in acc.iter_mut().enumerate() {
@@ -271,7 +269,7 @@ mod tests {
                 let run = |x: &[f32], ahead: usize| {
                     let (tokens, mut rounded) = (x.len() / cols, Quantised::default());
                     if format.block_elems() > 1 {
-                        // SAFETY: the job asks for nothing.
+                        // SAFETY: this job has no requirement on its fields.
                         unsafe {
                             isa.run(Quantise { x, cols, to: rounded.fit(x.len() / cols, cols) })
                         };
@@ -288,15 +286,14 @@ mod tests {
                         out: out.as_mut_ptr(),
                         stride: rows,
                     };
-                    // SAFETY: the result has a row of `rows` for each token, and this is the only
-                    // thread.
+                    // SAFETY: the result has a row of `rows` for each token, and only this thread
+                    // runs.
                     unsafe { DotProduct(part).run(isa) };
                     out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let alone: Vec<u32> = x.chunks(cols).flat_map(|x| run(x, 0)).collect();
                 for n in 2..=tokens {
-                    // Weights that are asked for before they are read are the same ones, far behind
-                    // the last too.
+                    // Prefetching does not change the weights, even far past the last.
                     let made = run(&x[..n * cols], [0, 64, 4096][n % 3]);
                     assert_eq!(
                         made,
@@ -314,7 +311,8 @@ mod tests {
         let mut rng = Rng::new();
         for format in ALL {
             let shapes = [(1, 256, 1), (31, 768, 2), (33, 256, 7), (65, 1280, 13), (32, 512, 29)];
-            // Of blocks of 32, single ones behind those that go together: 1, 3, 9 and 27.
+            // For blocks of 32: single blocks after the groups that are processed together, 1, 3, 9
+            // and 27.
             let odd = [(3, 32, 1), (5, 96, 3), (31, 288, 2), (33, 864, 11)];
             let odd = odd.into_iter().filter(|_| format.block_elems() <= 32);
             for (rows, cols, tokens) in shapes.into_iter().chain(odd) {
@@ -326,7 +324,7 @@ mod tests {
                 for isa in Isa::available() {
                     let mut rounded = Quantised::default();
                     if format.block_elems() > 1 {
-                        // SAFETY: the job asks for nothing.
+                        // SAFETY: this job has no requirement on its fields.
                         unsafe {
                             isa.run(Quantise { x: &x, cols, to: rounded.fit(x.len() / cols, cols) })
                         };
@@ -334,7 +332,7 @@ mod tests {
                     let mut words = vec![f32::NAN; tokens * row_len(cols)];
                     let in_words = isa.has_words() && super::super::words::has(format);
                     if in_words {
-                        // SAFETY: the job asks for nothing.
+                        // SAFETY: this job has no requirement on its fields.
                         unsafe { isa.run(RoundRows { x: &x, cols, to: &mut words }) };
                     }
                     for kernel in ["panel", "row", "dot", "words"]
@@ -355,8 +353,8 @@ mod tests {
                                 out,
                                 stride: rows,
                             };
-                            // SAFETY: the result has a row of `rows` for each token, and this is
-                            // the only thread.
+                            // SAFETY: the result has a row of `rows` for each token, and only this
+                            // thread runs.
                             unsafe {
                                 match kernel {
                                     "panel" => isa.run(PanelProduct(product)),
@@ -382,12 +380,12 @@ mod tests {
                                 terms().map(f64::abs).sum::<f64>(),
                             );
                             // A sum of n terms in f32 is off by less than n · 2^-24 of the terms'
-                            // size; by chance, √n.
+                            // size; typically √n.
                             let off = (f64::from(*got) - want).abs();
                             let sums = (cols as f64).sqrt() * 6e-8 * size + 1e-6;
-                            // Rounding to 16 bits: half a step of 1/32512 for each element; and
-                            // integer codes are summed with their bias, up to 128 steps of the
-                            // format, and this is taken off again, in f32.
+                            // Rounding to 16 bits: half a step of 1/32512 per element. Integer
+                            // codes are summed with their bias, up to 128 steps of the format,
+                            // which is subtracted again in f32.
                             let weights =
                                 || decoded[r * cols..][..cols].iter().map(|w| f64::from(w.abs()));
                             let rounding = weights().sum::<f64>() * 0.6 / 32512.0

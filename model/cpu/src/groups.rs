@@ -1,8 +1,8 @@
-//! Products of rows with the matrices of their experts: all experts' in one step of the threads.
+//! Products of rows with the matrices of their experts, for all experts in one step of the pool.
 //!
-//! One matrix by itself has some hundred kilobytes: with a step for each, 32 threads wait for each
-//! other longer than they multiply. Each matrix is read once for all rows that chose it, as
-//! [`multiply`](super::multiply) reads one.
+//! An expert's matrix has some hundred kilobytes. With a step for each expert, 32 threads would
+//! wait for each other longer than they multiply. Each matrix is read once for all rows that chose
+//! it, as [`multiply`](super::multiply) reads one.
 
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
@@ -16,24 +16,24 @@ use super::simd::{Isa, LANES};
 use kjit_formats::format::Encoding;
 use std::ops::Range;
 
-/// Rows below which nothing is gathered by several threads.
+/// Below this number of rows a single thread gathers them.
 const SERIAL: usize = 32;
 
-/// The rows that one expert's matrix is multiplied with.
+/// The rows that are multiplied with one expert's matrix.
 pub struct Group<'a> {
     /// The matrix.
     pub w: Matrix<'a>,
     /// Added to each row's result.
     pub bias: Option<&'a [f32]>,
-    /// Which rows of the input, and which of the result.
+    /// Pairs of a row of the input and a row of the result.
     pub rows: Vec<(usize, usize)>,
-    /// Which of the results.
+    /// Index of the result.
     pub out: usize,
 }
 
-/// Multiplies the rows of `x` by groups into the rows of the results, each of which is one group's.
-/// All matrices have the same shape and format. Where `rounded`, few rows are multiplied as
-/// integers; `reproducible` as [`multiply`](super::multiply::multiply) has it.
+/// Multiplies the rows of `x`, by groups, into the rows of the results. All matrices have one shape
+/// and format. If `rounded`, few rows are multiplied as integers. `reproducible`: see
+/// [`multiply`](super::multiply::multiply).
 pub fn multiply_groups(
     pool: &mut Pool,
     isa: Isa,
@@ -54,13 +54,13 @@ pub fn multiply_groups(
         })
         .collect();
     let all: usize = groups.iter().map(|g| g.rows.len()).sum();
-    // Each group's rows one behind the other; one row of all lies so already.
+    // The rows of each group are gathered contiguously, unless all groups use the single row 0.
     let alone = groups.iter().all(|g| matches!(g.rows[..], [(0, _)]));
     let mut gathered = vec![0.0; if alone { 0 } else { all * cols }];
     let place = Shared::new(&mut gathered);
     let gather = |g: usize| {
         for (i, (from, _)) in groups[g].rows.iter().enumerate() {
-            // SAFETY: each group has rows of its own.
+            // SAFETY: each group writes its own rows.
             unsafe { place.part((starts[g] + i) * cols, cols) }
                 .copy_from_slice(&x[from * cols..][..cols]);
         }
@@ -74,7 +74,7 @@ pub fn multiply_groups(
         if alone { &x[..cols] } else { &gathered[rows.start * cols..rows.end * cols] }
     };
     let input = |g: usize| of(starts[g]..starts[g] + if alone { 1 } else { groups[g].rows.len() });
-    // Where all have the same row it is rounded once.
+    // If all groups use the same row, it is rounded once.
     let of_groups = match (rounded && blocks, alone) {
         (false, _) => 0,
         (true, true) => 1,
@@ -84,7 +84,8 @@ pub fn multiply_groups(
     for (g, group) in groups.iter().enumerate().take(of_groups) {
         let mut to = Quantised::default();
         if reproducible || group.rows.len() < PANEL_TOKENS {
-            // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+            // SAFETY: this job has no requirement on its fields; rows of block formats are
+            // multiples of 32 long.
             unsafe {
                 isa.run(Quantise { x: input(g), cols, to: to.fit(input(g).len() / cols, cols) })
             };
@@ -93,7 +94,7 @@ pub fn multiply_groups(
     }
     let none = Quantised::default();
     let many = |g: usize| !reproducible && groups[g].rows.len() >= PANEL_TOKENS;
-    // Runs of rows: eight for each thread in all, panels where there are many rows.
+    // Rows per task: eight tasks per thread in all, or panels if there are many rows.
     let few = (groups.len() * height).div_ceil(8 * pool.threads()).clamp(8, 256);
     let run = |g: usize| if many(g) { LANES } else { few };
     let mut tasks: Vec<(usize, usize)> = vec![];
@@ -106,13 +107,14 @@ pub fn multiply_groups(
         let Group { w, bias, rows: uses, out } = &groups[g];
         let (rows, x, tokens) = (run(g).min(height - row), input(g), uses.len());
         let mut made = vec![0.0; tokens * rows];
-        // The same rows as a matrix of their own.
+        // These rows as a matrix of their own.
         let bytes = &w.bytes[row * w.row_bytes()..][..rows * w.row_bytes()];
         let w = Matrix { bytes, rows, ..*w };
         let bias = bias.map(|b| &b[row..row + rows]);
         let part = Part { w, row: 0, rows, x, tokens, bias, out: made.as_mut_ptr(), stride: rows };
         let quantised = small.get(if alone { 0 } else { g }).unwrap_or(&none);
-        // SAFETY: `made` has a row for each token, as wide as the matrix has rows.
+        // SAFETY: `made` has a row for each token, as wide as the matrix has rows, and belongs to
+        // this task.
         unsafe {
             match rounded {
                 _ if many(g) => isa.run(PanelProduct(part)),

@@ -1,7 +1,7 @@
-//! The keys and values of past tokens, one layer's.
+//! The KV cache of one layer on the CPU.
 //!
-//! Rows lie `[head][position]`, so a head's past is one run of memory. The memory is mapped when
-//! the executor is made and given by the system page by page as positions are first written: a long
+//! The layout is `[head][position]`, so that a head's past is contiguous. The memory is mapped when
+//! the executor is made; the system allocates pages as positions are first written, so that a long
 //! context costs nothing until it is used.
 
 use super::pool::Pool;
@@ -14,13 +14,13 @@ use memmap2::MmapMut;
 
 /// Elements of a [`KvType::Q8_0`] block.
 const BLOCK: usize = 32;
-/// Bytes of one: a half-precision scale and the elements.
+/// Bytes of a block: an f16 scale and the elements.
 const BLOCK_BYTES: usize = 2 + BLOCK;
 
-/// Positions of a head that are worth a task, at least: some 0.5 µs of a thread.
+/// Minimum number of positions per task and head, about 0.5 µs of a thread.
 const RUN: usize = 16;
 
-/// One layer's keys or values.
+/// The keys or the values of one layer.
 pub struct KvStore {
     map: MmapMut,
     ty: KvType,
@@ -31,10 +31,10 @@ pub struct KvStore {
 }
 
 impl KvStore {
-    /// Room for `context` positions of `heads` rows of `dim` elements.
+    /// A store for `context` positions of `heads` rows of `dim` elements.
     ///
     /// # Errors
-    /// [`ExecError::Memory`] if the system refuses it.
+    /// [`ExecError::Memory`] if the system refuses the memory.
     pub fn new(
         what: &str,
         ty: KvType,
@@ -60,7 +60,7 @@ impl KvStore {
         Ok(KvStore { map, ty, heads, dim, context, row_bytes })
     }
 
-    /// Heads stored.
+    /// Number of heads.
     pub fn heads(&self) -> usize {
         self.heads
     }
@@ -75,9 +75,9 @@ impl KvStore {
         (head * self.context + position) * self.row_bytes
     }
 
-    /// Stores successive positions from `first` on: each of `rows` has all heads' elements, one
-    /// head after the other. On all threads where there are many: by one, 512 tokens of SmolLM2
-    /// took 6.7 of a prompt's 93 ms by 16 threads.
+    /// Stores successive positions from `first` on. Each of `rows` has the elements of all heads in
+    /// order. Many positions are written by all threads: one thread took 6.7 of the 93 ms of a
+    /// 512-token prompt (SmolLM2, 16 threads).
     pub fn write(&mut self, pool: &mut Pool, isa: Isa, first: usize, rows: &[f32]) {
         let (width, dim, bytes, ty) = (self.heads * self.dim, self.dim, self.row_bytes, self.ty);
         let positions = rows.len() / width;
@@ -89,9 +89,9 @@ impl KvStore {
         let store = |task: usize| {
             let (head, from) = (task / runs, task % runs * each);
             let n = each.min(positions - from);
-            // SAFETY: tasks have different heads or positions.
+            // SAFETY: tasks have different heads or positions, so no two write the same bytes.
             let to = unsafe { to.part(starts[head] + from * bytes, n * bytes) };
-            // SAFETY: the job asks for nothing.
+            // SAFETY: this job has no requirement on its fields.
             unsafe {
                 isa.run(Store { x: &rows[from * width + head * dim..], width, dim, ty, bytes, to })
             };
@@ -102,7 +102,7 @@ impl KvStore {
         }
     }
 
-    /// Takes the first `rows` positions of another store of the same sizes.
+    /// Copies the first `rows` positions of a store of the same sizes.
     pub fn copy(&mut self, from: &KvStore, rows: usize) {
         for head in 0..self.heads {
             let (start, end) = (self.start(head, 0), self.start(head, rows));
@@ -110,10 +110,10 @@ impl KvStore {
         }
     }
 
-    /// Successive positions of a head, from `first` on, as many as rows fit in `out`.
+    /// Decodes successive positions of a head, from `first` on, until `out` is full.
     pub fn read(&self, isa: Isa, head: usize, first: usize, out: &mut [f32]) {
         let rows = self.rows(head, first, out.len() / self.dim);
-        // SAFETY: the job asks for nothing.
+        // SAFETY: this job has no requirement on its fields.
         unsafe { isa.run(Read(rows, out)) };
     }
 
@@ -124,7 +124,7 @@ impl KvStore {
     }
 }
 
-/// Successive positions of a head.
+/// The stored bytes of successive positions of a head.
 #[derive(Clone, Copy)]
 pub struct Rows<'a> {
     bytes: &'a [u8],
@@ -134,15 +134,15 @@ pub struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// The same of the first `dim` elements of each.
+    /// The first `dim` elements of each row.
     pub fn short(self, dim: usize) -> Self {
         Rows { dim: dim.min(self.dim), ..self }
     }
 
-    /// Decodes them to rows of floats `stride` apart.
+    /// Decodes them to rows of floats, `stride` apart.
     ///
     /// # Safety
-    /// As [`Job::run`] asks of the processor.
+    /// The CPU has `V`'s instruction set, as for [`Job::run`].
     #[inline(always)]
     pub unsafe fn decode<V: Vector>(&self, out: &mut [f32], stride: usize) {
         let dim = self.dim;
@@ -156,7 +156,7 @@ impl Rows<'_> {
                 KvType::F16 => {
                     let whole = dim / LANES * LANES;
                     for i in (0..whole).step_by(LANES) {
-                        // SAFETY: 32 elements from i on are in both.
+                        // SAFETY: 32 elements from i on are in both buffers.
                         unsafe {
                             V::load_f16(bytes.as_ptr().add(2 * i).cast())
                                 .store(out.as_mut_ptr().add(i))
@@ -170,7 +170,7 @@ impl Rows<'_> {
                     for (b, o) in bytes.chunks_exact(BLOCK_BYTES).zip(out.chunks_mut(BLOCK)) {
                         let d = f16::from_ne_bytes([b[0], b[1]]).to_f32();
                         if o.len() == BLOCK {
-                            // SAFETY: 32 bytes after the scale, 32 elements.
+                            // SAFETY: the block has 32 bytes after the scale, and `o` 32 elements.
                             unsafe {
                                 V::load_i8(b.as_ptr().add(2).cast())
                                     .mul(V::splat(d))
@@ -196,12 +196,13 @@ impl Job for Read<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let dim = self.0.dim;
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { self.0.decode::<V>(self.1, dim) };
     }
 }
 
-/// Positions of one head: of each `width` elements the first `dim` go to `bytes` bytes.
+/// A job that encodes positions of one head: the first `dim` of each `width` elements become
+/// `bytes` bytes.
 struct Store<'a> {
     x: &'a [f32],
     width: usize,
@@ -219,7 +220,7 @@ impl Job for Store<'_> {
         for (x, to) in self.x.chunks(self.width).zip(self.to.chunks_exact_mut(self.bytes)) {
             let x = &x[..self.dim];
             match self.ty {
-                // SAFETY: the instructions are there.
+                // SAFETY: the caller guarantees the instruction set.
                 KvType::F16 => unsafe { to_half::<V>(x, to) },
                 KvType::F32 => to
                     .as_chunks_mut::<4>()
@@ -234,12 +235,12 @@ impl Job for Store<'_> {
 }
 
 /// # Safety
-/// As [`Job::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
 unsafe fn to_half<V: Vector>(x: &[f32], to: &mut [u8]) {
     let whole = x.len().min(to.len() / 2) / LANES * LANES;
     for i in (0..whole).step_by(LANES) {
-        // SAFETY: 32 elements from i on are in both.
+        // SAFETY: 32 elements from i on are in both buffers.
         unsafe { V::load(x.as_ptr().add(i)).store_f16(to.as_mut_ptr().add(2 * i).cast()) };
     }
     for i in whole..x.len() {
@@ -247,8 +248,8 @@ unsafe fn to_half<V: Vector>(x: &[f32], to: &mut [u8]) {
     }
 }
 
-/// Blocks of 32: scale `max |x| / 127` in half precision, elements to nearest. A last short block
-/// is filled with zeros.
+/// Encodes blocks of 32: the scale `max |x| / 127` as f16, elements rounded to nearest. A short
+/// last block is padded with zeros.
 fn quantise(x: &[f32], to: &mut [u8]) {
     for (x, b) in x.chunks(BLOCK).zip(to.chunks_exact_mut(BLOCK_BYTES)) {
         let largest = x.iter().fold(0.0f32, |m, x| m.max(x.abs()));

@@ -1,19 +1,19 @@
-//! Runs a graph on the CPU: the everyday device without a GPU, and the oracle that every other
-//! device is held against.
+//! The CPU executor: the device if there is no GPU, and the oracle for every other device.
 //!
-//! [`HostRunner`] takes the graph as it stands, operation by operation, weights straight from the
-//! mapped file, but for copies of a small model's matrices that are laid out for single tokens
-//! (`beside`). Any value can be tapped by name ([`HostRunner::tap`]), and any operation run by
-//! itself on given inputs ([`HostRunner::run_op`]).
+//! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
+//! Exception: small models have interleaved copies of their matrices for decoding (`beside`). Any
+//! value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on given
+//! inputs ([`HostRunner::run_op`]).
 //!
-//! One precision runs through: activations and sums are f32 in both modes. What
-//! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise) adds is that keys and values stay
-//! in f32 and that all products are of f32. By default activations are rounded to 16 bits per block
-//! of 32 where they are multiplied with integer codes: in decoding, and in prompts, but for a
-//! mixture's experts, where the processor has an instruction for such integers. Where it has tiles
-//! (AMX), a prompt's activations and weights, but for those of f32 and a mixture's experts, are
-//! each the sum of two of bf16, which is as near; and so are what its attention multiplies, from 32
-//! tokens on.
+//! Activations and sums are f32 in both modes. With
+//! [`OpenOptions::precise`](crate::session::OpenOptions::precise), keys and values are f32 too, and
+//! all products are f32.
+//!
+//! By default activations are rounded to 16 bits per block of 32 for products with integer codes:
+//! in decoding, and, if the CPU has an instruction for such integers, in prompts (not for experts).
+//! On CPUs with tiles (AMX), activations and weights of a prompt are each the sum of two bf16
+//! numbers, which is as accurate; exceptions are f32 weights and experts. Attention uses the same
+//! tiles from 32 tokens on.
 
 #![cfg_attr(
     not(test),

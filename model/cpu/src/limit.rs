@@ -1,13 +1,13 @@
-//! What this machine's memory can do, measured now: the limit that decoding is held against.
+//! Measures the read bandwidth of this machine's memory: the limit of decoding speed.
 
 use super::dot::ask;
 use super::simd::{Isa, Job, LANES, Vector};
 use std::time::Instant;
 
-/// Bytes a thread reads: together beyond any cache.
+/// Bytes read by all threads together, larger than any cache.
 const BYTES: usize = 256 << 20;
 
-/// Bytes a second that so many threads read together; the best of three.
+/// Bytes per second that this number of threads reads together; the best of three runs.
 pub fn read_bandwidth(threads: usize) -> f64 {
     let (threads, isa) = (threads.max(1), Isa::best());
     let part = BYTES / threads / 4;
@@ -16,22 +16,22 @@ pub fn read_bandwidth(threads: usize) -> f64 {
     for _ in 0..3 {
         let start = Instant::now();
         let sum: f32 = std::thread::scope(|scope| {
-            // SAFETY: the job asks for nothing.
+            // SAFETY: this job has no requirement on its fields.
             let all = data.iter().map(|data| {
                 scope.spawn(move || unsafe { isa.run(Sum { data, ahead: isa.ahead() }) })
             });
             let all: Vec<_> = all.collect();
             all.into_iter().map(|t| t.join().unwrap_or(0.0)).sum()
         });
-        // The sum is used, so that the reads are not left out.
+        // The sum is used, so that the compiler keeps the reads.
         std::hint::black_box(sum);
         best = best.max((threads * part * 4) as f64 / start.elapsed().as_secs_f64());
     }
     best
 }
 
-/// Adds floats up, asked for before they are read as weights are: a Xeon's core gives 1.7 times as
-/// much so, and a limit that products pass is none.
+/// Adds floats with the prefetching that products use: on a Xeon that reads 1.7 times as fast per
+/// core, and products must not exceed the measured limit.
 struct Sum<'a> {
     data: &'a [f32],
     ahead: usize,
@@ -42,7 +42,7 @@ impl Job for Sum<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> f32 {
-        // SAFETY: the instructions are there; a pair of vectors is in each piece.
+        // SAFETY: the caller guarantees the instruction set; each piece has a pair of vectors.
         unsafe {
             let (mut even, mut odd) = (V::splat(0.0), V::splat(0.0));
             for pair in self.data.chunks_exact(2 * LANES) {

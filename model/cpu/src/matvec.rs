@@ -1,18 +1,18 @@
-//! Products with few tokens, in f32: rows are decoded one at a time and multiplied as they are.
+//! Products with few tokens in f32: each row is decoded to floats and multiplied.
 
 use super::product::Part;
 use super::scratch::Scratch;
 use super::simd::{Job, LANES, Vector};
 use super::unpack;
 
-/// Rows decoded one at a time.
+/// A task: rows decoded one at a time.
 pub struct RowProduct<'a>(pub Part<'a>);
 
 impl Job for RowProduct<'_> {
     type Out = ();
 
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
-    /// nobody else uses them.
+    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
+    /// and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let cols = self.0.w.cols;
@@ -20,12 +20,12 @@ impl Job for RowProduct<'_> {
         let mut scratch = Scratch::take();
         let [w] = scratch.parts([cols]);
         for r in self.0.row..self.0.row + self.0.rows {
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             unsafe { unpack::decode::<V>(self.0.w.format, self.0.w.part(r, 0, cols), w) };
             let bias = self.0.bias.map_or(0.0, |b| b[r]);
             for t in 0..self.0.tokens {
-                // SAFETY: the instructions are there; the place of this result is the caller's
-                // promise.
+                // SAFETY: the caller guarantees the instruction set, and that this result is valid
+                // and unshared.
                 unsafe {
                     *self.0.out.add(t * self.0.stride + r) =
                         dot::<V>(w, &self.0.x[t * cols..][..cols]) + bias
@@ -35,10 +35,10 @@ impl Job for RowProduct<'_> {
     }
 }
 
-/// Inner product.
+/// Inner product of two vectors.
 ///
 /// # Safety
-/// As [`Job::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`Job::run`].
 #[inline(always)]
 pub unsafe fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
     let n = a.len().min(b.len());

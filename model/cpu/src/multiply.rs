@@ -14,43 +14,41 @@ use super::tiles::{self, SplitRows, TileProduct};
 use super::words::{self, RoundRows, WordProduct};
 use kjit_formats::format::Encoding;
 
-/// Tokens from which decoding a panel of weights pays.
+/// Minimum number of tokens for decoding panels of weights.
 pub(super) const PANEL_TOKENS: usize = 8;
 
-/// Tokens of a task where panels of rows are too few for the threads: by estimate, decoding a panel
-/// costs what 32 tokens do.
+/// Tokens of a task if there are too few panels for the threads. By estimate, decoding a panel
+/// costs as much as 32 tokens.
 const TOKENS: usize = 128;
 
-/// What decoding and splitting a panel costs beside its products of tiles, in tokens: 2.3 µs of 32
-/// rows of 576 in Q8_0, where a token takes 0.04.
+/// Cost of decoding and splitting a panel of tiles, in tokens: 2.3 µs for 32 rows of 576 in Q8_0,
+/// where a token takes 0.04 µs.
 const DECODING: usize = 48;
 
-/// What a token's row costs that another thread has written, in tokens of a panel.
+/// Cost of fetching a token's row that another thread wrote, in tokens of a panel.
 const FETCHING: usize = 2;
 
-/// Bytes of weights that are worth a task of their own, where there are few tokens: some 0.5 µs of
-/// a thread; but each thread has two tasks, and eight at most, so that one that was put off its
-/// core holds up little.
+/// Minimum bytes of weights per task if there are few tokens, about 0.5 µs of a thread. Each thread
+/// has two to eight tasks, so that a thread that loses its core delays little.
 const TASK: usize = 8 << 10;
 
-/// Tokens whose rounding several threads share.
+/// Minimum number of tokens for rounding them on several threads.
 const SHARED: usize = 32;
 
 /// One product of a step.
 pub struct Product<'a> {
     /// The matrix.
     pub w: Matrix<'a>,
-    /// The same laid out for few tokens, if it was.
+    /// An interleaved copy for few tokens, if there is one.
     pub beside: Option<&'a Beside>,
     /// Added to each row's result.
     pub bias: Option<&'a [f32]>,
-    /// Where to: `tokens` rows as wide as the matrix has rows.
+    /// The result: `tokens` rows, each as wide as the matrix has rows.
     pub out: Shared<'a>,
 }
 
-/// All products of the same input. If `reproducible`, a token's results are the same bits whatever
-/// the number of tokens: each row's product is that of few tokens, which is one order of sums for
-/// any number.
+/// Computes all products of one input. If `reproducible`, a token's bits do not depend on the
+/// number of tokens: each row uses the kernel for few tokens, which has one order of sums.
 pub fn multiply(
     pool: &mut Pool,
     isa: Isa,
@@ -90,14 +88,14 @@ pub fn multiply(
         &*to
     });
     let all: usize = products.iter().map(|p| p.w.rows).sum();
-    // Rows `row ..` of a product and tokens `first ..`.
+    // Computes rows `row ..` of a product for tokens `first ..`.
     let one = |p: &Product, row: usize, rows: usize, first: usize, tokens: usize| {
         let (w, bias, x, stride) = (p.w, p.bias, &x[first * cols..], p.w.rows);
-        // SAFETY: the result has a row for each token.
+        // SAFETY: the result has a row for each token, so the pointer stays inside.
         let out = unsafe { p.out.start().add(first * stride) };
         let part = Part { w, row, rows, x, tokens, bias, out, stride };
-        // SAFETY: from `out` on there are `tokens` rows as wide as the matrix has rows, and no
-        // other task has these of them.
+        // SAFETY: `out` is followed by `tokens` rows as wide as the matrix has rows, and no other
+        // task has this part of them.
         unsafe {
             match rounded {
                 Some(rounded) if in_bytes(p) => {
@@ -132,8 +130,8 @@ pub fn multiply(
         }
     };
     if !panels {
-        // Few tokens: runs of rows, of one product or of two, all equally long, so that no thread
-        // is the last.
+        // Few tokens: tasks are runs of rows of equal length, of one product or of two, so that all
+        // threads finish together.
         let bytes: usize = products.iter().map(|p| p.w.bytes.len()).sum();
         let tasks =
             (pool.threads() * (bytes / pool.threads() / TASK).clamp(2, 8)).min(all.div_ceil(8));
@@ -141,7 +139,7 @@ pub fn multiply(
             let (mut begin, mut end) = (task * all / tasks, (task + 1) * all / tasks);
             for p in products {
                 let rows = p.w.rows;
-                // Rows side by side stay together.
+                // Tasks do not split a group of interleaved rows.
                 let cut = |at: usize| {
                     if laid_out(p) {
                         at.next_multiple_of(beside::ROWS).min(rows)
@@ -156,9 +154,9 @@ pub fn multiply(
             }
         });
     }
-    // Many tokens: panels of rows, of tiles several where there is work enough. Where they are few
-    // for the threads (a matrix of 576 rows has 18), the tokens are cut too, not so fine that
-    // decoding the same panel again costs more than the threads gain.
+    // Many tokens: tasks are panels of rows, several for tiles if there is enough work. If there
+    // are few panels for the threads (a matrix of 576 rows has 18), tokens are split too, unless
+    // decoding a panel again costs more than it gains.
     let wanted = 4 * pool.threads();
     let fits = |height: &usize| products.iter().map(|p| p.w.rows / height).sum::<usize>() >= wanted;
     let most = [tiles::ROWS, tiles::ROWS / 2].into_iter().find(fits).unwrap_or(LANES);
@@ -167,9 +165,8 @@ pub fn multiply(
     let least = if split { tokens.div_ceil(tiles::TOKENS) } else { 1 };
     let each_of =
         |parts: usize| tokens.div_ceil(parts).next_multiple_of(if split { LANES } else { 1 });
-    // What the last thread does, in tokens of a panel: the fewer parts, the fewer panels are
-    // decoded twice; and the fewer tokens are the thread's, the less of the input comes from other
-    // threads' caches.
+    // The time of the last thread, in tokens of a panel. Fewer parts decode fewer panels twice;
+    // fewer tokens per thread fetch less of the input from other threads' caches.
     let longest = |parts: &usize| {
         let each = each_of(*parts);
         let tasks = (by_rows * tokens.div_ceil(each)).div_ceil(pool.threads());
@@ -180,13 +177,13 @@ pub fn multiply(
         false => wanted.div_ceil(by_rows.max(1)).min(tokens.div_ceil(TOKENS)).max(least),
     };
     let each = each_of(parts);
-    // Successive tasks, which are a thread's, have the same tokens of tiles: so a thread fetches
-    // less of the input, which others have split.
+    // Successive tasks, which one thread takes, have the same tokens of tiles, so a thread fetches
+    // less of the input that others split.
     pool.run(by_rows * parts, &|task| {
         let (mut task, part) =
             if split { (task % by_rows, task / by_rows) } else { (task / parts, task % parts) };
         let first = part * each;
-        // The last part may be short, or none.
+        // The last part may be short or empty.
         if first >= tokens {
             return;
         }
@@ -202,8 +199,8 @@ pub fn multiply(
     });
 }
 
-/// Runs `f` for the rows of an input, by runs of them: the first, and how many. On all threads
-/// where they are many.
+/// Runs `f` on runs of rows of an input (first row, number of rows). Many rows are divided among
+/// all threads.
 fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     if rows < SHARED {
         return f(0, rows);
@@ -212,7 +209,7 @@ fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     pool.run(rows.div_ceil(each), &|task| f(task * each, each.min(rows - task * each)));
 }
 
-/// Rounds rows of an input for matrices with rows side by side.
+/// Rounds rows of an input for interleaved matrices.
 fn round_units(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
     let (rows, len) = (x.len() / cols, beside::row_len(cols));
     to.resize(to.len().max(rows * len), 0.0);
@@ -220,12 +217,13 @@ fn round_units(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
     by_runs(pool, rows, &|first, n| {
         // SAFETY: runs have different rows.
         let to = unsafe { to.part(first * len, n * len) };
-        // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+        // SAFETY: this job has no requirement on its fields; rows of block formats are multiples of
+        // 32 long.
         unsafe { isa.run_words(RoundUnits { x: &x[first * cols..][..n * cols], to }) };
     });
 }
 
-/// Rounds rows of an input for products of single rows.
+/// Rounds rows of an input for the row kernel.
 fn round_blocks(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Quantised) {
     let rows = x.len() / cols;
     let RoundedRows { q, scales, sums, pairs } = to.fit(rows, cols);
@@ -242,34 +240,35 @@ fn round_blocks(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Quan
                 pairs: pairs.part(2 * at, 2 * n_chunks),
             }
         };
-        // SAFETY: the job asks for nothing; rows of block formats are multiples of 32 long.
+        // SAFETY: this job has no requirement on its fields; rows of block formats are multiples of
+        // 32 long.
         unsafe { isa.run(Quantise { x: &x[first * cols..][..n * cols], cols, to }) };
     });
 }
 
-/// Splits rows of an input into tiles, on all threads.
+/// Splits rows of an input into bf16 tiles, on all threads.
 fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
     let (rows, units) = (x.len() / cols, tiles::len(LANES, cols) / tiles::UNIT);
     let blocks = rows.div_ceil(LANES);
     to.resize(to.len().max(blocks * units * tiles::UNIT), 0.0);
     let to = Shared::new(to);
-    // Columns are cut, too: a prompt of 128 tokens has 4 blocks, and there may be 16 threads.
+    // Columns are divided, too: a prompt of 128 tokens has 4 blocks, but there may be 16 threads.
     let each = (blocks * units).div_ceil(4 * pool.threads()).max(4);
     let parts = units.div_ceil(each);
     pool.run(blocks * parts, &|task| {
         let (block, unit) = (task / parts, task % parts * each);
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
-        // SAFETY: tasks have different rows, or different columns.
+        // SAFETY: tasks have different rows or different columns.
         let to = unsafe {
             to.part((block * units + unit) * tiles::UNIT, each.min(units - unit) * tiles::UNIT)
         };
-        // SAFETY: the job asks for nothing.
+        // SAFETY: this job has no requirement on its fields.
         unsafe { isa.run_tiles(SplitRows { x, cols, first: unit, to }) };
     });
 }
 
-/// Rounds rows of an input into tiles of bytes, on all threads.
+/// Rounds rows of an input to int8 tiles, on all threads.
 fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
     let (rows, each) = (x.len() / cols, byte_tiles::len(cols));
     let (blocks, chunks) = (rows.div_ceil(LANES), cols.div_ceil(byte_tiles::CHUNK));
@@ -280,14 +279,15 @@ fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
         let first = block * LANES;
         let x = &x[first * cols..][..LANES.min(rows - first) * cols];
         let places = byte_tiles::places(cols, chunk);
-        // SAFETY: tasks have different rows, or different columns, and a task's places are apart.
+        // SAFETY: tasks have different rows or different columns, and the places of a task do not
+        // overlap.
         let to = places.map(|(at, len)| unsafe { to.part(block * each + at, len) });
-        // SAFETY: the job asks for nothing.
+        // SAFETY: this job has no requirement on its fields.
         unsafe { isa.run_tiles(RoundTiles { x, cols, chunk, to }) };
     });
 }
 
-/// Rounds rows of an input for products of integers, on all threads.
+/// Rounds rows of an input for int16 products, on all threads.
 fn round(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
     let (rows, len) = (x.len() / cols, words::row_len(cols));
     to.resize(to.len().max(rows * len), 0.0);
@@ -297,7 +297,7 @@ fn round(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
         let (first, rows) = (task * each, each.min(rows - task * each));
         // SAFETY: tasks have different rows.
         let to = unsafe { to.part(first * len, rows * len) };
-        // SAFETY: the job asks for nothing.
+        // SAFETY: this job has no requirement on its fields.
         unsafe { isa.run(RoundRows { x: &x[first * cols..][..rows * cols], cols, to }) };
     });
 }

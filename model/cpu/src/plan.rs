@@ -1,34 +1,34 @@
-//! In which order, for which rows and in which buffers a graph is run.
+//! The execution plan of the CPU: steps, rows and buffers of a graph.
 
 use super::op::goes_with;
 use kjit_graph::{Graph, Op, ValueId};
 
-/// Operations that are run together, and what they need.
+/// Operations that run together.
 pub struct Step {
     /// Index of the first operation.
     pub first: usize,
-    /// Successive operations: several only for products with the same input (and experts), which
-    /// share their work.
+    /// Number of successive operations. More than one only for products with the same input (and
+    /// experts), which share work.
     pub count: usize,
-    /// Whether all tokens' rows are computed, or only those whose logits are wanted.
+    /// Whether rows of all tokens are computed, or only those with requested logits.
     pub full: bool,
 }
 
-/// The plan.
+/// The plan of a graph.
 pub struct Plan {
-    /// What is run.
+    /// The steps in order.
     pub steps: Vec<Step>,
-    /// Buffer of each value.
+    /// The buffer of each value.
     pub place: Vec<usize>,
     /// Elements per row of each buffer.
     pub buffers: Vec<usize>,
-    /// Whether a value has a row for every token: what the cache is made from does, directly or
-    /// through others.
+    /// Whether a value has a row for every token. States depend on such values, directly or
+    /// indirectly.
     pub full: Vec<bool>,
 }
 
 impl Plan {
-    /// For a graph. With `keep`, no buffer is used twice, so that every value is there in the end.
+    /// Plans a graph. With `keep`, no buffer is reused, so that every value remains at the end.
     pub fn new(graph: &Graph, keep: bool) -> Plan {
         let full = full_values(graph);
         let steps = steps(graph, &full);
@@ -51,14 +51,14 @@ impl Plan {
                 let value = graph.value(v);
                 plan.place[v.0 as usize] = plan.take(&mut free, value.slots * value.width);
             }
-            // Given back only after the step's results have theirs: an operation never writes what
-            // it reads.
+            // Buffers are freed after the step's results have theirs, so that no operation writes
+            // what it reads.
             let mut dead: Vec<ValueId> =
                 ops.iter().flat_map(|op| op.reads().into_iter().chain(op.writes())).collect();
             dead.retain(|v| !keep && last_use[v.0 as usize] == s && *v != graph.logits);
             dead.sort_unstable();
             dead.dedup();
-            // What comes from outside has no place here.
+            // Values from outside have no buffer.
             free.extend(
                 dead.iter().map(|v| plan.place[v.0 as usize]).filter(|place| *place != usize::MAX),
             );
@@ -67,7 +67,8 @@ impl Plan {
         plan
     }
 
-    /// The smallest free buffer with this room, else the largest grown to it, else a new one.
+    /// The smallest free buffer with enough room, else the largest free one, enlarged, else a new
+    /// one.
     fn take(&mut self, free: &mut Vec<usize>, elems: usize) -> usize {
         let fits = |b: usize| self.buffers[b] >= elems;
         let best = free.iter().position(|_| true).and_then(|_| {
@@ -90,8 +91,8 @@ impl Plan {
     }
 }
 
-/// Values that are needed for every token: those that a state is made from or comes with, all of an
-/// encoder, and what one stage hands to the next.
+/// Values that are needed for every token: inputs of states, everything of an encoder, and the rows
+/// that one stage passes to the next.
 fn full_values(graph: &Graph) -> Vec<bool> {
     let mut full = vec![false; graph.values.len()];
     for op in graph.ops.iter().rev() {

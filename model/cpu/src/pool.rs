@@ -1,36 +1,37 @@
-//! Threads that wait for work, for steps of a few microseconds.
+//! A thread pool for steps of a few microseconds.
 //!
-//! A step is a closure over task numbers. Each thread has a *share*, a run of successive numbers
-//! with a counter on a cache line of its own, so that taking a task disturbs nobody; it looks at
-//! the shares of others when its own is empty. With one counter for all, a step of 120 tasks passes
-//! one line between cores 120 times: by estimate, not measured, some 50 ns each, where a task takes
-//! 0.3 µs. The caller works too, goes through all shares, and waits only for tasks that somebody
-//! has taken: a thread that is asleep, or was put off its core by another program, holds up nobody.
-//! The same thread has the same rows of a matrix in each step, as far as it is in time. Waiting
-//! threads spin for some microseconds (the next step of a model follows at once) and then sleep, so
-//! an idle pool costs nothing.
+//! A step is a closure over task numbers. Each thread has a *share*, a run of successive task
+//! numbers, with a counter on its own cache line, so that taking a task causes no contention. When
+//! its own share is empty it takes tasks of other shares. With one shared counter, a step of 120
+//! tasks would move one cache line between cores 120 times, about 50 ns each (an estimate), where a
+//! task takes 0.3 µs.
+//!
+//! The caller works too. It takes tasks of all shares and waits only for tasks that are already
+//! taken, so a thread that sleeps or lost its core delays nobody. As a rule a thread gets the same
+//! rows of a matrix in each step. Waiting threads spin for some microseconds, since the next step
+//! usually follows at once, and then sleep, so an idle pool costs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-/// Rounds of spinning before a thread sleeps: some 30 µs, longer than the serial parts between a
+/// Rounds of spinning before a thread sleeps: about 30 µs, longer than the serial parts between a
 /// model's steps.
 const SPINS: usize = 1500;
 
-/// Steps after which all shares are brought to the step's number: one that had no task for 2³¹ of
-/// them would else look as if it were ahead.
+/// Number of steps after which all shares get the current step number. Otherwise a share without a
+/// task for 2³¹ steps would seem to be ahead.
 const RENEWED: u32 = 1 << 30;
 
 /// A step's work: called with the task's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// What has a cache line of its own, and the one that the processor fetches with it.
+/// Padding to two cache lines: a value's own line and the one that the CPU fetches with it.
 #[repr(align(128))]
 struct Line<T>(T);
 
-/// Two numbers in one word: which step, and how many of something in it.
+/// A step number and a count, packed into one word.
 fn word(step: u32, count: u32) -> u64 {
     u64::from(step) << 32 | u64::from(count)
 }
@@ -44,16 +45,16 @@ fn count_of(word: u64) -> u32 {
 }
 
 struct Shared {
-    /// The step's number and its tasks, in one word, so that nobody has one without the other. A
+    /// The step number and its number of tasks in one word, so that they are read together. A
     /// change wakes spinning threads.
     step: Line<AtomicU64>,
-    /// Of each thread: the last step in which somebody took a task of its share, and how many were
-    /// taken.
+    /// For each thread: the last step in which a task of its share was taken, and the number of
+    /// tasks taken.
     shares: Box<[Line<AtomicU64>]>,
     /// Tasks of the step that are done.
     done: Line<AtomicUsize>,
-    /// The step's closure; written only between steps, read only by who has taken a task and not
-    /// done it yet.
+    /// The step's closure. Written only between steps; read only by a thread that has taken a task
+    /// and not finished it.
     work: std::cell::UnsafeCell<Option<*const Work<'static>>>,
     failed: AtomicBool,
     stop: AtomicBool,
@@ -64,22 +65,23 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `work` is written by the one caller of `Pool::run` (which has `&mut Pool`) while all
-// tasks of the step before are done, and read by threads that have taken a task of this step, which
-// is not over before that task is done. `step` (written after, read before) and `done` (the other
-// way round) order the two. The closure behind the pointer is `Sync`.
+// SAFETY: only the caller of `Pool::run`, which has `&mut Pool`, writes `work`, and only when all
+// tasks of the previous step are done. Threads read it only after taking a task of this step, and
+// the step does not end before that task is done. `step` (written after, read before) and `done`
+// (the reverse) order these accesses. The closure behind the pointer is `Sync`.
 unsafe impl Sync for Shared {}
-// SAFETY: as above: the pointer is used only under that protocol.
+// SAFETY: the pointer in `work` is used only under the protocol that the `Sync` implementation
+// states.
 unsafe impl Send for Shared {}
 
-/// A number of threads, the caller's included.
+/// A pool of threads, the caller included.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
-    /// Starts `threads − 1` threads; fewer if the system refuses some.
+    /// Starts `threads − 1` threads, or fewer if the system refuses.
     pub fn new(threads: usize) -> Pool {
         let shared = Arc::new(Shared {
             step: Line(AtomicU64::new(0)),
@@ -104,21 +106,21 @@ impl Pool {
         Pool { shared, threads }
     }
 
-    /// Has threads spin for some half a millisecond before they sleep: for steps with another
-    /// device's between them.
+    /// Makes threads spin about half a millisecond before they sleep, for steps that alternate with
+    /// those of another device.
     pub fn be_patient(&self) {
         self.shared.patience.store(16 * SPINS, Relaxed);
     }
 
-    /// Threads that work, the caller's included.
+    /// Number of working threads, the caller included.
     pub fn threads(&self) -> usize {
         self.threads.len() + 1
     }
 
-    /// Calls `work` with every number below `tasks`, each once, and returns when all are done.
+    /// Calls `work` once with every number below `tasks`, and returns when all are done.
     ///
     /// # Panics
-    /// If a task panicked, on whatever thread; each of the others may have run or not.
+    /// If a task panicked, on any thread. Other tasks may or may not have run.
     pub fn run(&mut self, tasks: usize, work: &Work<'_>) {
         let Some(count) = u32::try_from(tasks).ok().filter(|n| *n > 1 && !self.threads.is_empty())
         else {
@@ -126,11 +128,11 @@ impl Pool {
             return;
         };
         let s = &*self.shared;
-        // SAFETY: only the lifetime changes. Nobody calls the closure after this function: it
-        // returns (or unwinds) only when every task is done, and none can be taken twice.
+        // SAFETY: only the lifetime changes. The closure is not called after this function returns
+        // or unwinds: that happens only when every task is done, and no task can be taken twice.
         let forever = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
-        // SAFETY: all tasks of the step before are done, and none of this one can be taken yet; see
-        // `Shared`.
+        // SAFETY: all tasks of the previous step are done and none of this one can be taken yet, so
+        // no thread reads `work`; see `Shared`.
         unsafe { *s.work.get() = Some(forever) };
         s.done.0.store(0, Relaxed);
         let step = step_of(s.step.0.load(Relaxed)).wrapping_add(1);
@@ -147,7 +149,7 @@ impl Pool {
         let close = Close { shared: s, step, tasks };
         let result = s.work_off(0, step, tasks);
         drop(close);
-        // A panic of another thread goes on in this one, which waits for its result.
+        // A panic of another thread continues in this one, which needs its result.
         if let Err(panic) = result {
             s.failed.store(false, Relaxed);
             resume_unwind(panic);
@@ -158,7 +160,7 @@ impl Pool {
     }
 }
 
-/// Takes what nobody has taken, without doing it, and waits for what somebody has.
+/// A guard that takes the remaining tasks without running them, and waits for those in progress.
 struct Close<'a> {
     shared: &'a Shared,
     step: u32,
@@ -168,7 +170,7 @@ struct Close<'a> {
 impl Drop for Close<'_> {
     fn drop(&mut self) {
         let s = self.shared;
-        // Nothing is left but after a panic.
+        // Tasks remain only after a panic.
         let left =
             (0..s.shares.len()).map(|i| s.take_rest(i, self.step, self.tasks)).sum::<usize>();
         s.done.0.fetch_add(left, Release);
@@ -181,20 +183,20 @@ impl Drop for Close<'_> {
 }
 
 impl Shared {
-    /// The first task of a share, and how many it has.
+    /// The first task of a share, and their number.
     fn share(&self, i: usize, tasks: usize) -> (usize, u32) {
         let at = |i: usize| i * tasks / self.shares.len();
-        // No more than `tasks`, which is a u32.
+        // At most `tasks`, which fits a u32.
         (at(i), (at(i + 1) - at(i)) as u32)
     }
 
-    /// Takes up to `most` tasks of a share; the first and how many. None is left, or the step is
-    /// over: 0.
+    /// Takes up to `most` tasks of a share. Returns the first and their number, 0 if none is left
+    /// or the step is over.
     ///
-    /// Who is late by whole steps takes nothing: in a step that is over, every share that has tasks
-    /// was taken to its end, so its word says that step or a later one; and one that has none in
-    /// that step is not looked at. To take one step for another it would have to be late by 2³¹ of
-    /// them, which are hours.
+    /// A thread that is late by whole steps takes nothing: when a step is over, all its tasks were
+    /// taken, so the word of every share with tasks names that step or a later one, and shares
+    /// without tasks in that step are skipped. A wrong match would need a delay of 2³¹ steps, which
+    /// are hours.
     fn take(&self, i: usize, step: u32, tasks: usize, most: u32) -> (usize, u32) {
         let (first, len) = self.share(i, tasks);
         let Some(Line(share)) = self.shares.get(i).filter(|_| len > 0) else { return (first, 0) };
@@ -217,11 +219,11 @@ impl Shared {
         self.take(i, step, tasks, u32::MAX).1 as usize
     }
 
-    /// Does tasks of the thread's share, then of others', until none is left; or until one panics.
+    /// Runs tasks of the thread's share, then of other shares, until none is left or one panics.
     fn work_off(&self, own: usize, step: u32, tasks: usize) -> std::thread::Result<()> {
         let n = self.shares.len();
-        // With a task or less for each thread only the caller looks at others' shares: who is still
-        // to come for its one task is not helped by ten that ask for it.
+        // If there is at most one task per thread, only the caller looks at other shares: ten
+        // threads asking for the single task of a late thread would not help.
         let shares = if own == 0 || tasks > n { n } else { 1 };
         let mut done = 0;
         let mut result = Ok(());
@@ -232,9 +234,9 @@ impl Shared {
                     break;
                 }
                 done += 1;
-                // SAFETY: this thread has taken a task that is not done: the pointer was written
-                // before the step was there to be seen, and the closure behind it lives until the
-                // caller has seen it done.
+                // SAFETY: this thread has taken a task that is not done. The pointer was written
+                // before the step became visible, and the closure lives until the caller has seen
+                // all tasks done.
                 if let Some(work) = unsafe { (*self.work.get()).map(|w| &*w) } {
                     result = catch_unwind(AssertUnwindSafe(|| work(task)));
                     if result.is_err() {
@@ -252,17 +254,17 @@ impl Shared {
         result
     }
 
-    /// What a thread of the pool does all its life.
+    /// The main loop of a pool thread.
     fn serve(&self, own: usize) {
         let mut seen = 0;
         while let Some(now) = self.await_step(seen) {
             seen = now;
-            // A panic is told by `failed`.
+            // A panic is reported by `failed`.
             let _ = self.work_off(own, step_of(now), count_of(now) as usize);
         }
     }
 
-    /// A later step than `seen`, or `None` at the end.
+    /// Waits for a step after `seen`; `None` when the pool ends.
     fn await_step(&self, seen: u64) -> Option<u64> {
         for _ in 0..self.patience.load(Relaxed) {
             let step = self.step.0.load(Acquire);
@@ -275,8 +277,8 @@ impl Shared {
             std::hint::spin_loop();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Announced before looking once more: either the caller sees a sleeper and wakes it, or
-        // this sees the caller's step.
+        // Registers before looking again: either the caller sees a sleeper and wakes it, or this
+        // thread sees the caller's step.
         self.sleepers.fetch_add(1, SeqCst);
         let step = loop {
             let step = self.step.0.load(SeqCst);
@@ -299,7 +301,7 @@ impl Drop for Pool {
         drop(self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner));
         self.shared.wake.notify_all();
         for t in self.threads.drain(..) {
-            // A thread that panicked outside a task has nothing left to give back.
+            // A thread that panicked outside a task has no result.
             let _ = t.join();
         }
     }
@@ -332,7 +334,8 @@ mod tests {
         for before in [u32::MAX - 50, RENEWED - 50, 3 * RENEWED - 50] {
             let mut pool = Pool::new(5);
             pool.shared.step.0.store(word(before, 0), SeqCst);
-            // The last shares had no task for as long as they may: two tasks are in shares 2 and 4.
+            // The last shares had no task for the longest possible time; two tasks are in shares 2
+            // and 4.
             for (share, ago) in pool.shared.shares.iter().zip([0, 1, 2, RENEWED, RENEWED]) {
                 share.0.store(word(before.wrapping_sub(ago), 1), SeqCst);
             }

@@ -1,45 +1,45 @@
 //! Activations rounded to 16 bits, for products with integer codes.
 //!
-//! Blocks of 32 share a scale, `max |x| / 32512`; so an element is off by at most 1.5e-5 of its
-//! block's largest, and a product with a matrix by some 1e-5 of its size: 200 times nearer than 8
-//! bits, at the cost of one more instruction for 64 weights.
+//! Blocks of 32 share a scale, `max |x| / 32512`. An element is off by at most 1.5e-5 of its
+//! block's largest, and a product with a matrix by about 1e-5 of its size. That is 200 times more
+//! accurate than 8 bits and costs one more instruction per 64 weights.
 
 use super::simd::{CHUNK, CHUNK_BYTES, Job, LANES, Vector};
 
-/// The largest integer: its high byte, rounded, must fit in a signed byte.
+/// The largest integer whose high byte, rounded, fits in a signed byte.
 pub const LARGEST: f32 = 32512.0;
 
-/// 64 integers in the instruction set's own order. None of its thirds lies across two lines of the
-/// cache: four tokens take 7.3 ns for 64 weights in rows of 1536, where they took 8.4.
+/// 64 rounded activations in the order of the instruction set. Aligned so that no third of it
+/// crosses a cache line: four tokens take 7.3 ns instead of 8.4 for 64 weights in rows of 1536.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub struct Chunk(pub [u8; CHUNK_BYTES]);
 
-/// Rows of activations, rounded.
+/// Rounded rows of activations, in the forms of all kernels.
 #[derive(Default)]
 pub struct Quantised {
     /// The integers.
     pub q: Vec<Chunk>,
-    /// Per 32: the scale.
+    /// The scale of each 32 elements.
     pub scales: Vec<f32>,
-    /// Per 16: the sum of the rounded elements.
+    /// The sum of each 16 rounded elements.
     pub sums: Vec<f32>,
-    /// Per 32: the same.
+    /// The sum of each 32 rounded elements.
     pub pairs: Vec<f32>,
     /// Chunks in a row.
     pub chunks: usize,
-    /// Of many tokens, for products of integers of 16 bits: see [`words`](super::words).
+    /// For int16 products with many tokens: see [`words`](super::words).
     pub words: Vec<f32>,
-    /// For matrices with rows side by side: see [`beside`](super::beside).
+    /// For interleaved matrices: see [`beside`](super::beside).
     pub units: Vec<f32>,
-    /// Of many tokens, for tiles: see [`tiles`](super::tiles).
+    /// For bf16 tiles with many tokens: see [`tiles`](super::tiles).
     pub tiles: Vec<f32>,
-    /// The same for tiles of bytes: see [`byte_tiles`](super::byte_tiles).
+    /// For int8 tiles with many tokens: see [`byte_tiles`](super::byte_tiles).
     pub bytes: Vec<f32>,
 }
 
 impl Quantised {
-    /// Room for so many rows of `cols` elements, and where they go.
+    /// Makes room for `rows` rows of `cols` elements, and returns it.
     pub fn fit(&mut self, rows: usize, cols: usize) -> RoundedRows<'_> {
         let chunks = cols.div_ceil(CHUNK);
         self.chunks = chunks;
@@ -55,7 +55,7 @@ impl Quantised {
         }
     }
 
-    /// Row `t`.
+    /// The rounded row `t`.
     pub fn row(&self, t: usize) -> Rounded<'_> {
         let n = self.chunks;
         Rounded {
@@ -76,7 +76,7 @@ pub struct Rounded<'a> {
     pub pairs: &'a [f32],
 }
 
-/// Where some rows go.
+/// Room for some rounded rows.
 pub struct RoundedRows<'a> {
     pub q: &'a mut [Chunk],
     pub scales: &'a mut [f32],
@@ -84,11 +84,12 @@ pub struct RoundedRows<'a> {
     pub pairs: &'a mut [f32],
 }
 
-/// Rounds rows of `cols` elements, a multiple of 32; a last half chunk is filled up with zeros.
+/// A job that rounds rows of `cols` elements, a multiple of 32. A last half chunk is padded with
+/// zeros.
 pub struct Quantise<'a> {
     pub x: &'a [f32],
     pub cols: usize,
-    /// Room for as many ([`Quantised::fit`]).
+    /// Room for these rows ([`Quantised::fit`]).
     pub to: RoundedRows<'a>,
 }
 
@@ -111,7 +112,7 @@ impl Job for Quantise<'_> {
             for part in 0..2 {
                 let at = at + part * LANES;
                 let x = if at < cols { &x[row * cols + at..][..LANES] } else { &zeros };
-                // SAFETY: 32 elements; a whole chunk.
+                // SAFETY: `x` has 32 elements; `q` is a whole chunk.
                 let (scale, both) = unsafe { V::round_chunk(x.as_ptr(), part, q.0.as_mut_ptr()) };
                 scales[part] = scale;
                 sums[2 * part..][..2].copy_from_slice(&both);
@@ -121,33 +122,33 @@ impl Job for Quantise<'_> {
     }
 }
 
-/// 32 elements as integers and their scale, by any vector.
+/// Rounds 32 elements to integers, with any vector. Returns the scale and the integers.
 ///
 /// # Safety
-/// As [`Job::run`]; `x` has 32 elements.
+/// The requirements of [`Job::run`]; `x` has 32 elements.
 #[inline(always)]
 pub unsafe fn round<V: Vector>(x: *const f32) -> (f32, [i32; LANES]) {
     let mut rounded = [0.0f32; LANES];
-    // SAFETY: 32 elements each.
+    // SAFETY: `x` has 32 elements, by the caller's guarantee; `rounded` has 32, too.
     unsafe {
         let v = V::load(x);
         let largest = v.max(V::splat(0.0).sub(v)).largest();
-        // NaN if any element is infinite or NaN, else 0: what is wrong must not be rounded away.
+        // NaN if an element is infinite or NaN, else 0, so that rounding does not hide it.
         let poison = v.mul(V::splat(0.0)).sum();
         v.mul(V::splat(inverse(largest))).round().store(rounded.as_mut_ptr());
         (largest / LARGEST + poison, rounded.map(|r| r as i32))
     }
 }
 
-/// What makes the largest element the largest integer.
+/// The factor that makes the largest element the largest integer.
 #[inline(always)]
 pub fn inverse(largest: f32) -> f32 {
     let inverse = if largest > 0.0 { LARGEST / largest } else { 0.0 };
-    // Of a block of subnormals the inverse is infinite: it is zero then.
+    // It is infinite for a block of subnormals; those become zero.
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// Sums of each half.
+/// The scaled sums of each half.
 #[inline(always)]
 pub fn sums(q: &[i32; LANES], scale: f32) -> [f32; 2] {
     let (first, second) = q.split_at(LANES / 2);

@@ -1,4 +1,4 @@
-//! Single products and steps of the threads, by themselves: what benches time.
+//! Single products and steps of the thread pool, for benches.
 
 use super::beside::Beside;
 use super::multiply::{Product, multiply};
@@ -9,8 +9,8 @@ use super::share::Shared;
 use super::simd::Isa;
 use kjit_formats::format::{Encoding, Format};
 
-/// A product of some tokens with matrices of one shape and format, one matrix after the other:
-/// random codes, scales of size one.
+/// Products of some tokens with several matrices of one shape and format: random codes, scales of
+/// about one.
 pub struct ProductRate {
     pool: Pool,
     isa: Isa,
@@ -26,7 +26,7 @@ pub struct ProductRate {
 }
 
 impl ProductRate {
-    /// So many matrices; `None` if rows of `cols` elements are not whole blocks.
+    /// `None` if rows of `cols` elements are not whole blocks.
     pub fn new(
         isa: Isa,
         threads: usize,
@@ -42,7 +42,8 @@ impl ProductRate {
                 .wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) as u32
         };
-        // Halves of middle size wherever a scale or an offset may lie: no subnormals, no NaN.
+        // f16 numbers of medium size in all positions, so that scales and offsets are neither
+        // subnormal nor NaN.
         let one = |next: &mut dyn FnMut() -> u32| match format.encoding {
             Encoding::F32 => {
                 (0..bytes / 4).flat_map(|_| (next() as f32 / 4e9).to_le_bytes()).collect()
@@ -66,8 +67,8 @@ impl ProductRate {
         })
     }
 
-    /// The same with the matrices laid out for few tokens; `None` if they cannot be, or this
-    /// instruction set has no use for it.
+    /// The same products with interleaved matrices. `None` if the format or the instruction set
+    /// does not support it.
     #[must_use]
     pub fn laid_out(mut self) -> Option<ProductRate> {
         let (format, rows, cols) = (self.format, self.rows, self.cols);
@@ -93,7 +94,7 @@ impl ProductRate {
                 false,
             );
         }
-        // Used, so that nothing is left out.
+        // The result is used, so that the compiler keeps the work.
         std::hint::black_box(&self.out);
     }
 
@@ -102,22 +103,22 @@ impl ProductRate {
         self.matrices.iter().map(Vec::len).sum()
     }
 
-    /// Multiplications of a run, of all matrices and tokens.
+    /// Number of multiplications in a run, over all matrices and tokens.
     pub fn products(&self) -> usize {
         self.matrices.len() * self.rows * self.cols * self.tokens
     }
 }
 
-/// Threads that are handed tasks with nothing in them.
+/// Measures the overhead of the thread pool, with empty tasks.
 pub struct StepRate(Pool);
 
 impl StepRate {
-    /// So many threads.
+    /// A pool of this many threads.
     pub fn new(threads: usize) -> StepRate {
         StepRate(Pool::new(threads))
     }
 
-    /// So many steps of so many tasks.
+    /// Runs `steps` steps of `tasks` empty tasks.
     pub fn run(&mut self, steps: usize, tasks: usize) {
         (0..steps).for_each(|_| self.0.run(tasks, &|_| {}));
     }

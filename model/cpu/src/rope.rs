@@ -1,19 +1,19 @@
-//! Rotation of heads by position.
+//! Rotary position embedding on the CPU.
 
 use kjit_graph::{Pairing, Rope};
 
-/// The angles of some positions.
+/// Cosines and sines of some positions.
 pub struct RopeTable {
     rope: Rope,
     frequencies: Vec<f64>,
     /// Cosine and sine of each pair, a row of `dims / 2` per token.
     turns: Vec<(f32, f32)>,
-    /// Runs of positions, one behind the other: the first, and how many.
+    /// Runs of positions: the first, and their number.
     filled: Vec<(usize, usize)>,
 }
 
 impl RopeTable {
-    /// For a rotation with these factors on its frequencies.
+    /// A table for a rotation with these frequency factors.
     pub fn new(rope: &Rope, factors: Option<&[f32]>) -> RopeTable {
         RopeTable {
             rope: rope.clone(),
@@ -23,8 +23,7 @@ impl RopeTable {
         }
     }
 
-    /// Computes the angles of runs of positions (the first, and how many), in f64; 40 ns for each
-    /// pair.
+    /// Computes the angles of runs of positions (first, number) in f64, 40 ns per pair.
     pub fn fill(&mut self, runs: impl Iterator<Item = (usize, usize)> + Clone) {
         if runs.clone().eq(self.filled.iter().copied()) {
             return;
@@ -43,7 +42,7 @@ impl RopeTable {
         }
     }
 
-    /// Turns a row of heads in place; `token` counts from the first position filled, over all runs.
+    /// Rotates a row of heads in place. `token` counts from the first position, over all runs.
     pub fn turn(&self, token: usize, head_dim: usize, row: &mut [f32]) {
         let half = self.rope.dims / 2;
         let turns = &self.turns[token * half..][..half];

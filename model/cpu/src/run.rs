@@ -1,4 +1,4 @@
-//! What an operation is given to run with.
+//! The context in which an operation runs.
 
 use super::kv::KvStore;
 use super::pool::Pool;
@@ -10,68 +10,67 @@ use super::state::State;
 use super::weights::Weights;
 use kjit_graph::{Graph, RopeId, ValueId};
 
-/// Elements below which an elementwise operation is not worth waking threads for.
+/// Minimum number of elements for running an elementwise operation on several threads.
 pub(super) const SERIAL: usize = 8192;
 
 /// Successive tokens of one sequence.
 pub struct Piece<'a> {
-    /// What the sequence keeps.
+    /// The states of the sequence.
     pub state: &'a mut State,
-    /// Position of the first.
+    /// Position of the first token.
     pub first: usize,
-    /// How many.
+    /// Number of tokens.
     pub rows: usize,
 }
 
-/// The inputs of an operation and what it works with: rows are those of the pieces, one piece
-/// behind the other.
+/// The inputs of an operation and the executor's resources. Rows are those of all pieces, in order.
 pub struct Run<'a> {
     pub graph: &'a Graph,
     pub weights: &'a Weights,
     pub ropes: &'a mut [RopeTable],
     pub pool: &'a mut Pool,
     pub isa: Isa,
-    /// The input of a product, rounded; `None` where all is to be f32.
+    /// Buffers for the rounded input of a product; `None` if all is f32.
     pub rounded: Option<&'a mut Quantised>,
-    /// A row's results are the same bits whatever rows come with it.
+    /// Whether a row's bits must not depend on the batch.
     pub reproducible: bool,
-    /// The rows that the stage before has made.
+    /// The rows from the previous stage.
     pub given: &'a [f32],
-    /// The rows' tokens.
+    /// The tokens of the rows.
     pub tokens: &'a [u32],
-    /// Rows of all pieces.
+    /// Number of rows of all pieces.
     pub rows: usize,
     pub pieces: Vec<Piece<'a>>,
-    /// The rows of a value.
+    /// Returns the rows of a value.
     pub inputs: &'a dyn Fn(ValueId) -> &'a [f32],
 }
 
 impl<'a> Run<'a> {
-    /// The rows of a value that the operation reads.
+    /// The rows of an input value.
     pub fn input(&self, v: ValueId) -> &'a [f32] {
         (self.inputs)(v)
     }
 
-    /// Positions of the rows.
+    /// The positions of the rows.
     pub fn positions(&self) -> impl Iterator<Item = usize> {
         self.pieces.iter().flat_map(|p| p.first..p.first + p.rows)
     }
 
-    /// The rotation with the angles of the rows, for [`RopeTable::turn`] on all threads.
+    /// The rotation table, filled for these rows, for [`RopeTable::turn`] on all threads.
     pub fn angles(&mut self, rope: RopeId) -> (&RopeTable, Rows<'_>) {
         let table = &mut self.ropes[rope.0 as usize];
         table.fill(self.pieces.iter().map(|p| (p.first, p.rows)));
         (table, Rows { pool: self.pool, rows: self.rows })
     }
 
-    /// Cuts `out` into runs of whole rows and calls `f` with each run's start and elements, on all
-    /// threads if it is worth it.
+    /// Divides `out` into runs of whole rows and calls `f` with each run's start and elements, on
+    /// all threads if there is enough work.
     pub fn by_rows(&mut self, out: &mut [f32], f: &(dyn Fn(usize, &mut [f32]) + Sync)) {
         Rows { pool: self.pool, rows: self.rows }.run(out, f);
     }
 }
 
-/// Rows to be split among threads.
+/// Rows that can be divided among threads.
 pub struct Rows<'a> {
     pool: &'a mut Pool,
     rows: usize,
@@ -88,11 +87,11 @@ impl Rows<'_> {
         let out = Shared::new(out);
         self.pool.run(n.div_ceil(run), &|task| {
             let at = task * run;
-            // SAFETY: tasks have different runs.
+            // SAFETY: tasks have different runs, so no two use the same elements.
             f(at, unsafe { out.part(at, run.min(n - at)) });
         });
     }
 }
 
-/// What an attention reads: its keys, its values, and the elements of a value.
+/// The inputs of attention: keys, values, and the elements of a value.
 pub type Kept<'a> = (&'a KvStore, &'a KvStore, usize);

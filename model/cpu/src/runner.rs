@@ -1,8 +1,8 @@
-//! The sequences of a session on the CPU.
+//! The CPU's runner: the sequences of a session.
 //!
-//! A step goes through the model in passes of up to a chunk of tokens, of one sequence or of
-//! several: their rows lie one behind the other and share every product of matrices, so a matrix is
-//! read once for all of them; rotation, state and attention go by sequence.
+//! A step is processed in passes of up to a chunk of tokens, of one or several sequences. Their
+//! rows are concatenated and share every matrix product, so each matrix is read once for all of
+//! them. Rotation, states and attention work per sequence.
 
 use super::op::run_together;
 use super::plan::Plan;
@@ -34,27 +34,27 @@ pub struct HostRunner {
     isa: Isa,
     pool: Pool,
     weights: Weights,
-    /// By slot.
+    /// The states by slot.
     states: Vec<Option<State>>,
-    /// Of sequences that are gone, and one to begin with.
+    /// Unused states: one from the start, and one of a removed sequence.
     spare: Vec<State>,
     ropes: Vec<RopeTable>,
-    /// The input of a product, rounded.
+    /// The rounded input of a product.
     rounded: Quantised,
     /// The plan's buffers, with room for as many rows as were needed so far.
     buffers: Vec<Vec<f32>>,
     taps: HashMap<ValueId, Tap>,
-    /// The layers before, on another device, and their rows for the pass at hand.
+    /// The previous stage, on another device, and its rows for the current pass.
     before: Option<Box<dyn Runner>>,
     given: Vec<f32>,
 }
 
-/// Rows of a value that were seen while feeding.
+/// Recorded rows of a tapped value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tap {
-    /// Elements of a row: slots times width.
+    /// Elements of a row, slots times width.
     pub width: usize,
-    /// Rows, in the order of the tokens.
+    /// Rows in the order of the tokens.
     pub data: Vec<f32>,
 }
 
@@ -64,15 +64,15 @@ struct Part {
     slot: usize,
     /// Position of the first token.
     first: usize,
-    /// Where its rows begin among all.
+    /// Index of its first row among all rows.
     start: usize,
-    /// Tokens.
+    /// Number of tokens.
     tokens: usize,
-    /// Rows, the last ones, whose logits are wanted.
+    /// Number of rows, the last ones, with requested logits.
     wanted: usize,
 }
 
-/// What goes through the model at once.
+/// The tokens that one pass processes.
 #[derive(Default)]
 struct Pass {
     tokens: Vec<u32>,
@@ -95,18 +95,18 @@ impl Pass {
         self.parts.iter().map(|p| p.wanted).sum()
     }
 
-    /// The rows that a step computes: of every token, or of those whose logits are wanted.
+    /// The number of rows of a step: all tokens, or those with requested logits.
     fn rows(&self, full: bool) -> usize {
         if full { self.tokens.len() } else { self.wanted() }
     }
 
-    /// The wanted rows, `width` elements each, of a value with a row of every token.
+    /// The requested rows, `width` elements each, of a value that has a row for every token.
     fn pick<T: Copy>(&self, all: &[T], width: usize) -> Vec<T> {
         let rows = self.parts.iter().map(|p| p.start + p.tokens - p.wanted..p.start + p.tokens);
         rows.flat_map(|r| &all[r.start * width..r.end * width]).copied().collect()
     }
 
-    /// Where the wanted rows begin among all, if they lie together.
+    /// The index of the first requested row, if the requested rows are contiguous.
     fn together(&self) -> Option<usize> {
         let mut parts = self.parts.iter().filter(|p| p.wanted > 0);
         let first = parts.next()?;
@@ -122,9 +122,8 @@ impl Pass {
     }
 }
 
-/// What to do where a pass has no room for rows of so many numbers: of one sequence its prompt's
-/// pieces are to be smaller, of several there are to be fewer, and it is said for how many there is
-/// room.
+/// The advice for a pass without memory for rows of `elems` numbers: smaller chunks for a single
+/// prompt, fewer sequences for a batch. The latter names the number that fits.
 fn smaller(pass: &Pass, elems: usize) -> String {
     let several = pass.parts.len();
     if several < 2 || pass.tokens.len() > several {
@@ -140,10 +139,7 @@ fn smaller(pass: &Pass, elems: usize) -> String {
 }
 
 impl HostRunner {
-    /// Sets a model up; nothing is computed yet. The graph must have been built from this file.
-    ///
-    /// # Errors
-    /// A graph that does not fit the file; memory that is refused.
+    /// Prepares a model; nothing is computed yet.
     pub fn new(
         file: Arc<Gguf>,
         graph: Graph,
@@ -152,15 +148,17 @@ impl HostRunner {
     ) -> Result<HostRunner, SessionError> {
         let mut weights = Weights::new(file, &graph)?;
         let mut pool = Pool::new(options.threads);
-        // Behind the last row of a learned table there is nothing to add.
+        // Positions after a learned table's last row do not exist.
         let context = options.context_of(&graph);
         let context = graph.positions.map_or(context, |n| n.min(context));
         let kv = options.kv_stored();
-        // One is needed by all who open a model: that there is no memory for it is said here.
+        // The first state is allocated here, so that lack of memory is reported when the model is
+        // opened.
         let spare = vec![State::new(&graph, kv, context)?];
-        // Behind that: where memory is short, copies are what is done without.
+        // Interleaved copies come last, since a model can run without them.
         if !options.precise && isa.has_words() {
-            // Copies add up in another order.
+            // The copies add up in another order, so `reproducible` must not depend on whether they
+            // fit.
             if !weights.lay_out(&graph, &mut pool) && options.reproducible {
                 return Err(SessionError::Memory {
                     what: "copies of the matrices, which reproducible scores are made by"
@@ -197,6 +195,7 @@ impl HostRunner {
 
     /// Behind these stages.
     #[must_use]
+    /// Sets the previous stages.
     pub fn behind(mut self, before: Option<Box<dyn Runner>>) -> HostRunner {
         self.before = before;
         self
@@ -207,35 +206,34 @@ impl HostRunner {
         &self.graph
     }
 
-    /// Tokens of each sequence that fit.
+    /// Context length of each sequence, in tokens.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// The instruction set in use.
+    /// The instruction set.
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// Threads in use.
+    /// Number of threads.
     pub fn threads(&self) -> usize {
         self.pool.threads()
     }
 
-    /// Bytes mapped for keys, values and other states of all sequences; the system gives them as
-    /// they are first used.
+    /// Bytes mapped for the states of all sequences. The system allocates them at first use.
     pub fn kv_bytes(&self) -> usize {
         self.states.iter().flatten().chain(&self.spare).map(State::bytes).sum()
     }
 
-    /// Bytes of copies of the file's matrices, laid out for single tokens.
+    /// Bytes of interleaved copies of matrices.
     pub fn laid_out_bytes(&self) -> usize {
         self.weights.laid_out()
     }
 
-    /// Records the rows of a value from now on; `false` if the graph has no value of that name. Of
-    /// values behind the last cache write, only the rows whose logits are wanted are computed: feed
-    /// with [`Want::All`] to see all.
+    /// Starts recording the rows of a value; `false` if the graph has no value of this name. Values
+    /// after the last state write have only rows with requested logits: feed with [`Want::All`] to
+    /// record all.
     pub fn tap(&mut self, name: &str) -> bool {
         let Some(id) = self.graph.find(name) else { return false };
         let v = self.graph.value(id);
@@ -243,12 +241,12 @@ impl HostRunner {
         true
     }
 
-    /// What was recorded of a value since [`HostRunner::tap`], if it was tapped.
+    /// The rows recorded since [`HostRunner::tap`], if the value is tapped.
     pub fn tapped(&self, name: &str) -> Option<&Tap> {
         self.taps.get(&self.graph.find(name)?)
     }
 
-    /// Room for a sequence in this slot.
+    /// Allocates the state of a slot.
     fn add(&mut self, slot: usize) -> Result<(), SessionError> {
         let state = match self.spare.pop() {
             Some(state) => state,
@@ -264,14 +262,14 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Forgets a slot's sequence.
+    /// Removes a slot's sequence.
     fn remove(&mut self, slot: usize) {
         if let Some(before) = &mut self.before {
             before.remove(slot);
         }
         if let Some(mut state) = self.states.get_mut(slot).and_then(Option::take) {
             state.truncate(0);
-            // One is kept at hand; the memory of others goes back to the system.
+            // One state is kept for reuse; the memory of others returns to the system.
             if self.spare.is_empty() {
                 self.spare.push(state);
             }
@@ -282,8 +280,8 @@ impl HostRunner {
     /// then.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError> {
         if let Some(before) = &mut self.before {
-            // As far as that can be: what is missing there is run again when rows of it are asked
-            // for.
+            // The previous stage copies as much as it can; missing rows are computed again on
+            // request.
             before.copy(from, to, len)?;
         }
         let Some(mut state) = self.states.get_mut(to).and_then(Option::take) else { return Ok(0) };
@@ -294,17 +292,17 @@ impl HostRunner {
         Ok(self.truncate(to, len))
     }
 
-    /// Keeps a copy of a slot's states as they are now, for as long as the sequence is there;
-    /// whether there is anything to keep.
+    /// Keeps a checkpoint of a slot's states for the life of the sequence. Returns whether there
+    /// was one to keep.
     fn checkpoint(&mut self, slot: usize) -> bool {
         self.states.get_mut(slot).and_then(Option::as_mut).is_some_and(State::keep)
     }
 
-    /// Forgets a slot's tokens from position `len` on; the number of those that are left.
+    /// Removes a slot's tokens from position `len` on. Returns the number of remaining tokens.
     fn truncate(&mut self, slot: usize, len: usize) -> usize {
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(len);
-        // A recurrent state went back to its last checkpoint: what lies between is run again.
+        // A recurrent state went back to its last checkpoint; the tokens since then are run again.
         loop {
             let Some(Some(state)) = self.states.get(slot) else { return 0 };
             let (first, again) = (state.position(), state.replay());
@@ -318,7 +316,7 @@ impl HostRunner {
                 break;
             }
         }
-        // There is no memory for it: nothing is left, which is right, too.
+        // There is no memory to run them again, so the sequence becomes empty, which is also valid.
         let Some(Some(state)) = self.states.get_mut(slot) else { return 0 };
         state.truncate(0);
         0
@@ -327,10 +325,10 @@ impl HostRunner {
     /// An encoder's vector of a text.
     ///
     /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
+    /// A decoder, ids outside the vocabulary, too many tokens, or none.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         let (pooling, n) = (embeds(&self.graph, tokens, self.context)?, tokens.len());
-        // In a slot behind all others.
+        // Uses a slot after all others.
         let slot = self.states.len();
         self.add(slot)?;
         let mut pass = Pass::default();
@@ -344,21 +342,20 @@ impl HostRunner {
         Ok(pooling.of(&self.buffers[self.plan.place[result.0 as usize]][..n * width], width))
     }
 
-    /// Threads wait longer for the next operation before they sleep: those of another device come
-    /// between.
+    /// Makes threads wait longer before they sleep, since another device's work comes between the
+    /// operations.
     fn be_patient(&self) {
         self.pool.be_patient();
     }
 
-    /// Runs one operation by itself, for comparing devices: `inputs` are the rows of what
-    /// [`Op::reads`] names, for `tokens` at positions from `first` on of the sequence in a slot
-    /// (their ids matter to an embedding alone), and the results those of what [`Op::writes`]
-    /// names. A write to the state writes the sequence's, and attention reads it; nothing else here
-    /// is changed.
+    /// Runs one operation alone, to compare devices. `inputs` are the rows of the values in
+    /// [`Op::reads`], for `tokens` at positions from `first` on in a slot's sequence; the token ids
+    /// matter only for embeddings. Returns the rows of the values in [`Op::writes`]. Operations on
+    /// states use the sequence's states; nothing else changes.
     ///
     /// # Errors
-    /// No such operation or sequence, inputs of another number or size, positions past the context,
-    /// or ids outside the vocabulary.
+    /// An unknown operation or sequence, inputs of a wrong number or size, positions past the
+    /// context, or ids outside the vocabulary.
     ///
     /// [`Op::reads`]: kjit_graph::Op::reads
     /// [`Op::writes`]: kjit_graph::Op::writes
@@ -421,7 +418,7 @@ impl HostRunner {
         Ok(outs)
     }
 
-    /// Does all of it. After an error the caller takes the sequences back.
+    /// Runs all tasks. After an error the caller rolls the sequences back.
     fn step(&mut self, tasks: &mut [Task<'_>]) -> Result<Vec<Given>, SessionError> {
         if self.graph.pooling.is_some() {
             return Err(SessionError::Encoder { arch: self.graph.arch.clone() });
@@ -453,7 +450,7 @@ impl HostRunner {
                 let rest = &t.tokens[fed[i]..];
                 let now = rest.len().min(self.chunk.saturating_sub(pass.tokens.len()));
                 if now > 0 {
-                    // The rows that are wanted are the last ones of all the task's tokens.
+                    // The requested rows are the last ones of the task's tokens.
                     let (rows, later) = (logits[i].0, rest.len() - now);
                     pass.add(
                         t.slot,
@@ -493,7 +490,7 @@ impl HostRunner {
     /// Runs tokens for the stage behind, and hands their rows on.
     fn rows(&mut self, pieces: &[Tokens<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError> {
         for p in pieces {
-            // The sequence went back since, or a step failed behind this stage.
+            // The sequence may have gone back since, or a step failed in a later stage.
             if self.truncate(p.slot, p.first) != p.first {
                 return Err(SessionError::Device(format!(
                     "the first layers have less than {} tokens",
@@ -529,7 +526,8 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Keeps a copy of what cannot go back, before more tokens are run in one go or now and then.
+    /// Makes a checkpoint of recurrent states before several tokens run at once, and every 256
+    /// tokens.
     fn mark(&mut self, slot: usize, first: usize, tokens: usize) {
         if (tokens > 1 || first.is_multiple_of(256))
             && let Some(Some(state)) = self.states.get_mut(slot)
@@ -538,7 +536,7 @@ impl HostRunner {
         }
     }
 
-    /// Asks the stage before for the rows of a pass.
+    /// Requests the rows of a pass from the previous stage.
     fn given(&mut self, pass: &Pass) -> Result<(), SessionError> {
         let Some(before) = &mut self.before else { return Ok(()) };
         let width = before.graph().value(before.graph().logits).width;
@@ -569,7 +567,7 @@ impl HostRunner {
         })
     }
 
-    /// Runs the graph for one pass; the wanted logits are in their buffer then.
+    /// Runs the graph for one pass. The requested logits are then in their buffer.
     fn pass(&mut self, pass: &Pass) -> Result<(), SessionError> {
         self.reserve(pass)?;
         self.given(pass)?;
@@ -585,7 +583,7 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Room for a pass in every buffer.
+    /// Makes room for a pass in every buffer.
     fn reserve(&mut self, pass: &Pass) -> Result<(), SessionError> {
         for (v, &place) in self.plan.place.iter().enumerate().filter(|(_, p)| **p != usize::MAX) {
             let value = &self.graph.values[v];
@@ -606,8 +604,8 @@ impl HostRunner {
         Ok(())
     }
 
-    /// Runs one step. Its results' buffers are taken out while it runs: no operation writes what it
-    /// reads.
+    /// Runs one step. The buffers of its results are taken out meanwhile; no operation writes what
+    /// it reads.
     fn run_step(&mut self, step: usize, pass: &Pass) {
         let step = &self.plan.steps[step];
         let rows = pass.rows(step.full);
@@ -625,8 +623,8 @@ impl HostRunner {
         let held = |v: ValueId| {
             &buffers[plan.place[v.0 as usize]][..pass.rows(plan.full[v.0 as usize]) * width(v)]
         };
-        // A step of the wanted rows alone, of a value that has all: where they do not lie together
-        // they are gathered.
+        // A step for the requested rows may read a value with all rows. Requested rows that are not
+        // contiguous are gathered first.
         let (parted, begin) = (!step.full, pass.together());
         let apart = |v: ValueId| parted && plan.full[v.0 as usize];
         let mut gathered: Vec<(ValueId, Vec<f32>)> = vec![];
@@ -672,7 +670,7 @@ impl HostRunner {
         }
     }
 
-    /// Copies what is tapped of a step's results.
+    /// Copies the rows of tapped values.
     fn record(&mut self, step: usize, pass: &Pass) {
         if self.taps.is_empty() {
             return;

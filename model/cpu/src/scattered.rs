@@ -1,22 +1,22 @@
-//! Formats whose bits do not lie in runs of sixteen bytes: vectors of a codebook, digits of base 3,
-//! planes of single bits and pairs in order.
+//! Formats whose codes are not in runs of sixteen bytes: codebook vectors, base-3 digits, and
+//! planes of single bits or pairs in order.
 //!
-//! Their codes are found in words of eight bytes, by code that is compiled once for each format and
-//! serves all instruction sets; what is done with them is compiled for each instruction set and
-//! serves all these formats. (Both for each took minutes to build.)
+//! Codes are unpacked in words of eight bytes by code that is compiled once per format, for all
+//! instruction sets. The arithmetic is compiled once per instruction set, for all these formats.
+//! Compiling both for each pair took minutes.
 
 use super::simd::{CHUNK, unsigned};
 use super::unpack::{Described, Id};
 use kjit_formats::format::{BlockFormat, Format, Value};
 
-/// What the host wants to know of such a format.
+/// The functions and properties of such a format.
 #[derive(Clone, Copy)]
 pub struct Scattered {
     /// The description.
     pub block: BlockFormat,
-    /// Subtracted from codes.
+    /// Subtracted from the codes.
     pub bias: u8,
-    /// 64 codes of a block, of its chunk of this number, made unsigned as [`unsigned`] says.
+    /// 64 codes of a block's chunk of this number, made unsigned as [`unsigned`] describes.
     pub codes: fn(&[u8], usize) -> [u8; CHUNK],
     /// The scales of each sixteen weights of a block.
     pub scales: fn(&[u8]) -> [f32; 16],
@@ -32,7 +32,7 @@ impl Scattered {
         }
     }
 
-    /// The one with this description's id; none where codes lie in runs.
+    /// The entry of a format; `None` if its codes are in runs.
     pub fn find(format: &Format) -> Option<Scattered> {
         macro_rules! find {
             ($($id:literal)*) => {
@@ -61,7 +61,7 @@ fn codes<F: Described>(block: &[u8], chunk: usize) -> [u8; CHUNK] {
     let block = &block[..f.bytes];
     let mut codes = [0; CHUNK];
     if let Value::Codebook(book) = f.value {
-        // Signed bytes become unsigned by their top bit; shifted ones are not negative.
+        // The top bit makes signed bytes unsigned; biased codes are not negative.
         let flip = if book.bias() == 0 { 0x8080_8080_8080_8080u64 } else { 0 };
         for (e, codes) in codes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             *codes = (book.eight(block, chunk * CHUNK / 8 + e) ^ flip).to_le_bytes();

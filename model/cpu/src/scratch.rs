@@ -1,7 +1,7 @@
-//! Buffers of a thread, kept from one task to the next.
+//! Scratch buffers of a thread, reused from task to task.
 //!
-//! (A guard, not a closure: a closure does not carry the caller's instruction set, and kernels run
-//! between taking and giving back.)
+//! This is a guard rather than a closure, since a closure does not inherit the caller's instruction
+//! set, and kernels run while the buffer is taken.
 
 use std::cell::Cell;
 
@@ -12,17 +12,17 @@ thread_local! {
     static BUFFER: Cell<Vec<f32>> = const { Cell::new(Vec::new()) };
 }
 
-/// The thread's buffer; a second one, taken while the first is out, starts empty.
+/// The thread's buffer. A second one, taken while the first is in use, starts empty.
 pub struct Scratch(Vec<f32>);
 
 impl Scratch {
-    /// Takes the thread's buffer until the drop.
+    /// Takes the thread's buffer until the guard is dropped.
     #[inline]
     pub fn take() -> Scratch {
         Scratch(BUFFER.take())
     }
 
-    /// Cuts it into parts of these lengths, aligned to 64 bytes, with old contents.
+    /// Divides it into parts of these lengths, aligned to 64 bytes. Their contents are undefined.
     #[inline(always)]
     pub fn parts<const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [f32]; N] {
         let total: usize = lengths.iter().map(|l| l.next_multiple_of(LINE)).sum::<usize>() + LINE;

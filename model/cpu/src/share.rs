@@ -1,8 +1,8 @@
-//! A buffer whose parts are written by several threads at once.
+//! A buffer that several threads write at once, in disjoint parts.
 
 use std::marker::PhantomData;
 
-/// A mutable slice shared by the tasks of one step, each of which takes parts of its own.
+/// A mutable slice shared by the tasks of a step. Each task takes its own parts.
 pub struct Shared<'a, T = f32> {
     start: *mut T,
     len: usize,
@@ -17,10 +17,11 @@ impl<T> Clone for Shared<'_, T> {
 
 impl<T> Copy for Shared<'_, T> {}
 
-// SAFETY: access is by `part` and `start`, whose callers promise that no two threads have the same
-// element.
+// SAFETY: access is only by `part` and `start`, whose callers guarantee that no two threads use the
+// same element.
 unsafe impl<T: Send> Send for Shared<'_, T> {}
-// SAFETY: as above.
+// SAFETY: access is only by `part` and `start`, whose callers guarantee that no two threads use the
+// same element.
 unsafe impl<T: Send> Sync for Shared<'_, T> {}
 
 impl<'a, T> Shared<'a, T> {
@@ -32,21 +33,23 @@ impl<'a, T> Shared<'a, T> {
     /// `n` elements from `at` on.
     ///
     /// # Safety
-    /// No other part that is in use at the same time has any of these elements.
+    /// No other part in use at the same time has any of these elements.
     ///
     /// # Panics
-    /// If they are not in the slice.
+    /// If the range is outside the slice.
     #[allow(
         clippy::mut_from_ref,
         reason = "disjointness is the caller's promise, as for split_at_mut it is the index"
     )]
     pub unsafe fn part(&self, at: usize, n: usize) -> &'a mut [T] {
         assert!(at <= self.len && n <= self.len - at);
-        // SAFETY: inside the slice, and nobody else has these elements, says the caller.
+        // SAFETY: the assertion shows that the range is inside the slice; the caller guarantees
+        // that no one else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(at), n) }
     }
 
-    /// The first element, for kernels that write strided parts; the same promise holds.
+    /// Pointer to the first element, for kernels that write strided parts. The rule of
+    /// [`Shared::part`] holds.
     pub fn start(&self) -> *mut T {
         self.start
     }

@@ -1,9 +1,10 @@
-//! What one sequence keeps of its past tokens: one object, made from the graph.
+//! The states of one sequence on the CPU.
 //!
-//! Keys, values and latents are by position: going back is forgetting a number. A recurrent state
-//! has no positions: some copies of it are kept as the sequence grows, and going back takes the
-//! last one before, and the tokens from there on again ([`State::replay`]). Where others are likely
-//! to go on, somebody says so ([`State::keep`]): those copies stay.
+//! Keys, values and latents are stored by position, so going back only changes a length. A
+//! recurrent state has no positions. Checkpoints of it are kept as the sequence grows; going back
+//! restores the last checkpoint before the position, and the tokens since then run again
+//! ([`State::replay`]). [`State::keep`] makes a permanent checkpoint at a place where other
+//! sequences are likely to continue.
 
 use super::kv::KvStore;
 use super::run::Kept;
@@ -11,48 +12,48 @@ use kjit_exec::{KvType, SessionError};
 use kjit_graph::{Graph, Kv, StateId, StateKind};
 use std::sync::Arc;
 
-/// Copies of the recurrent states that are kept, the newest ones; and of those that somebody asked
-/// for. Before the oldest there is always the beginning, which is zeros.
+/// Maximum number of automatic checkpoints, the newest ones, and of requested ones. Before the
+/// oldest there is always the start, which is zeros.
 const CHECKPOINTS: usize = 4;
 
-/// Tokens between two of them at least: a copy is as large as a sequence's state, some megabytes.
+/// Minimum number of tokens between two automatic checkpoints. A copy is as large as the recurrent
+/// state, some megabytes.
 const APART: usize = 32;
 
-/// One layer's.
+/// The state of one layer.
 enum Layer {
     Kv([KvStore; 2], usize),
     Latent(KvStore, usize),
     Recurrent(Vec<f32>),
-    /// Another stage's.
+    /// A layer of another stage.
     Elsewhere,
 }
 
-/// The recurrent states of all layers after so many tokens.
+/// The recurrent states of all layers after `len` tokens.
 #[derive(Clone)]
 struct Checkpoint {
     len: usize,
-    /// Somebody asked for it. Sequences that begin alike have one together.
+    /// Made by [`State::keep`]. Sequences with a common prefix share the copy.
     asked: bool,
     layers: Arc<Vec<Vec<f32>>>,
 }
 
-/// One sequence's past.
+/// The states of one sequence.
 pub struct State {
     layers: Vec<Layer>,
-    /// Tokens that the layers hold.
+    /// Number of tokens in the states.
     len: usize,
-    /// Tokens that the sequence has: more than `len` after going back, until they were run again.
+    /// Tokens of the sequence. More than `len` after going back, until they have run again.
     tokens: Vec<u32>,
     recurrent: bool,
     checkpoints: Vec<Checkpoint>,
 }
 
 impl State {
-    /// Room for `context` tokens; nothing is in it yet. The system gives memory as it is first
-    /// used.
+    /// An empty state with room for `context` tokens. The system allocates memory at first use.
     ///
     /// # Errors
-    /// [`SessionError::Memory`] if the system refuses it.
+    /// [`SessionError::Memory`] if the system refuses the memory.
     pub fn new(graph: &Graph, kv: KvType, context: usize) -> Result<State, SessionError> {
         let mut layers = Vec::with_capacity(graph.states.len());
         for s in &graph.states {
@@ -79,22 +80,22 @@ impl State {
         })
     }
 
-    /// Tokens in the sequence.
+    /// Number of tokens in the sequence.
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Tokens that the layers hold: where the next rows go.
+    /// Number of tokens in the states: the position of the next rows.
     pub fn position(&self) -> usize {
         self.len
     }
 
-    /// Tokens of the sequence that must be run again before others, because it went back.
+    /// Tokens that must run again before others, because the sequence went back.
     pub fn replay(&self) -> &[u32] {
         &self.tokens[self.len..]
     }
 
-    /// Bytes mapped, and held.
+    /// Bytes mapped or allocated.
     pub fn bytes(&self) -> usize {
         let of = |layer: &Layer| match layer {
             Layer::Kv(stores, _) => stores.iter().map(KvStore::bytes).sum(),
@@ -105,8 +106,8 @@ impl State {
         self.layers.iter().map(of).sum()
     }
 
-    /// Says that more tokens will be run in one go: the state before them is kept, if none was for
-    /// a while.
+    /// Announces that several tokens will run at once. Makes a checkpoint if the last one is old
+    /// enough.
     pub fn mark(&mut self) {
         let last = self.checkpoints.last().map_or(0, |c| c.len);
         if self.recurrent && self.len >= last + APART {
@@ -114,7 +115,7 @@ impl State {
         }
     }
 
-    /// Keeps a copy of the recurrent states as they are; whether there is anything to keep.
+    /// Makes a permanent checkpoint. Returns whether there is a recurrent state to keep.
     pub fn keep(&mut self) -> bool {
         if !self.recurrent || self.len == 0 || !self.replay().is_empty() {
             return false;
@@ -141,7 +142,7 @@ impl State {
             .filter(|(_, c)| c.asked == asked)
             .map(|(i, _)| i)
             .collect();
-        // The first that was asked for stays: it is what most have in common.
+        // The first requested one stays, since most sequences have it in common.
         if same.len() > CHECKPOINTS
             && let Some(&old) = same.get(usize::from(asked))
         {
@@ -149,15 +150,15 @@ impl State {
         }
     }
 
-    /// Says that the layers hold these tokens, too: replayed ones, or new ones.
+    /// Records that the states now include these tokens, replayed or new.
     pub fn advance(&mut self, tokens: &[u32]) {
         self.len += tokens.len();
         let known = self.tokens.len() - (self.len - tokens.len());
         self.tokens.extend(tokens.iter().skip(known));
     }
 
-    /// Becomes what another one of the same model is, as far as its first `len` tokens need it:
-    /// [`State::truncate`] leaves no more.
+    /// Copies another state of the same model, with rows for its first `len` tokens only. The
+    /// caller then truncates to `len`.
     pub fn copy(&mut self, from: &State, len: usize) {
         let rows = len.min(from.len);
         for (to, from) in self.layers.iter_mut().zip(&from.layers) {
@@ -176,7 +177,7 @@ impl State {
         self.checkpoints.clone_from(&from.checkpoints);
     }
 
-    /// Forgets all tokens from position `len` on.
+    /// Removes all tokens from position `len` on.
     pub fn truncate(&mut self, len: usize) {
         self.tokens.truncate(len);
         if self.len <= len {
@@ -190,8 +191,7 @@ impl State {
         self.restore();
     }
 
-    /// Takes the recurrent states back to the last checkpoint, after rows that were not finished,
-    /// too.
+    /// Restores the recurrent states from the last checkpoint. Also used after a step that failed.
     pub fn restore(&mut self) {
         if !self.recurrent {
             return;
@@ -212,7 +212,7 @@ impl State {
         }
     }
 
-    /// What attention reads.
+    /// The inputs of attention.
     pub fn kept(&self, id: StateId) -> Kept<'_> {
         match &self.layers[id.0 as usize] {
             Layer::Kv([keys, values], size) => (keys, values, *size),
@@ -221,7 +221,7 @@ impl State {
         }
     }
 
-    /// Where keys (0) and values (1) go.
+    /// The store of keys (0) or values (1).
     pub fn store(&mut self, id: StateId, which: usize) -> &mut KvStore {
         match &mut self.layers[id.0 as usize] {
             Layer::Kv(stores, _) => &mut stores[which],
@@ -230,7 +230,7 @@ impl State {
         }
     }
 
-    /// Numbers that do not depend on the position.
+    /// The numbers of a recurrent state.
     pub fn recurrent(&mut self, id: StateId) -> &mut [f32] {
         match &mut self.layers[id.0 as usize] {
             Layer::Recurrent(numbers) => numbers,

@@ -1,9 +1,9 @@
-//! What the unit tests here share.
+//! Helpers that the unit tests of this module share.
 
 use std::fmt;
 
-/// xorshift64*: fresh numbers in every run; its `Display` is the seed, for the message of a failing
-/// test. `KJIT_TEST_SEED` repeats a run.
+/// xorshift64*, with a new seed in every run. `Display` prints the seed for the message of a
+/// failing test. `KJIT_TEST_SEED` repeats a run.
 pub struct Rng {
     seed: u64,
     state: u64,
@@ -27,7 +27,7 @@ impl Rng {
         self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
     }
 
-    /// Between −1 and 1.
+    /// A number between −1 and 1.
     pub fn real(&mut self) -> f32 {
         (self.next() & 0xff_ffff) as f32 / (1 << 23) as f32 - 1.0
     }
@@ -43,7 +43,7 @@ impl fmt::Display for Rng {
     }
 }
 
-/// Blocks of a format with finite scales: random weights of size about one.
+/// Random blocks of a format with finite scales: weights of about one.
 pub fn weights(
     rng: &mut Rng,
     format: &kjit_formats::format::Format,

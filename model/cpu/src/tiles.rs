@@ -1,25 +1,25 @@
-//! Products of a block of tokens with a matrix in any encoding, by tiles of halves of 16 bits.
+//! Products of a block of tokens with a matrix in any encoding, by bf16 tiles (AMX).
 //!
 //! ```text
 //! x = x₁ + x₂, w = w₁ + w₂:    c[r][t] = Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂
 //! ```
 //!
-//! Each number is the sum of two of bf16, to within 2^-16 of it: rounded, and what is left,
-//! rounded. What is not added, `w₂ x₂`, is below 2^-16 of a product. So all encodings have three
-//! products of a tile, no scales, and sums in f32. (Products of bytes go twice as fast, but where
-//! scales are floats a group of 32 columns fills half a tile, and its sums must leave the tile to
-//! be scaled: two of them 167 G products a second by one core of a Xeon, codes in bf16 348, three
-//! of bf16
-//! 479. Integer scales go into the bytes: [`byte_tiles`](super::byte_tiles).)
+//! Each number is the sum of two bf16 numbers, within 2^-16 of it: the rounded number and the
+//! rounded remainder. The omitted product `w₂ x₂` is below 2^-16 of a product. So every encoding
+//! needs three products of tiles, no scales, and sums in f32.
 //!
-//! A task takes some rows of the matrix and some tokens. `KC` columns of its rows are decoded and
-//! split as they lie, which is how the first factor of a tile's product lies; tokens are the
-//! second, by pairs of columns, turned once for all rows. So sums are turned too, and are turned
-//! back when they are complete: a matrix has more columns than tokens, as a rule. 32 rows' columns
-//! stay in the first cache while all tokens pass.
+//! Products of bytes are twice as fast. But with float scales a group of 32 columns fills half a
+//! tile, and its sums must leave the tile to be scaled. On one core of a Xeon two of them reach 167
+//! G products/s, codes in bf16 348, three bf16 products 479. Integer scales are multiplied into the
+//! bytes: [`byte_tiles`](super::byte_tiles).
 //!
-//! Sums run over `k` in the same order for every element, whatever the tokens and tasks are:
-//! results do not depend on the split.
+//! A task is some rows of the matrix and some tokens. `KC` columns of its rows are decoded and
+//! split in place, in the layout of the first factor of a tile product. Tokens are the second
+//! factor, by pairs of columns; they are transposed once for all rows. So sums are transposed too,
+//! and are transposed back when they are complete, which is cheaper: a matrix usually has more
+//! columns than tokens. The columns of 32 rows stay in the L1 cache for all tokens.
+//!
+//! Every element sums over `k` in the same order, so results do not depend on the split into tasks.
 
 use super::product::Part;
 use super::scratch::Scratch;
@@ -31,12 +31,12 @@ use kjit_formats::format::{Encoding, Format};
 const KC: usize = 256;
 const _: () = assert!(KC.is_multiple_of(256), "a pass has whole blocks, whose longest is 256");
 
-/// Rows of a task at most. (Tasks of 256 and 448 read the tokens from the third cache less often,
-/// but are few, and not all threads are equally fast: by 16 of a Xeon layers took 10 and 18 %
-/// longer.)
+/// Maximum number of rows of a task. Tasks of 256 and 448 rows read the tokens from the L3 cache
+/// less often, but there are fewer of them, and threads differ in speed: with 16 threads of a Xeon,
+/// layers took 10 and 18 % longer.
 pub const ROWS: usize = 128;
 
-/// Tokens of a task at most: their sums and columns of a pass stay in the second cache.
+/// Maximum number of tokens of a task. Their sums and the columns of a pass stay in the L2 cache.
 pub const TOKENS: usize = 512;
 
 /// Columns of a tile.
@@ -45,25 +45,23 @@ const STEP: usize = 32;
 /// Floats in a tile.
 const TILE: usize = TILE_ROWS * STEP / 2;
 
-/// Floats for rows of `cols` elements: two halves of two bytes each; rows by 32, columns by 64.
+/// Floats for rows of `cols` elements, two bf16 numbers each; rows padded to 32, columns to 64.
 pub fn len(rows: usize, cols: usize) -> usize {
     rows.next_multiple_of(LANES) * cols.next_multiple_of(TILE_UNIT)
 }
 
-/// Tokens from which decoding and splitting a matrix's rows pays, where the other way is in
-/// integers of 16 bits: by 16 threads of a Xeon, Q4_K, 1,506 beside 1,747 GFLOP/s for 64 tokens and
-/// 2,146 beside 1,987 for 128.
+/// Minimum number of tokens if the alternative is int16. With 16 threads of a Xeon and Q4_K: 1,506
+/// against 1,747 GFLOP/s for 64 tokens, 2,146 against 1,987 for 128.
 const PAYS: usize = 128;
 
-/// The same where the other way is in f32: F16, 1,407 beside 1,323 for 32 of one matrix, 1,137
-/// beside 1,249 of another, and 1,826 beside 1,515 for 64.
+/// Minimum number of tokens if the alternative is f32. F16: 1,407 against 1,323 GFLOP/s for 32
+/// tokens with one matrix, 1,137 against 1,249 with another; 1,826 against 1,515 for 64.
 const PAYS_FLOATS: usize = 64;
 
-/// Whether this many tokens are to be multiplied so with a matrix of this format and rows of `cols`
-/// elements.
+/// Whether to use this kernel for a format, rows of `cols` elements, and a number of tokens.
 pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     let least = match format.encoding {
-        // Those of f32 stay exact: small ones decide which expert is taken.
+        // f32 matrices stay exact: small ones decide which expert is chosen.
         Encoding::F32 => return false,
         Encoding::F16 | Encoding::BF16 => PAYS_FLOATS,
         Encoding::Blocks(_) => PAYS,
@@ -71,15 +69,15 @@ pub fn has(format: &Format, cols: usize, tokens: usize) -> bool {
     tokens >= least && cols.is_multiple_of(STEP)
 }
 
-/// Splits some units of up to 32 rows of `cols` elements, a multiple of 32: by 64 columns the first
-/// halves, by pairs of columns all rows, and as many second ones. What belongs to rows that are not
-/// there is anything.
+/// A job that splits some units of up to 32 rows of `cols` elements, a multiple of 32. A unit has
+/// 64 columns: the high halves by pairs of columns for all rows, then the low halves. The parts of
+/// missing rows are undefined.
 pub struct SplitRows<'a> {
     pub x: &'a [f32],
     pub cols: usize,
     /// The first unit.
     pub first: usize,
-    /// Whole units, [`UNIT`] each.
+    /// Whole units, [`UNIT`] floats each.
     pub to: &'a mut [f32],
 }
 
@@ -92,28 +90,28 @@ impl TileJob for SplitRows<'_> {
         let SplitRows { x, cols, first, to } = self;
         assert!(x.len() / cols <= LANES && (first + to.len() / UNIT - 1) * TILE_UNIT < cols);
         let mut scratch = Scratch::take();
-        // 32 rows of 64 halves.
+        // 32 rows of 64 bf16 numbers.
         let [high, low] = scratch.parts([LANES * TILE_UNIT / 2, LANES * TILE_UNIT / 2]);
         let end = to.as_mut_ptr_range().end.cast::<u8>();
         for (unit, to) in (first..).zip(to.as_chunks_mut::<UNIT>().0) {
-            // All threads have read what was there: the next unit's lines are asked for before it
-            // is written.
+            // All threads have read the old contents, so the lines of the next unit are prefetched
+            // for writing.
             let next = to.as_mut_ptr_range().end.cast::<u8>();
             if next < end {
                 for line in (0..size_of::<[f32; UNIT]>()).step_by(64) {
                     V::soon_written(next.wrapping_add(line));
                 }
             }
-            // SAFETY: the instructions are there.
+            // SAFETY: the caller guarantees the instruction set.
             unsafe { split_unit::<V>(x, cols, unit, to, high, low) };
         }
     }
 }
 
-/// One unit of [`SplitRows`]; 32 rows of 64 halves are room enough for the last two.
+/// Splits one unit of [`SplitRows`]; `high` and `low` are scratch space for 32 rows of 64 halves.
 ///
 /// # Safety
-/// As [`TileJob::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`TileJob::run`].
 #[inline(always)]
 pub(super) unsafe fn split_unit<V: Tiles>(
     x: &[f32],
@@ -131,27 +129,29 @@ pub(super) unsafe fn split_unit<V: Tiles>(
         for (i, x) in x.as_chunks::<STEP>().0.iter().enumerate() {
             let (high, low) =
                 (&mut high[i * STEP / 2..][..STEP / 2], &mut low[i * STEP / 2..][..STEP / 2]);
-            // SAFETY: the instructions are there; 32 elements, and as many halves.
+            // SAFETY: the caller guarantees the instruction set; `x` has 32 elements, and both
+            // buffers as many halves.
             unsafe { V::split(x.as_ptr(), high.as_mut_ptr().cast(), low.as_mut_ptr().cast()) };
         }
         high[x.len() / 2..].fill(0.0);
         low[x.len() / 2..TILE_UNIT / 2].fill(0.0);
     }
     let to = to.as_mut_ptr();
-    // SAFETY: the instructions are there; 32 rows of 32 words, and a unit of 2 × 1024 of them.
+    // SAFETY: the caller guarantees the instruction set; the buffers have 32 rows of 32 words, and
+    // `to` is a unit of 2 × 1024 words.
     unsafe {
         V::transpose(high.as_ptr(), TILE_UNIT / 2, to);
         V::transpose(low.as_ptr(), TILE_UNIT / 2, to.add(UNIT / 2));
     }
 }
 
-/// Rows of a matrix, [`ROWS`] at most; the input is that of [`SplitRows`], one 32 tokens behind the
-/// other.
+/// A task: rows of a matrix, [`ROWS`] at most. The input is that of [`SplitRows`], blocks of 32
+/// tokens in order.
 pub struct TileProduct<'a>(pub Part<'a>);
 
 impl TileJob for TileProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
-    /// nobody else uses them.
+    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
+    /// and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Tiles>(self) {
         let Part { w, row, rows, x, tokens, .. } = self.0;
@@ -165,7 +165,8 @@ impl TileJob for TileProduct<'_> {
         let [floats, panel, sums, turned] =
             scratch.parts([kc, LANES * kc, panels * blocks * LANES * LANES, LANES * LANES]);
         sums.fill(0.0);
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set. Tiles are not in use yet on this
+        // thread.
         unsafe { V::begin() };
         for k0 in (0..cols).step_by(KC) {
             let n = KC.min(cols - k0);
@@ -173,7 +174,7 @@ impl TileJob for TileProduct<'_> {
             for p in 0..panels {
                 for r in 0..LANES.min(rows - p * LANES) {
                     ask_for_next::<V>(&self.0, (p, panels), (k0, KC), r);
-                    // SAFETY: the instructions are there.
+                    // SAFETY: the caller guarantees the instruction set.
                     unsafe {
                         unpack::decode::<V>(
                             w.format,
@@ -186,8 +187,8 @@ impl TileJob for TileProduct<'_> {
                 let sums = &mut sums[p * blocks * LANES * LANES..][..blocks * LANES * LANES];
                 for (b, c) in sums.as_chunks_mut::<{ LANES * LANES }>().0.iter_mut().enumerate() {
                     let at = |b: usize| x.as_ptr().wrapping_add(b * len(LANES, cols) + k0 * LANES);
-                    // SAFETY: each 32 tokens have n elements from k0 on in x, filled up to whole
-                    // units as are the panel's; there are as many sums.
+                    // SAFETY: every 32 tokens have n elements from k0 on in x, padded to whole
+                    // units as the panel is, and 32 × 32 sums.
                     unsafe {
                         V::tile_block(TileBlock {
                             units,
@@ -202,7 +203,8 @@ impl TileJob for TileProduct<'_> {
                 }
             }
         }
-        // SAFETY: as above; the results' place is the caller's promise.
+        // SAFETY: the caller guarantees the instruction set, and that the results are valid and
+        // unshared.
         unsafe {
             V::end();
             Given { part: &self.0, sums, blocks }.run::<V>(turned);
@@ -210,9 +212,9 @@ impl TileJob for TileProduct<'_> {
     }
 }
 
-/// Asks for what the panel behind number `p` has of row `r`, in this pass of so many columns from
-/// `k0` on, or the next one. Each row's bytes of a pass are few and far from the next row's, so
-/// they are asked for 32 rows before (14 % of Q4_K's products with 128 tokens).
+/// Prefetches row `r` of the panel after panel `p`, in this pass of `pass` columns from `k0` on, or
+/// of the first panel in the next pass. A row's bytes of a pass are few and far from those of the
+/// next row, so they are prefetched 32 rows ahead (14 % of Q4_K's products with 128 tokens).
 #[inline(always)]
 pub(super) fn ask_for_next<V: Tiles>(
     part: &Part<'_>,
@@ -229,20 +231,20 @@ pub(super) fn ask_for_next<V: Tiles>(
     }
 }
 
-/// Complete sums of a task, 32 rows by 32 tokens in turned order, and all tokens before the next
-/// rows.
+/// Complete sums of a task: blocks of 32 rows by 32 tokens, transposed, all tokens of a panel
+/// before the next panel.
 pub struct Given<'a> {
     pub part: &'a Part<'a>,
     pub sums: &'a [f32],
-    /// Of 32 tokens.
+    /// Number of blocks of 32 tokens.
     pub blocks: usize,
 }
 
 impl Given<'_> {
-    /// Gives them as results.
+    /// Writes them as results.
     ///
     /// # Safety
-    /// As [`TileProduct`]'s job; `turned` has room for a block.
+    /// The requirements of [`TileProduct`]'s job; `turned` has room for a block.
     #[inline(always)]
     pub unsafe fn run<V: Tiles>(self, turned: &mut [f32]) {
         let Given { part: &Part { row, rows, tokens, bias, out, stride, .. }, sums, blocks } = self;
@@ -251,9 +253,9 @@ impl Given<'_> {
         for (i, c) in sums.as_chunks::<{ LANES * LANES }>().0.iter().enumerate() {
             let (first, t) = (i / blocks * LANES, i % blocks * LANES);
             let here = LANES.min(rows - first);
-            // Other threads have read what was there, so the next block's lines are asked for.
-            // (Writing results was a third of a product's time by one thread of a Xeon, SmolLM2
-            // with 512 tokens, before they were.)
+            // Other threads have read the old contents, so the lines of the next block are
+            // prefetched for writing. Without that, writing results was a third of a product's time
+            // (one thread of a Xeon, SmolLM2, 512 tokens).
             if i + 1 < panels * blocks {
                 let (first, t) = ((i + 1) / blocks * LANES, (i + 1) % blocks * LANES);
                 for t in t..tokens.min(t + LANES) {
@@ -262,11 +264,12 @@ impl Given<'_> {
                     V::soon_written(line.wrapping_add(LANES.min(rows - first) - 1).cast());
                 }
             }
-            // SAFETY: 32 rows of 32.
+            // SAFETY: the caller guarantees the instruction set; `c` and `turned` have 32 rows of
+            // 32.
             unsafe { V::transpose(c.as_ptr(), LANES, turned.as_mut_ptr()) };
             let bias = bias.map(|b| &b[row + first..][..here]);
             for (t, sums) in (t..tokens).zip(turned.as_chunks::<LANES>().0) {
-                // SAFETY: the results' place is the caller's promise.
+                // SAFETY: the caller guarantees that the results are valid and unshared.
                 let to = unsafe {
                     std::slice::from_raw_parts_mut(out.add(t * stride + row + first), here)
                 };
@@ -283,17 +286,17 @@ impl Given<'_> {
     }
 }
 
-/// Puts row `r` of 32 into a panel: for each 16 rows, by units, tiles of first and of second halves
-/// in turns.
+/// Writes row `r` of 32 to a panel: for each 16 rows, by units, tiles of high and low halves in
+/// turn.
 ///
 /// # Safety
-/// As [`TileJob::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`TileJob::run`].
 #[inline(always)]
 pub(super) unsafe fn put<V: Tiles>(row: &[f32], r: usize, panel: &mut [f32]) {
     let tiles = row.len().div_ceil(TILE_UNIT) * 4;
     assert!(r < LANES && panel.len() >= 2 * tiles * TILE);
-    // SAFETY: the instructions are there; two blocks of 16 rows have their tiles in the panel, as
-    // was checked, and each 32 elements have 16 floats in two of them.
+    // SAFETY: the caller guarantees the instruction set; the assertion shows that the tiles of two
+    // blocks of 16 rows are in the panel, and each 32 elements have 16 floats in two of them.
     unsafe {
         let to =
             panel.as_mut_ptr().add((r / TILE_ROWS * tiles) * TILE + r % TILE_ROWS * (STEP / 2));
@@ -321,15 +324,15 @@ mod tests {
     use super::*;
     use kjit_formats::format::ALL;
 
-    /// Rows of `cols` elements, as tiles; what is not written is NaN.
+    /// Rows of `cols` elements, as tiles. Elements that are not written are NaN.
     fn split(isa: Isa, x: &[f32], cols: usize) -> Vec<f32> {
         let mut to = vec![f32::NAN; len(x.len() / cols, cols)];
         for (x, to) in x.chunks(LANES * cols).zip(to.chunks_mut(len(LANES, cols))) {
             let (one, rest) = to.split_at_mut(UNIT);
-            // SAFETY: the job asks for nothing.
+            // SAFETY: this job has no requirement on its fields.
             unsafe { isa.run_tiles(SplitRows { x, cols, first: 0, to: one }) };
             if !rest.is_empty() {
-                // SAFETY: as above.
+                // SAFETY: the job has no requirement on its fields.
                 unsafe { isa.run_tiles(SplitRows { x, cols, first: 1, to: rest }) };
             }
         }
@@ -344,8 +347,8 @@ mod tests {
             eprintln!("this processor has no tiles: only their layout is tested");
         }
         for format in ALL {
-            // Rows behind the last whole panel, tokens behind the last whole tile, columns behind
-            // the last whole panel.
+            // Sizes with rows after the last whole panel, tokens after the last whole tile, and
+            // columns after the last whole pass.
             let shapes =
                 [(1, 256, 1), (37, 768, 17), (128, 256, 33), (100, 512, 50), (64, 256, 64)];
             let odd = [(3, 32, 16), (33, 288, 5), (70, 96, 31), (65, 544, 48)];
@@ -378,8 +381,8 @@ mod tests {
                                 out,
                                 stride: rows,
                             };
-                            // SAFETY: the result has a row of `rows` for each token, and this is
-                            // the only thread.
+                            // SAFETY: the result has a row of `rows` for each token, and only this
+                            // thread runs.
                             unsafe { isa.run_tiles(TileProduct(part)) };
                         };
                     let mut out = vec![f32::NAN; tokens * rows];
@@ -393,8 +396,8 @@ mod tests {
                         };
                         let want = terms().sum::<f64>() + f64::from(bias[r]);
                         let size = terms().map(f64::abs).sum::<f64>();
-                        // Sums in f32, by chance √n of its steps; of each product two factors are
-                        // off by 2^-16, and as much is left out.
+                        // Sums in f32 are typically off by √n steps. Both factors of a product are
+                        // off by 2^-16, and the omitted product is as much.
                         let bound = (((cols as f64).sqrt() * 2.0 + 2.0) * 6e-8 + 3.0 / 65_536.0)
                             * size
                             + 1e-6;
@@ -405,7 +408,7 @@ mod tests {
                             isa.name()
                         );
                     }
-                    // The same bits in other tasks: panels by themselves, fewer tokens.
+                    // The bits are the same in other tasks: single panels, fewer tokens.
                     let fewer = tokens.min(32);
                     let mut parts = vec![f32::NAN; tokens * rows];
                     for first in (0..rows).step_by(LANES) {
@@ -428,7 +431,7 @@ mod tests {
         }
     }
 
-    /// Tiles of halves, or of bytes, from so many tokens on.
+    /// Formats use tiles, of bf16 or bytes, from this number of tokens on.
     #[test]
     fn the_formats_that_gain_take_tiles_for_shorter_prompts() {
         let least = |name: &str| {
@@ -481,7 +484,7 @@ mod tests {
                         (&x[i / rows * cols..][..cols], &decoded[i % rows * cols..][..cols]);
                     let terms = || x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w));
                     let want = terms().sum::<f64>() + f64::from(bias[i % rows]);
-                    // As above, where a row is 64 long.
+                    // The bound of the test above, for rows of 64.
                     let bound =
                         (18.0 * 6e-8 + 3.0 / 65_536.0) * terms().map(f64::abs).sum::<f64>() + 1e-6;
                     let off = (f64::from(*got) - want).abs();
@@ -512,7 +515,7 @@ mod tests {
             };
             for (i, x) in x.iter().enumerate() {
                 let (r, k) = (i / 64, i % 64);
-                // By pairs of columns 32 rows; as many second halves behind them.
+                // All 32 rows by pairs of columns; the low halves follow the high halves.
                 let at = (k / 2 * LANES + r) * 2 + k % 2;
                 let sum = f64::from(half(at)) + f64::from(half(at + 64 * LANES));
                 if x.is_finite() {

@@ -1,8 +1,8 @@
-//! Weights to floats, fast: the block formats' descriptions compiled into one decoder each.
+//! Decodes weights to floats: a decoder for each block format, compiled from its description.
 //!
-//! [`Described`] turns a format of [`kjit_formats::format::ALL`] into a type, so that planes,
-//! shifts and biases are constants of the compilation, from which [`Vector::codes`] unpacks.
-//! Results are those of [`Format::decode`](kjit_formats::format::Format::decode) bit for bit.
+//! [`Described`] turns a format of [`kjit_kernels::format::ALL`] into a type, so that planes,
+//! shifts and biases are compile-time constants for [`Vector::codes`]. The results equal those of
+//! [`Format::decode`](kjit_kernels::format::Format::decode) bit for bit.
 
 use super::scattered::Scattered;
 use super::simd::{CHUNK, LANES, Vector, unsigned};
@@ -12,7 +12,7 @@ use kjit_formats::format::{
 
 /// A format as a type.
 pub trait Described {
-    /// Its description.
+    /// The description of the format.
     const BLOCK: BlockFormat;
 }
 
@@ -38,8 +38,8 @@ const fn block_format(id: u32) -> BlockFormat {
     panic!("no such block format")
 }
 
-/// Runs an expression with `$f` the type of a block format, for each format in the table; another
-/// expression for all else.
+/// Evaluates an expression with `$f` as the type of a block format, for each format in the table;
+/// another expression for all others.
 macro_rules! with_format {
     ($format:expr, $f:ident => $body:expr, else $other:expr) => {
         kjit_formats::block_format_ids!(with_format!(@ $format, $f, $body, $other,))
@@ -54,17 +54,17 @@ macro_rules! with_format {
 
 pub(super) use with_format;
 
-/// Scale and offset of a group: [`BlockFormat::factors`] with halves converted by the instruction,
-/// not by a function that looks for it.
+/// Scale and offset of a group: [`BlockFormat::factors`], with f16 conversion by the instruction
+/// instead of a function that detects it.
 ///
 /// # Safety
-/// As [`Job::run`](super::simd::Job::run).
+/// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
 pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> GroupFactors {
     let f = const { F::BLOCK };
     let half = |at: u16| {
         let at = usize::from(at);
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { V::half(u16::from_le_bytes([block[at], block[at + 1]])) }
     };
     let d = match f.scale {
@@ -85,14 +85,14 @@ pub unsafe fn block_factors<V: Vector, F: Described>(block: &[u8], g: usize) -> 
 /// Scales and offsets of each sixteen weights of a block of 256.
 ///
 /// # Safety
-/// As [`Job::run`](super::simd::Job::run).
+/// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
 pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f32; 16]) {
     let f = const { F::BLOCK };
     let (mut scales, mut offsets) = ([0.0; 16], [0.0; 16]);
     let per_group = f.group / 16;
     for g in 0..f.elems / f.group {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         let k = unsafe { block_factors::<V, F>(block, g) };
         scales[g * per_group..][..per_group].fill(k.scale);
         offsets[g * per_group..][..per_group].fill(k.offset);
@@ -100,14 +100,15 @@ pub unsafe fn sixteens<V: Vector, F: Described>(block: &[u8]) -> ([f32; 16], [f3
     (scales, offsets)
 }
 
-/// 32 weights from `code − bias`, in the description's order of roundings: never one fused
-/// operation, and nothing is added where there is no offset.
+/// 32 weights from `code − bias`, in the description's order of roundings: operations are never
+/// fused, and nothing is added without an offset.
 ///
 /// # Safety
-/// As [`Job::run`](super::simd::Job::run); `out` is valid for 32 elements.
+/// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run); `out` is valid
+/// for 32 elements.
 #[inline(always)]
 unsafe fn finish<V: Vector, F: Described>(v: V, scale: V, offset: V, out: *mut f32) {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         let scaled = v.mul(scale);
         match const { F::BLOCK.offset } {
@@ -120,7 +121,7 @@ unsafe fn finish<V: Vector, F: Described>(v: V, scale: V, offset: V, out: *mut f
 /// Whole blocks as floats: blocks of 32 two at a time, of 256 by quarters.
 ///
 /// # Safety
-/// As [`Job::run`](super::simd::Job::run).
+/// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
 unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
     let (n, size) = const { (F::BLOCK.elems, F::BLOCK.bytes) };
@@ -130,11 +131,11 @@ unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
     while b < count {
         let block = &bytes[b * size..][..size];
         let to = out[b * n..].as_mut_ptr();
-        // SAFETY: the instructions are there; each block's bytes and elements are in the slices, as
-        // `count` says.
+        // SAFETY: the caller guarantees the instruction set; `count` ensures that each block's
+        // bytes and elements are in the slices.
         unsafe {
             if n == 32 {
-                // A last block by itself is taken twice, and stored once.
+                // A last single block is decoded twice and stored once.
                 let two = b + 1 < count;
                 let second = if two { &bytes[(b + 1) * size..][..size] } else { block };
                 let (k, l) = (block_factors::<V, F>(block, 0), block_factors::<V, F>(second, 0));
@@ -164,10 +165,10 @@ unsafe fn blocks<V: Vector, F: Described>(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A run of whole blocks as floats. `bytes` and `out` must hold the same number of blocks.
+/// Decodes whole blocks to floats. `bytes` and `out` must hold the same number of blocks.
 ///
 /// # Safety
-/// As [`Job::run`](super::simd::Job::run) asks.
+/// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
 pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) {
     match format.encoding {
@@ -179,7 +180,7 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
         Encoding::F16 => {
             let done = whole_halves(bytes, out);
             for i in (0..done).step_by(LANES) {
-                // SAFETY: 32 elements from i on are in both.
+                // SAFETY: 32 elements from i on are in both slices.
                 unsafe {
                     V::load_f16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i))
                 };
@@ -191,7 +192,7 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
         Encoding::BF16 => {
             let done = whole_halves(bytes, out);
             for i in (0..done).step_by(LANES) {
-                // SAFETY: 32 elements from i on are in both.
+                // SAFETY: 32 elements from i on are in both slices.
                 unsafe {
                     V::load_bf16(bytes.as_ptr().add(2 * i).cast()).store(out.as_mut_ptr().add(i))
                 };
@@ -200,26 +201,26 @@ pub unsafe fn decode<V: Vector>(format: &Format, bytes: &[u8], out: &mut [f32]) 
                 *o = half::bf16::from_le_bytes(*b).to_f32();
             }
         }
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         Encoding::Blocks(_) => with_format!(format, F => unsafe { blocks::<V, F>(bytes, out) },
         else match Scattered::find(format) {
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees the instruction set.
             Some(s) => unsafe { scattered::<V>(&s, bytes, out) },
             None => decode_slowly(format, bytes, out),
         }),
     }
 }
 
-/// Whole blocks of a format whose codes come another way.
+/// Decodes whole blocks of a format that [`Scattered`] unpacks.
 ///
 /// # Safety
-/// As [`Job::run`](super::simd::Job::run).
+/// The CPU has `V`'s instruction set, as for [`Job::run`](super::simd::Job::run).
 #[inline(always)]
 unsafe fn scattered<V: Vector>(s: &Scattered, bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(s.block.bytes).zip(out.chunks_exact_mut(s.block.elems)) {
         let scales = (s.scales)(block);
         for (c, out) in out.as_chunks_mut::<CHUNK>().0.iter_mut().enumerate() {
-            // SAFETY: the instructions are there; a chunk has room for twice 32.
+            // SAFETY: the caller guarantees the instruction set; a chunk has room for twice 32.
             unsafe {
                 let [x, y] = V::widen(V::load_codes(&(s.codes)(block, c)), s.bias);
                 let k = &scales[4 * c..][..4];
@@ -230,7 +231,8 @@ unsafe fn scattered<V: Vector>(s: &Scattered, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// A format that is missing above: right, but slow. No format in the table is (a test says so).
+/// A slow decoder for a format that is missing above. A test shows that no format of the table
+/// needs it.
 #[cold]
 fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     if let Encoding::Blocks(f) = &format.encoding {
@@ -240,8 +242,8 @@ fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// How many two-byte floats go 32 at a time. (GGUF is little-endian; on a big-endian processor none
-/// do.)
+/// How many two-byte floats are loaded 32 at a time. GGUF is little-endian; a big-endian CPU loads
+/// none this way.
 fn whole_halves(bytes: &[u8], out: &[f32]) -> usize {
     if cfg!(target_endian = "little") { out.len().min(bytes.len() / 2) / LANES * LANES } else { 0 }
 }
@@ -258,7 +260,7 @@ mod tests {
         type Out = ();
         #[inline(always)]
         unsafe fn run<V: Vector>(self) {
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe { decode::<V>(self.0, self.1, self.2) }
         }
     }
@@ -274,10 +276,10 @@ mod tests {
                 format.decode(&bytes, &mut want).unwrap();
                 for isa in Isa::available() {
                     let mut got = vec![f32::NAN; want.len()];
-                    // SAFETY: the job asks for nothing.
+                    // SAFETY: this job has no requirement on its fields.
                     unsafe { isa.run(Decode(format, &bytes, &mut got)) };
                     for (i, (g, w)) in got.iter().zip(&want).enumerate() {
-                        // A NaN scale makes NaNs, whose payload is free.
+                        // A NaN scale gives NaNs, whose payload may differ.
                         let same = g.to_bits() == w.to_bits() || g.is_nan() && w.is_nan();
                         assert!(
                             same,

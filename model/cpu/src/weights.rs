@@ -1,4 +1,4 @@
-//! The graph's weights, as they lie in the mapped file; vectors and small things decoded once.
+//! The graph's weights: matrices in the mapped file, vectors decoded once.
 
 use super::beside::Beside;
 use super::cpu::memory_limit;
@@ -10,42 +10,39 @@ use kjit_graph::{Graph, GraphError, Op, WeightId};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of a model's matrices that are laid out at most: a bound of memory, not of speed. By 2
-/// threads of a Xeon a token of 0.09 GB (SmolLM2, Q4_1) came 1.38 times as fast, of 0.76 GB (1b,
-/// Q4_0) 1.14 and of 1.2 GB (six layers of 8b) 1.18.
+/// Maximum bytes of matrices to copy in interleaved form. It bounds memory, not speed: with 2
+/// threads of a Xeon, tokens of a 0.09 GB model (SmolLM2, Q4_1) were 1.38 times as fast, of 0.76 GB
+/// (1b, Q4_0) 1.14 times, of 1.2 GB (six layers of 8b) 1.18 times.
 const LAID_OUT: u64 = 1 << 30;
 
-/// Whether copies of so many bytes are made, where this is all memory; `None`: nobody knows. What
-/// is free at the moment has no say: copies add up in another order, and the same tokens are
-/// promised each time.
+/// Whether copies of this size are made, given the total memory (`None`: unknown). Free memory is
+/// not considered: copies add up in another order, and every run must give the same tokens.
 fn fits(bytes: u64, all: Option<u64>) -> bool {
     bytes <= LAID_OUT && all.is_some_and(|all| bytes <= all / 8)
 }
 
-/// Whether the user wants no copies (`KJIT_LAID_OUT=off`).
+/// Whether `KJIT_LAID_OUT=off`, which disables interleaved copies.
 fn is_off() -> bool {
     std::env::var_os("KJIT_LAID_OUT").is_some_and(|v| v == "off")
 }
 
-/// Where every weight of a graph lies, and decoded vectors.
+/// The place of every weight in the file, and decoded vectors.
 pub struct Weights {
     file: Arc<Gguf>,
-    /// Per weight: part of the file, and bytes in it. By number rather than by reference: the file
-    /// lies beside them in this struct, and finding a slice again costs nothing next to reading a
-    /// matrix.
+    /// Per weight: the part of the file, and the byte range in it. Not a reference, since this
+    /// struct owns the file; finding the slice again costs nothing compared with reading a matrix.
     places: Vec<(usize, Range<usize>)>,
     /// Per weight: the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
-    /// Per weight: laid out for few tokens, if it was.
+    /// Per weight: an interleaved copy, if there is one.
     beside: Vec<Option<Beside>>,
 }
 
 impl Weights {
-    /// Finds the weights in the file.
+    /// Locates the weights in the file.
     ///
     /// # Errors
-    /// A tensor is missing or has another size than the graph says: the graph was made from another
-    /// file.
+    /// A tensor is missing or its size differs from the graph: the graph belongs to another file.
     pub fn new(file: Arc<Gguf>, graph: &Graph) -> Result<Weights, ExecError> {
         let mut places = Vec::with_capacity(graph.weights.len());
         for w in &graph.weights {
@@ -75,7 +72,7 @@ impl Weights {
         for id in vector_ids(graph) {
             let (i, w) = (id.0 as usize, graph.weight(id));
             let mut v = vec![0.0; w.elems()];
-            // A part of a tensor is of one matrix only.
+            // A vector is a part of one matrix only.
             let bytes = bytes_at(&file, &places[i]).get(w.bytes_of(w.at)..).unwrap_or_default();
             w.format
                 .decode(bytes.get(..w.bytes()).unwrap_or_default(), &mut v)
@@ -86,10 +83,10 @@ impl Weights {
         Ok(Weights { file, places, vectors, beside })
     }
 
-    /// Lays the matrices of products out anew for few tokens, on all threads, as copies beside the
-    /// file's: all of them, if together they take no more than [`LAID_OUT`] and an eighth of all
-    /// memory, else none. (Not experts', nor those of heads apart, nor what makes vectors of texts:
-    /// those have many tokens at once.) False: there is no memory for what fits.
+    /// Makes interleaved copies of the product matrices on all threads: all of them if together
+    /// they take at most [`LAID_OUT`] bytes and an eighth of the memory, else none. Matrices of
+    /// experts and of single heads are not copied, nor those of encoders, which process many tokens
+    /// at once. Returns false if the allocation fails.
     pub fn lay_out(&mut self, graph: &Graph, pool: &mut Pool) -> bool {
         let products = graph
             .ops
@@ -113,17 +110,17 @@ impl Weights {
         true
     }
 
-    /// Bytes of what was laid out.
+    /// Bytes of interleaved copies.
     pub fn laid_out(&self) -> usize {
         self.beside.iter().flatten().map(Beside::bytes).sum()
     }
 
-    /// A matrix that was laid out for few tokens.
+    /// The interleaved copy of a matrix.
     pub fn beside(&self, id: WeightId) -> Option<&Beside> {
         self.beside[id.0 as usize].as_ref()
     }
 
-    /// A matrix: of expert `expert`, 0 where there are none.
+    /// A matrix. `expert` is 0 if there are no experts.
     pub fn matrix<'a>(&'a self, graph: &Graph, id: WeightId, expert: usize) -> Matrix<'a> {
         let w = graph.weight(id);
         let bytes = bytes_at(&self.file, &self.places[id.0 as usize]);
@@ -132,19 +129,18 @@ impl Weights {
         Matrix { bytes, format: w.format, rows: w.rows, cols: w.cols }
     }
 
-    /// A norm's weight, a bias, or a rotation's factors.
+    /// A vector: weights of a norm, a bias, or rotation factors.
     pub fn vector(&self, id: WeightId) -> &[f32] {
         &self.vectors[id.0 as usize]
     }
 }
 
-/// The bytes of a place; none for one that is not in the file, which [`Weights::new`] lets nobody
-/// keep.
+/// The bytes of a place; empty if it is outside the file, which [`Weights::new`] excludes.
 fn bytes_at<'a>(file: &'a Gguf, (part, range): &(usize, Range<usize>)) -> &'a [u8] {
     file.part_bytes(*part).and_then(|bytes| bytes.get(range.clone())).unwrap_or_default()
 }
 
-/// Weights that are used as vectors.
+/// The weights that are used as vectors.
 fn vector_ids(graph: &Graph) -> Vec<WeightId> {
     let factors =
         graph.ropes.iter().flat_map(|r| r.factors.into_iter().chain(r.long.map(|(_, w)| w)));

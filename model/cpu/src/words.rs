@@ -1,18 +1,18 @@
-//! Products of a block of tokens with a matrix of integer codes, in integers of 16 bits.
+//! Products of a block of tokens with a matrix of integer codes, in 16-bit integers.
 //!
 //! ```text
 //! c[t][r] = Σ_g ( d[t][g] s[g][r] · Σ_k q[t][k] (u[r][k] − bias) + o[g][r] · Σ_k d[t][g] q[t][k] )
 //! ```
 //!
-//! As in [`gemm`](super::gemm) a task takes 32 rows and some tokens, unpacks `KC` columns of its
-//! rows into a panel, and runs every token past it. Here the panel has codes less their bias, two
-//! successive columns in a word of 32 bits (`[k / 2][32 rows]`), and beside it the rows' scales and
-//! offsets by groups `g` of 16 or 32 columns; tokens are rounded to 16 bits with a scale for each
-//! 32, as they are for decoding. One instruction multiplies and adds 32 numbers where f32 has 16,
-//! and a group costs three or four more: 1.6 times as fast by count.
+//! As in [`gemm`](super::gemm), a task is 32 rows and some tokens; it unpacks `KC` columns of its
+//! rows into a panel and multiplies every token with it. Here the panel holds codes minus their
+//! bias, two successive columns in a 32-bit word (`[k / 2][32 rows]`), with the rows' scales and
+//! offsets by groups `g` of 16 or 32 columns. Tokens are rounded to 16 bits with a scale per 32, as
+//! for decoding. One instruction multiplies and adds 32 numbers, where f32 has 16; a group costs
+//! three or four more. By instruction count that is 1.6 times as fast.
 //!
-//! Sums within a group are exact, and groups are added in order for every element, whatever the
-//! tokens and tasks are: results do not depend on the split.
+//! Sums within a group are exact, and every element adds the groups in the same order, so results
+//! do not depend on the split into tasks.
 
 use super::gemm::{Tile, copy, transpose_panel};
 use super::product::Part;
@@ -22,25 +22,24 @@ use super::simd::{CHUNK, Job, LANES, Vector, WordJob, Words, unsigned};
 use super::unpack::{Described, block_factors, sixteens, with_format};
 use kjit_formats::format::{Encoding, Format, Offset};
 
-/// Columns of a panel: 512 × 32 integers of two bytes are 32 KiB. A multiple of every block's
-/// length.
+/// Columns of a panel: 512 × 32 two-byte integers are 32 KiB. A multiple of every block's length.
 const KC: usize = 512;
 
-/// Tokens of a tile: 6 of 32 rows are 12 sums of a group, and 12 of all.
+/// Tokens of a tile. With 32 rows, 6 tokens are 12 sums of a group and 12 total sums.
 const WORD_ROWS: usize = 6;
 
-/// Floats for a row of `cols` elements: two integers in each, and behind them, by 32 elements, the
-/// scale, by 16 and by 32, the sum of the rounded elements.
+/// Floats for a row of `cols` elements: two integers in each, then the scales per 32 elements, and
+/// the sums of the rounded elements per 16 and per 32.
 pub fn row_len(cols: usize) -> usize {
     cols / 2 + cols / 32 + cols / 16 + cols / 32
 }
 
-/// Whether codes of this format can be multiplied so.
+/// Whether this kernel supports a format.
 pub fn has(format: &Format) -> bool {
     matches!(format.encoding, Encoding::Blocks(_))
 }
 
-/// Rounds rows of `cols` elements, a multiple of 32.
+/// A job that rounds rows of `cols` elements, a multiple of 32.
 pub struct RoundRows<'a> {
     pub x: &'a [f32],
     pub cols: usize,
@@ -60,7 +59,8 @@ impl Job for RoundRows<'_> {
             let (sums, pairs) = rest.split_at_mut(cols / 16);
             let runs = x.as_chunks::<LANES>().0.iter().zip(q.as_chunks_mut::<{ LANES / 2 }>().0);
             for (i, (x, q)) in runs.enumerate() {
-                // SAFETY: the instructions are there; 32 elements, 32 integers.
+                // SAFETY: the caller guarantees the instruction set; there are 32 elements and room
+                // for 32 integers.
                 let (scale, both) = unsafe { V::round_words(x.as_ptr(), q.as_mut_ptr()) };
                 scales[i] = scale;
                 sums[2 * i..][..2].copy_from_slice(&both);
@@ -70,13 +70,13 @@ impl Job for RoundRows<'_> {
     }
 }
 
-/// Rows of a matrix of codes, 32 at most, unpacked into a panel that all tokens share; the input is
+/// A task: up to 32 rows of a matrix, unpacked into a panel that all tokens share. The input is
 /// rows of [`row_len`].
 pub struct WordProduct<'a>(pub Part<'a>);
 
 impl WordJob for WordProduct<'_> {
-    /// Also asks: `out + t · stride + row ..` is valid for `rows` elements for each token `t`, and
-    /// nobody else uses them.
+    /// Also requires: `out + t · stride + row ..` is valid for `rows` elements for each token `t`,
+    /// and no other thread uses them.
     #[inline(always)]
     unsafe fn run<V: Words>(self) {
         let (w, rows, cols, stride) =
@@ -108,22 +108,22 @@ impl WordJob for WordProduct<'_> {
             for r in 0..rows {
                 let bytes = w.part(self.0.row + r, k0, n);
                 let to = Row { words: &mut unpacked[r * n / 2..][..n / 2], scales, offsets, r };
-                // SAFETY: the instructions are there.
+                // SAFETY: the caller guarantees the instruction set.
                 with_format!(w.format, F => unsafe { unpack::<V, F>(bytes, to) },
                 else if let Some(s) = Scattered::find(w.format) {
-                    // SAFETY: as above.
+                    // SAFETY: the caller guarantees the instruction set.
                     unsafe { unpack_scattered::<V>(&s, bytes, to) }
                 });
             }
-            // SAFETY: 32 rows of n / 2.
+            // SAFETY: the caller guarantees the instruction set; both buffers have 32 rows of n /
+            // 2.
             unsafe { transpose_panel::<V>(unpacked, n / 2, panel) };
             let mut t = 0;
             while t < self.0.tokens {
                 let m = WORD_ROWS.min(self.0.tokens - t);
                 let x = self.0.x[t * stride..].as_ptr();
-                // SAFETY: m tokens from t on are in x, each with n elements from k0 on, and their
-                // scales and sums; the results' place is the caller's promise, or `edge`, which
-                // holds m rows of 32.
+                // SAFETY: m tokens from t on are in x, each with n elements from k0 on, their
+                // scales and sums. The caller guarantees the results; `edge` holds m rows of 32.
                 unsafe {
                     let out = self.0.out.add(t * self.0.stride + self.0.row);
                     if k0 == 0 {
@@ -144,7 +144,7 @@ impl WordJob for WordProduct<'_> {
                         c: out,
                         c_stride: self.0.stride,
                     };
-                    // Offsets times sums are a small product of floats.
+                    // Offsets times sums are a small float product.
                     let rest = Tile {
                         n: if has_offset { n / group } else { 0 },
                         a: x.add(sums + k0 / group),
@@ -172,7 +172,7 @@ impl WordJob for WordProduct<'_> {
 }
 
 impl WordProduct<'_> {
-    /// Puts the bias, or zero, where the sums will be.
+    /// Initialises the results with the bias, or zero.
     ///
     /// # Safety
     /// `out` is valid for `m` rows of `self.0.rows` elements.
@@ -180,7 +180,7 @@ impl WordProduct<'_> {
     unsafe fn start(&self, out: *mut f32, m: usize) {
         for i in 0..m {
             for r in 0..self.0.rows {
-                // SAFETY: inside the caller's rows.
+                // SAFETY: inside the rows that the caller guarantees.
                 unsafe {
                     *out.add(i * self.0.stride + r) = self.0.bias.map_or(0.0, |b| b[self.0.row + r])
                 };
@@ -189,9 +189,9 @@ impl WordProduct<'_> {
     }
 }
 
-/// Where a row's codes, scales and offsets go: of the panel's 32 rows, row `r`.
+/// The places of a row's codes, scales and offsets: row `r` of the panel's 32.
 struct Row<'a> {
-    /// Two codes each.
+    /// Two codes per float.
     words: &'a mut [f32],
     /// By groups, 32 rows each.
     scales: &'a mut [f32],
@@ -200,7 +200,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Puts the scale and the offset of a group.
+    /// Writes the scale and the offset of a group.
     #[inline(always)]
     fn put(&mut self, group: usize, scale: f32, offset: f32) {
         self.scales[group * LANES + self.r] = scale;
@@ -209,7 +209,7 @@ impl Row<'_> {
 }
 
 /// # Safety
-/// As [`WordJob::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`WordJob::run`].
 #[inline(always)]
 unsafe fn unpack<V: Words, F: Described>(bytes: &[u8], mut to: Row<'_>) {
     let f = const { F::BLOCK };
@@ -217,7 +217,8 @@ unsafe fn unpack<V: Words, F: Described>(bytes: &[u8], mut to: Row<'_>) {
     let blocks = bytes.len() / f.bytes;
     assert!(to.words.len() >= blocks * f.elems / 2);
     let words = to.words.as_mut_ptr();
-    // SAFETY: the instructions are there; each block's elements are in the words, as was checked.
+    // SAFETY: the caller guarantees the instruction set; the assertion shows that each block's
+    // elements are in the words.
     unsafe {
         if f.elems == 32 {
             for (b, block) in bytes.chunks_exact(f.bytes).enumerate() {
@@ -229,7 +230,7 @@ unsafe fn unpack<V: Words, F: Described>(bytes: &[u8], mut to: Row<'_>) {
                 if b + 1 < blocks {
                     V::store_words(V::codes::<F, 0>(first, first.add(f.bytes)), bias, words);
                 } else {
-                    // A last block by itself is taken twice, and stored once.
+                    // A last single block is unpacked twice and stored once.
                     let mut two = [0.0; CHUNK / 2];
                     V::store_words(V::codes::<F, 0>(first, first), bias, two.as_mut_ptr());
                     std::ptr::copy_nonoverlapping(two.as_ptr(), words, CHUNK / 4);
@@ -252,10 +253,10 @@ unsafe fn unpack<V: Words, F: Described>(bytes: &[u8], mut to: Row<'_>) {
     }
 }
 
-/// The same of a format whose codes come another way; none of these has offsets.
+/// [`unpack`] for a format that [`Scattered`] unpacks. None of them has offsets.
 ///
 /// # Safety
-/// As [`WordJob::run`] asks of the processor.
+/// The CPU has `V`'s instruction set, as for [`WordJob::run`].
 #[inline(always)]
 unsafe fn unpack_scattered<V: Words>(s: &Scattered, bytes: &[u8], mut to: Row<'_>) {
     let each = if s.block.group < 32 { 1 } else { 2 };
@@ -267,7 +268,7 @@ unsafe fn unpack_scattered<V: Words>(s: &Scattered, bytes: &[u8], mut to: Row<'_
         }
         for c in 0..s.block.elems / CHUNK {
             let words = &mut to.words[(b * s.block.elems + c * CHUNK) / 2..][..CHUNK / 2];
-            // SAFETY: the instructions are there; 64 integers are 32 words.
+            // SAFETY: the caller guarantees the instruction set; 64 integers are 32 words.
             unsafe {
                 V::store_words(V::load_codes(&(s.codes)(block, c)), s.bias, words.as_mut_ptr())
             };
@@ -275,18 +276,18 @@ unsafe fn unpack_scattered<V: Words>(s: &Scattered, bytes: &[u8], mut to: Row<'_
     }
 }
 
-/// Adds the products of some tokens with a panel: pointers to the first elements, and floats from a
-/// token to the next.
+/// Adds the products of some tokens with a panel. Pointers to first elements, and strides in floats
+/// from one token to the next.
 #[derive(Clone, Copy)]
 pub struct WordTile {
     /// Groups of columns.
     pub groups: usize,
-    /// Two integers in each.
+    /// Two integers per float.
     pub x: *const f32,
-    /// By 32 columns.
+    /// One per 32 columns.
     pub x_scales: *const f32,
     pub x_stride: usize,
-    /// Two codes in each; by pairs of columns, 32 rows.
+    /// Two codes per float; by pairs of columns, 32 rows.
     pub w: *const f32,
     /// By groups, 32 rows.
     pub scales: *const f32,
@@ -295,14 +296,14 @@ pub struct WordTile {
 }
 
 impl WordTile {
-    /// For `m` tokens, [`WORD_ROWS`] at most.
+    /// Computes `m` tokens, [`WORD_ROWS`] at most.
     ///
     /// # Safety
-    /// As [`WordJob::run`] asks of the processor; the pointers are valid for what they are said to
-    /// point to, `c` for `m` rows of 32.
+    /// The CPU has `V`'s instruction set, as for [`WordJob::run`]; the pointers are valid for the
+    /// data described, `c` for `m` rows of 32.
     #[inline(always)]
     unsafe fn rows<V: Words>(self, m: usize, group: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             match group {
                 32 => self.tokens::<V, 32>(m),
@@ -312,10 +313,10 @@ impl WordTile {
     }
 
     /// # Safety
-    /// As [`WordTile::rows`].
+    /// The requirements of [`WordTile::rows`].
     #[inline(always)]
     unsafe fn tokens<V: Words, const G: usize>(self, m: usize) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             match m {
                 6 => V::word_tile::<6, G>(self),

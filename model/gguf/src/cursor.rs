@@ -1,14 +1,14 @@
-//! Reading little-endian numbers and strings without ever stepping past the end.
+//! Reads little-endian numbers and strings without passing the end.
 
 use super::error::ErrorKind;
 
-/// A place in a file's bytes that only moves forward.
+/// A position in a file's bytes that only moves forward.
 pub(crate) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-/// The file ended before what was wanted.
+/// The file ended too early.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Short {
     at: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Short {
 }
 
 impl Short {
-    /// The error that says what was being read.
+    /// The error, which names what was being read.
     pub(crate) fn inside(self, what: impl FnOnce() -> String) -> ErrorKind {
         ErrorKind::Truncated { inside: what(), at: self.at, need: self.need, len: self.len }
     }
@@ -28,17 +28,17 @@ impl<'a> Cursor<'a> {
         Cursor { bytes, at: 0 }
     }
 
-    /// The byte that comes next, from the start of the file.
+    /// Offset of the next byte from the start of the file.
     pub(crate) fn at(&self) -> u64 {
         self.at as u64
     }
 
-    /// Bytes still ahead.
+    /// Number of remaining bytes.
     pub(crate) fn left(&self) -> u64 {
         (self.bytes.len() - self.at) as u64
     }
 
-    /// What is still ahead.
+    /// The remaining bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! What can be wrong with a model file: one line each, naming the key or tensor, the byte, and what
-//! to do where that helps.
+//! Errors of model files: one line each that names the key or tensor, the byte, and what to do if
+//! that helps.
 
 use crate::elide::{MAX_LINE, elide};
 use std::fmt;
@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 
 use kjit_formats::ggml;
 
-/// Why a GGUF file, or something wanted from it, cannot be used. One line: the file, then the
-/// [`ErrorKind`].
+/// An error of a GGUF file or of an access to it. One line: the file, then the [`ErrorKind`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[error("{}", elide(&format!("{}: {kind}", Shown::path(path)), MAX_LINE))]
 pub struct Error {
     path: PathBuf,
-    // Not a `#[source]`: the line above says all of it, and a chain would say it twice.
+    // Not a `#[source]`: the line above contains it, and a chain would print it twice.
     kind: Box<ErrorKind>,
 }
 
@@ -24,23 +23,22 @@ impl Error {
         Error { path: path.to_owned(), kind: Box::new(kind) }
     }
 
-    /// The file (of a split model: the part) that this is about.
+    /// The file concerned; for a split model, the part.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What is wrong.
+    /// The kind of error.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }
 }
 
-/// What is wrong with a file, or with a request for something in it. Offsets are bytes from the
-/// start of the file.
+/// The kinds of errors. Offsets are bytes from the start of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The operating system refused.
+    /// The operating system refused an operation.
     #[error("cannot {doing}: {source}")]
     Io {
         /// The attempted operation, as a verb.
@@ -51,18 +49,18 @@ pub enum ErrorKind {
     /// The path is not a regular file.
     #[error("is {what}, not a model file{hint}")]
     NotAFile {
-        /// What it is instead.
+        /// The kind of object that it is.
         what: &'static str,
         /// What to do.
         hint: &'static str,
     },
-    /// The file has no bytes.
+    /// The file is empty.
     #[error("is empty (0 bytes): download it again")]
     Empty,
-    /// The first bytes are not GGUF's.
+    /// The file does not begin with GGUF's magic.
     #[error("is not a GGUF file: {looks}")]
     NotGguf {
-        /// What it looks like, and what to do.
+        /// What it seems to be, and what to do.
         looks: String,
     },
     /// The file was written for a big-endian machine.
@@ -71,7 +69,7 @@ pub enum ErrorKind {
          without --bigendian"
     )]
     BigEndian,
-    /// A version of GGUF that is not read.
+    /// An unsupported version of GGUF.
     #[error("is GGUF version {version} (byte 4), kjit reads versions 2 and 3: {hint}")]
     Version {
         /// The version in the file.
@@ -79,7 +77,7 @@ pub enum ErrorKind {
         /// What to do.
         hint: &'static str,
     },
-    /// The file ends too early for what it says it holds.
+    /// The file ends before an item that it declares.
     #[error(
         "ends at byte {len}, inside {inside} (which wants {need} bytes at byte {at}): truncated \
          or damaged, download it again"
@@ -87,14 +85,14 @@ pub enum ErrorKind {
     Truncated {
         /// What was being read.
         inside: String,
-        /// Where it starts.
+        /// Its offset.
         at: u64,
-        /// Bytes it should have.
+        /// Its size.
         need: u64,
-        /// Bytes in the file.
+        /// Size of the file.
         len: u64,
     },
-    /// A count that this many bytes cannot hold.
+    /// A count that the rest of the file cannot hold.
     #[error(
         "{what} (byte {at}) is {count}, but the {left} bytes that follow cannot hold so many: \
          truncated or damaged, download it again"
@@ -102,21 +100,21 @@ pub enum ErrorKind {
     Count {
         /// What is counted.
         what: String,
-        /// Where the count is.
+        /// Offset of the count.
         at: u64,
         /// The count.
         count: u64,
         /// Bytes left in the file.
         left: u64,
     },
-    /// The name of a key or tensor is no name.
+    /// An invalid name of a key or tensor.
     #[error("{what} at byte {at} has a bad name: {why}")]
     Name {
         /// "metadata key number 3", "tensor number 0".
         what: String,
-        /// Where its name starts.
+        /// Offset of the name.
         at: u64,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// A key or tensor name that occurs twice.
@@ -126,9 +124,9 @@ pub enum ErrorKind {
         what: &'static str,
         /// The name.
         name: String,
-        /// Where it is first.
+        /// Offset of the first occurrence.
         first: u64,
-        /// Where it is again.
+        /// Offset of the second.
         second: u64,
     },
     /// A metadata type that GGUF does not have.
@@ -140,22 +138,22 @@ pub enum ErrorKind {
     ValueType {
         /// The key.
         key: String,
-        /// Where the type is.
+        /// Offset of the type.
         at: u64,
         /// The type found.
         id: u32,
     },
-    /// Arrays of arrays of arrays beyond what is read.
+    /// Arrays are nested too deeply.
     #[error("metadata key {}: arrays nested more than {max} deep at byte {at}", Shown(key))]
     Nested {
         /// The key.
         key: String,
-        /// Where the array too many starts.
+        /// Offset of the array that is too deep.
         at: u64,
-        /// The depth that is read.
+        /// The maximum depth.
         max: usize,
     },
-    /// A required key that is not there.
+    /// A required key is missing.
     #[error(
         "metadata key {} is missing, and kjit does not guess it: convert the model again, or use \
          another file",
@@ -165,31 +163,31 @@ pub enum ErrorKind {
         /// The key.
         key: String,
     },
-    /// A key whose value has another type than the one it is used as.
+    /// A key has another type than required.
     #[error("metadata key {} (byte {at}) is {found}, where {want} is wanted", Shown(key))]
     WrongType {
         /// The key.
         key: String,
-        /// Where its value starts.
+        /// Offset of the value.
         at: u64,
         /// The type found.
         found: String,
-        /// The type wanted.
+        /// The required type.
         want: &'static str,
     },
-    /// A value of the right type that cannot be used.
+    /// A value has the right type but cannot be used.
     #[error("metadata key {} (byte {at}) is {value}: {why}", Shown(key))]
     BadValue {
         /// The key.
         key: String,
-        /// Where the value (of an array: the array) starts.
+        /// Offset of the value, or of the whole array.
         at: u64,
-        /// The value found, or which element of the array and what is there.
+        /// The value, or the index and value of an array's element.
         value: String,
-        /// Why that cannot be used.
+        /// The reason.
         why: String,
     },
-    /// An array of another length than the one it must have.
+    /// An array has the wrong length.
     #[error(
         "metadata key {} (byte {at}) has {found} elements, where {want} are wanted",
         Shown(key)
@@ -197,14 +195,14 @@ pub enum ErrorKind {
     ArrayLength {
         /// The key.
         key: String,
-        /// Where the array starts.
+        /// Offset of the array.
         at: u64,
-        /// Its elements.
+        /// Its length.
         found: u64,
-        /// The elements wanted.
+        /// The required length.
         want: u64,
     },
-    /// A tensor of no or too many dimensions.
+    /// A tensor has no dimensions, or too many.
     #[error(
         "tensor {} (byte {at}) has {n} dimensions, where 1 to 4 are possible: damaged, download \
          it again",
@@ -213,24 +211,24 @@ pub enum ErrorKind {
     Dimensions {
         /// The tensor.
         name: String,
-        /// Where the count is.
+        /// Offset of the count.
         at: u64,
         /// The count.
         n: u32,
     },
-    /// A tensor with an impossible shape.
+    /// A tensor has an impossible shape.
     #[error("tensor {} (byte {at}) has the shape {dims:?}: {why}", Shown(name))]
     Shape {
         /// The tensor.
         name: String,
-        /// Where its entry in the directory starts.
+        /// Offset of its directory entry.
         at: u64,
         /// Its dimensions, row length first.
         dims: Vec<u64>,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// A tensor's data does not start where data may start.
+    /// A tensor's data are not aligned.
     #[error(
         "tensor {} (byte {at}): its offset {offset} is not a multiple of the alignment \
          {alignment}: damaged, or written by a broken converter",
@@ -239,14 +237,14 @@ pub enum ErrorKind {
     Misaligned {
         /// The tensor.
         name: String,
-        /// Where its entry in the directory starts.
+        /// Offset of its directory entry.
         at: u64,
         /// Its offset from the start of the data.
         offset: u64,
         /// The file's alignment.
         alignment: u64,
     },
-    /// A tensor's data is not all in the file.
+    /// A tensor's data are not completely in the file.
     #[error(
         "tensor {} (byte {at}): its {bytes} bytes at offset {offset} of the data (which start at \
          byte {data_start}) end past the file's {len} bytes: a truncated download? fetch it again",
@@ -255,15 +253,15 @@ pub enum ErrorKind {
     OutOfFile {
         /// The tensor.
         name: String,
-        /// Where its entry in the directory starts.
+        /// Offset of its directory entry.
         at: u64,
         /// Its offset from the start of the data.
         offset: u64,
-        /// Its bytes.
+        /// Its size in bytes.
         bytes: u64,
-        /// Where the data start.
+        /// Offset of the data section.
         data_start: u64,
-        /// Bytes in the file.
+        /// Size of the file.
         len: u64,
     },
     /// Two tensors share bytes.
@@ -275,19 +273,19 @@ pub enum ErrorKind {
     Overlap {
         /// The tensor that starts first.
         first: String,
-        /// The one that starts before the first has ended.
+        /// The one that starts before the first ends.
         second: String,
-        /// Where the second starts.
+        /// Offset of the second.
         at: u64,
     },
-    /// A tensor of a type that has no known size, or that whoever asked cannot use.
+    /// A tensor's type has no known size, or the caller cannot use it.
     #[error("tensor {} (byte {at}) has type {}, which kjit cannot run{}", Shown(name), TypeId(*id), retired_hint(*id))]
     TensorType {
         /// The tensor.
         name: String,
-        /// Where its entry in the directory starts.
+        /// Offset of its directory entry.
         at: u64,
-        /// ggml's number of its type.
+        /// ggml's id of its type.
         id: u32,
     },
     /// A tensor that is not in the file.
@@ -300,7 +298,7 @@ pub enum ErrorKind {
         /// The tensor.
         name: String,
     },
-    /// The parts of a split model do not fit together.
+    /// The parts of a split model do not match.
     #[error("{0}")]
     Split(String),
     /// A folder of safetensors cannot be used.
@@ -316,7 +314,7 @@ fn retired_hint(id: u32) -> &'static str {
     }
 }
 
-/// ggml's number of a tensor type, as the file has it; prints its name where it has one.
+/// ggml's id of a tensor type. It prints as the type's name if it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TypeId(pub u32);
 
@@ -337,7 +335,7 @@ impl fmt::Display for TypeId {
     }
 }
 
-/// Text from a file, safe to print: quoted, on one line, control characters escaped, cut after
+/// Text from a file, safe to print: quoted, on one line, with escaped control characters, cut after
 /// about 96 bytes.
 pub struct Shown<'a>(pub &'a str);
 
@@ -352,8 +350,7 @@ impl Shown<'_> {
     }
 }
 
-/// As `char::escape_debug` has it, but with quotes and backslashes, which are harmless here, as
-/// they are.
+/// Like `char::escape_debug`, but quotes and backslashes are not escaped.
 fn write_escaped(out: &mut impl fmt::Write, c: char) -> fmt::Result {
     match c {
         '\'' | '"' | '\\' => out.write_char(c),
@@ -367,7 +364,7 @@ impl fmt::Display for Shown<'_> {
         f.write_char('\'')?;
         let mut out = String::new();
         for c in self.0.chars() {
-            // By what is written: a control character takes up to ten.
+            // Counts the output: a control character takes up to ten bytes.
             if out.len() >= 96 {
                 out.push('…');
                 break;

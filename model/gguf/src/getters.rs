@@ -1,26 +1,26 @@
-//! Typed access to metadata: a key that is there must have the type that is wanted, and a required
-//! one must be there.
+//! Typed access to metadata: a present key must have the requested type, and a required key must be
+//! present.
 
 use super::Gguf;
 use super::error::{Error, ErrorKind};
 use super::metadata::Entry;
 use super::value::{Array, Strings, Value};
 
-/// Typed getters. `require_*` and the plain array getters fail when the key is missing; `opt_*`
-/// return `None` then. All fail when the value has another type or does not fit. Integers may be
-/// stored in any of GGUF's integer types.
+/// Typed getters. If the key is missing, `require_*` and the plain array getters fail, and `opt_*`
+/// return `None`. All fail if the value has another type or does not fit. Integers may be stored in
+/// any of GGUF's integer types.
 impl Gguf {
-    /// The value as it is; `None` if there is no such key.
+    /// The raw value; `None` if there is no such key.
     pub fn value(&self, key: &str) -> Option<Value<'_>> {
         self.first.layout.metadata.get(key)?.value(&self.first.map)
     }
 
-    /// Whether the key is there, with whatever value.
+    /// Whether the key exists.
     pub fn contains(&self, key: &str) -> bool {
         self.first.layout.metadata.get(key).is_some()
     }
 
-    /// `general.architecture`: `llama`, `qwen2` …, the prefix of the architecture's own keys.
+    /// `general.architecture`, such as `llama` or `qwen2`: the prefix of the architecture's keys.
     pub fn architecture(&self) -> Result<&str, Error> {
         self.require_str("general.architecture")
     }
@@ -66,7 +66,7 @@ impl Gguf {
         self.required(key, self.opt_f32(key)?)
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn opt_bool(&self, key: &str) -> Result<Option<bool>, Error> {
         match self.entry(key)? {
             None => Ok(None),
@@ -75,7 +75,7 @@ impl Gguf {
         }
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn require_bool(&self, key: &str) -> Result<bool, Error> {
         self.required(key, self.opt_bool(key)?)
     }
@@ -100,8 +100,8 @@ impl Gguf {
         self.required(key, self.opt_str(key)?)
     }
 
-    /// An array of strings as bytes in the map (tokens are not always UTF-8). Nothing is copied: a
-    /// 262,144-token vocabulary costs nothing until it is iterated over.
+    /// An array of strings as bytes in the map, since tokens are not always UTF-8. Nothing is
+    /// copied: a vocabulary of 262,144 tokens costs nothing until it is iterated.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Strings<'_>>, Error> {
         let Some((entry, array)) = self.array(key, "an array of strings")? else { return Ok(None) };
         if array.is_empty() {
@@ -161,7 +161,7 @@ impl Gguf {
         self.required(key, self.opt_u32s(key)?)
     }
 
-    /// An array of truth values.
+    /// An array of booleans.
     pub fn opt_bools(&self, key: &str) -> Result<Option<Vec<bool>>, Error> {
         self.elements(key, "an array of bools", |v| match v {
             Value::Bool(v) => Some(Ok(v)),
@@ -169,7 +169,7 @@ impl Gguf {
         })
     }
 
-    /// A number per layer: an array of exactly `layers` integers, or one integer for all of them
+    /// A number for each layer: an array of exactly `layers` integers, or one integer for all
     /// (`attention.head_count_kv`, `feed_forward_length`).
     pub fn opt_per_layer_u32(&self, key: &str, layers: usize) -> Result<Option<Vec<u32>>, Error> {
         let Some((entry, value)) = self.entry(key)? else { return Ok(None) };
@@ -188,7 +188,7 @@ impl Gguf {
         self.opt_u32s(key)
     }
 
-    /// A number per layer; see [`Gguf::opt_per_layer_u32`].
+    /// A number for each layer; see [`Gguf::opt_per_layer_u32`].
     pub fn per_layer_u32(&self, key: &str, layers: usize) -> Result<Vec<u32>, Error> {
         self.required(key, self.opt_per_layer_u32(key, layers)?)
     }
@@ -212,8 +212,8 @@ impl Gguf {
         }
     }
 
-    /// All elements through `convert`, which says `None` to another type and an error to a value
-    /// that cannot be used.
+    /// All elements, converted. `convert` returns `None` for a wrong type and an error for an
+    /// unusable value.
     fn elements<'a, T>(
         &'a self,
         key: &str,
@@ -222,8 +222,8 @@ impl Gguf {
     ) -> Result<Option<Vec<T>>, Error> {
         let Some((entry, array)) = self.array(key, want)? else { return Ok(None) };
         let mut out = Vec::new();
-        // An array of bytes in a hostile file may be as large as the file, its elements here larger
-        // yet.
+        // A hostile file's byte array may be as large as the file, and its converted elements
+        // larger.
         if usize::try_from(array.len()).map_or(true, |n| out.try_reserve_exact(n).is_err()) {
             return Err(self.bad_value(
                 entry,

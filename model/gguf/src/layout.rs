@@ -1,4 +1,4 @@
-//! One file's bytes → what is where in it. Everything that is ever indexed later is checked here.
+//! Parses one file to the places of its contents. Everything that is indexed later is checked here.
 
 use super::cursor::{Cursor, Short};
 use super::error::ErrorKind;
@@ -6,13 +6,13 @@ use super::metadata::Metadata;
 use super::tensors::{self, TensorInfo};
 use super::value::Value;
 
-/// Where tensors start is a multiple of this, if the file does not say otherwise.
+/// The default alignment of tensors.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// Key length, a key of one byte, type, a value of one byte.
+/// Minimum size of a key: its length, a key of one byte, a type, a value of one byte.
 const LEAST_KEY: u64 = 8 + 1 + 4 + 1;
 
-/// What is where in one file.
+/// The places of one file's contents.
 pub(crate) struct Layout {
     pub(crate) version: u32,
     pub(crate) metadata: Metadata,
@@ -22,7 +22,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Of a file that has tensors alone, whose places were found by somebody else.
+    /// A file that has only tensors, whose places are already known.
     pub(crate) fn of(tensors: Vec<TensorInfo>) -> Layout {
         Layout { version: 3, metadata: Metadata::default(), tensors, alignment: 8, data_start: 0 }
     }
@@ -43,7 +43,7 @@ impl Layout {
         let (tensors_at, n_tensors) = (cursor.at(), cursor.u64().map_err(header)?);
         let (keys_at, n_keys) = (cursor.at(), cursor.u64().map_err(header)?);
         let fits = |what: &str, at, count: u64, least: u64, left| match count.checked_mul(least) {
-            // The indices by name are 32 bits wide.
+            // The indices by name have 32 bits.
             Some(bytes) if bytes <= left && count < u64::from(u32::MAX) => Ok(()),
             _ => Err(ErrorKind::Count { what: what.into(), at, count, left }),
         };
@@ -51,7 +51,7 @@ impl Layout {
         fits("the number of metadata keys", keys_at, n_keys, LEAST_KEY, cursor.left())?;
         let metadata = Metadata::read(&mut cursor, n_keys)?;
         let alignment = alignment(&metadata, bytes)?;
-        // Again, now that the keys have taken their share.
+        // Checked again after the keys, with fewer bytes left.
         fits("the number of tensors", tensors_at, n_tensors, tensors::LEAST_ENTRY, cursor.left())?;
         let mut tensors = tensors::read(&mut cursor, n_tensors)?;
         let data_start = cursor.at().next_multiple_of(alignment);
@@ -63,7 +63,7 @@ impl Layout {
 fn check_version(version: u32) -> Result<(), ErrorKind> {
     match version {
         2 | 3 => Ok(()),
-        // The same numbers with their bytes the other way round: real versions are small.
+        // The number with swapped bytes: real versions are small.
         v if v != 0 && v.trailing_zeros() >= 16 => Err(ErrorKind::BigEndian),
         1 => Err(ErrorKind::Version {
             version,
@@ -74,7 +74,7 @@ fn check_version(version: u32) -> Result<(), ErrorKind> {
     }
 }
 
-/// What a file that does not start with `GGUF` may be.
+/// Guesses what a file without the `GGUF` magic is.
 fn looks_like(bytes: &[u8]) -> String {
     let head = bytes.get(..bytes.len().min(64)).unwrap_or(bytes);
     let le_header =
@@ -111,7 +111,7 @@ fn looks_like(bytes: &[u8]) -> String {
 }
 
 fn is_text(head: &[u8]) -> bool {
-    // The last character may be cut.
+    // The last character may be incomplete.
     let text = match std::str::from_utf8(head) {
         Ok(text) => Some(text),
         Err(e) if e.error_len().is_none() => {
@@ -124,8 +124,8 @@ fn is_text(head: &[u8]) -> bool {
     })
 }
 
-/// `general.alignment`, or the default. The format asks for a multiple of 8; ggml for a power of
-/// two; so both.
+/// `general.alignment`, or the default. The format requires a multiple of 8 and ggml a power of
+/// two; both are required here.
 fn alignment(metadata: &Metadata, file: &[u8]) -> Result<u64, ErrorKind> {
     let key = "general.alignment";
     let Some(entry) = metadata.get(key) else { return Ok(DEFAULT_ALIGNMENT) };

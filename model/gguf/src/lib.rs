@@ -1,16 +1,16 @@
-//! The model file: header, metadata and tensor directory of a GGUF file, on a memory map.
+//! GGUF model files: header, metadata and tensor directory on a memory map.
 //!
-//! [`Gguf::open`] checks everything that is ever indexed later (counts, lengths, shapes, alignment,
-//! the place of every tensor), touching only the pages of the header: a 16 GB file opens in
-//! milliseconds. Nothing is copied but names; strings, arrays and tensor data are slices of the
-//! map. GGUF versions 2 and 3, little-endian, in one file or split (`NAME-00001-of-00003.gguf`:
-//! open the first).
+//! [`Gguf::open`] checks everything that is indexed later (counts, lengths, shapes, alignment, the
+//! place of every tensor) and reads only the pages of the header, so a 16 GB file opens in
+//! milliseconds. Only names are copied; strings, arrays and tensor data are slices of the map.
+//! Supported are GGUF versions 2 and 3, little-endian, in one file or split
+//! (`NAME-00001-of-00003.gguf`: open the first).
 //!
-//! A tensor of a type without a known size does not keep a file from opening, so that its
-//! vocabulary can be used and [`Gguf::summary`] can show it; [`Gguf::tensor`] and
-//! [`Gguf::require_types`] refuse it by name.
+//! A file with a tensor of unknown size opens, so that its vocabulary can be used and
+//! [`Gguf::summary`] can show it. [`Gguf::tensor`] and [`Gguf::require_types`] refuse such tensors
+//! by name.
 //!
-//! A folder of safetensors is opened as if it were such a file ([`crate::folder`]).
+//! A folder of safetensors opens as if it were a GGUF file ([`crate::folder`]).
 //!
 //! The layout is that of ggml's `docs/gguf.md`.
 //!
@@ -70,16 +70,15 @@ pub use value::{Array, Elements, Strings, Value, ValueType};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// A model file that has been checked, and its map. Shared freely between threads.
+/// A checked model file and its map. It can be shared between threads.
 pub struct Gguf {
     first: Part,
     others: Vec<Part>,
-    /// Of all parts, in the files' order.
+    /// The tensors of all parts, in the files' order.
     tensors: Vec<TensorInfo>,
     /// Indices of `tensors` by name.
     by_name: Vec<u32>,
-    /// Of a folder: the first part was made in memory, and this is to be said of it.
+    /// For a folder: its remarks. The first part is then made in memory.
     folder: Option<Vec<String>>,
 }
 
@@ -88,17 +87,17 @@ pub struct Gguf {
 pub struct Tensor<'a> {
     /// Its name.
     pub name: &'a str,
-    /// 1 to 4 dimensions as ggml has them, the row length first; none is zero.
+    /// 1 to 4 dimensions in ggml's order, the row length first; none is zero.
     pub dims: &'a [u64],
-    /// Its type. That its size is known does not say that kjit can decode it.
+    /// Its type, of known size. kjit may not be able to decode it.
     pub ty: &'static GgmlType,
-    /// The rows, one after the other: exactly `ty.row_bytes(dims[0])` times the product of the
-    /// other dimensions. Starts at a multiple of 8 bytes in memory, at least (of the file's
-    /// alignment, mostly 32, up to a page).
+    /// The rows in order: exactly `ty.row_bytes(dims[0])` times the product of the other
+    /// dimensions. In memory they are aligned to at least 8 bytes (the file's alignment, usually
+    /// 32, up to a page).
     pub data: &'a [u8],
 }
 
-/// One file.
+/// One file of a model.
 struct Part {
     path: PathBuf,
     map: Mmap,
@@ -116,10 +115,10 @@ impl Part {
     }
 }
 
-/// A file's bytes; it must not be changed while they are looked at ([`Gguf::open`]).
+/// Maps a file. It must not be changed while it is mapped ([`Gguf::open`]).
 pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
     let fail = |doing| move |source| Error::new(path, ErrorKind::Io { doing, source });
-    // Asked before opening: opening a named pipe would wait for a writer.
+    // Checked before opening, since opening a named pipe would wait for a writer.
     let kind = fs::metadata(path).map_err(fail("open"))?;
     if kind.is_dir() {
         return Err(Error::new(path, ErrorKind::NotAFile { what: "a directory", hint: "" }));
@@ -135,17 +134,15 @@ pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
         return Err(Error::new(path, ErrorKind::Empty));
     }
     #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
-    // SAFETY: the map is read-only and private to this process, and all access goes through it as
-    // bytes that were checked to be inside it. What Rust cannot rule out is another process
-    // changing the file under us: then bytes differ from one read to the next (every later read is
-    // checked again and none is trusted to be UTF-8 or in range), or, if the file is cut short, the
-    // process gets SIGBUS, as any program does that maps a file. Documented at `Gguf::open`.
+    // SAFETY: the map is read-only, and all access is to bytes that were checked to be inside it.
+    // Another process may still change the file. Then bytes may differ between reads: every later
+    // read is checked again, and none is assumed to be UTF-8 or in range. If the file is truncated,
+    // the process gets SIGBUS, like any program that maps a file; `Gguf::open` documents this.
     let map = unsafe { Mmap::map(&file) }.map_err(fail("map"))?;
     Ok(map)
 }
 
-/// A copy of bytes in a map of its own, so that the alignment promised for a tensor's data holds in
-/// it, too.
+/// A copy of bytes in a map of its own, which has the alignment that is promised for tensor data.
 fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
     let copy = || -> io::Result<Mmap> {
         let mut map = MmapMut::map_anon(bytes.len())?;
@@ -156,13 +153,12 @@ fn map_copy(path: &Path, bytes: &[u8]) -> Result<Mmap, Error> {
 }
 
 impl Gguf {
-    /// Opens and checks a model file, and, if it is the first part of a split one, the others
-    /// beside it; or a folder with `config.json`, `*.safetensors` and `tokenizer.json`, which
-    /// answers as a file would.
+    /// Opens and checks a model file; for the first part of a split model, also the other parts
+    /// next to it; or a folder with `config.json`, `*.safetensors` and `tokenizer.json`.
     ///
-    /// The files must not be changed while the result lives: what is read may then be anything, and
-    /// reading past the new end of a file that was cut short ends the process (SIGBUS;
-    /// [`end_on_a_file_cut_short`] makes a sentence of it).
+    /// The files must not be changed while the result lives. Otherwise reads may return anything,
+    /// and reading past the new end of a truncated file ends the process by SIGBUS
+    /// ([`end_on_a_file_cut_short`] turns that into a message).
     ///
     /// # Errors
     /// One line that names the file, the key or tensor, the byte, and what to do; see
@@ -177,11 +173,11 @@ impl Gguf {
         Gguf::assemble(first, others)
     }
 
-    /// The same from bytes in memory, which are copied; never the part of a split model. `name`
-    /// stands for the path in errors.
+    /// Opens bytes in memory, which are copied; never a part of a split model. `name` stands for
+    /// the path in errors.
     ///
     /// # Errors
-    /// As [`Gguf::open`].
+    /// The errors of [`Gguf::open`].
     pub fn from_bytes(name: &str, bytes: &[u8]) -> Result<Gguf, Error> {
         let path = Path::new(name);
         if bytes.is_empty() {
@@ -190,8 +186,8 @@ impl Gguf {
         Gguf::assemble(Part::read(path, map_copy(path, bytes)?)?, Vec::new())
     }
 
-    /// A folder: a file that was made in memory (metadata, and tensors that are not used as they
-    /// lie), and others with the places of tensors in them.
+    /// A folder: a first file made in memory (metadata, and tensors that need conversion), and
+    /// files with known places of tensors.
     pub(crate) fn of_folder(
         config: &Path,
         made: &[u8],
@@ -208,8 +204,8 @@ impl Gguf {
         Ok(Gguf { folder: Some(remarks), ..gguf })
     }
 
-    /// The same from a header in memory, with so many bytes of data that are all zero and take no
-    /// room: to plan for a model, or to compile for it, without its file.
+    /// [`Gguf::from_bytes`] with a header and `data` zero bytes of tensor data that take no memory.
+    /// For planning or compiling without the model's file.
     pub fn without_data(name: &str, header: &[u8], data: u64) -> Result<Gguf, Error> {
         let path = Path::new(name);
         let map = || -> io::Result<Mmap> {
@@ -276,13 +272,13 @@ impl Gguf {
         self.folder.is_some()
     }
 
-    /// What is to be said of a folder: what of it is left out.
+    /// Remarks about ignored parts of a folder.
     pub fn remarks(&self) -> &[String] {
         self.folder.as_deref().unwrap_or_default()
     }
 
-    /// The file, and the other parts of a split model; of a folder `config.json` and the files with
-    /// tensors.
+    /// The paths of the file and of the other parts of a split model; for a folder, `config.json`
+    /// and the files with tensors.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.parts().map(|p| p.path.as_path())
     }
@@ -292,34 +288,34 @@ impl Gguf {
         self.first.layout.version
     }
 
-    /// Where tensors start in the file is a multiple of this many bytes.
+    /// The alignment of tensors in bytes.
     pub fn alignment(&self) -> u64 {
         self.first.layout.alignment
     }
 
-    /// Bytes of the file, or of all parts together; of a folder those of the files with tensors.
+    /// Total bytes of all parts; for a folder, of the files with tensors.
     pub fn file_bytes(&self) -> u64 {
         self.parts().skip(usize::from(self.is_folder())).map(|p| p.map.len() as u64).sum()
     }
 
-    /// All bytes of a part ([`TensorInfo::part`]; 0 is the first), as they are mapped: from a
-    /// page's start on. For copying tensors in place; a tensor's bytes are from
-    /// [`TensorInfo::data_offset`] on.
+    /// All mapped bytes of a part ([`TensorInfo::part`]; 0 is the first), aligned to a page. For
+    /// copying tensors in place; a tensor begins at [`TensorInfo::data_offset`].
     pub fn part_bytes(&self, no: usize) -> Option<&[u8]> {
         self.part(no).map(|p| &p.map[..])
     }
 
-    /// The keys, in the file's order (of a split model: the first part's).
+    /// The keys, in the file's order (for a split model: the first part's).
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.first.layout.metadata.entries().iter().map(|e| &*e.key)
     }
 
-    /// All tensors of all parts, in the files' order, also those that [`Gguf::tensor`] refuses.
+    /// All tensors of all parts, in the files' order, including those that [`Gguf::tensor`]
+    /// refuses.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// What the directory says of the tensor with this name.
+    /// The directory entry of a tensor.
     pub fn tensor_info(&self, name: &str) -> Option<&TensorInfo> {
         let info = |i: &u32| self.tensors.get(*i as usize);
         let found =
@@ -327,16 +323,16 @@ impl Gguf {
         self.by_name.get(found).and_then(info)
     }
 
-    /// The tensor with this name.
+    /// A tensor by name.
     ///
     /// # Errors
-    /// It is not there, or its type has no known size.
+    /// It is missing, or its type has no known size.
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let missing = || self.fail(ErrorKind::MissingTensor { name: name.into() });
         self.opt_tensor(name)?.ok_or_else(missing)
     }
 
-    /// The tensor with this name, if there is one.
+    /// A tensor by name, if it exists.
     ///
     /// # Errors
     /// Its type has no known size.
@@ -348,11 +344,11 @@ impl Gguf {
         }
     }
 
-    /// Checks that every tensor's type is one that `usable` says yes to (kjit's block formats,
-    /// say).
+    /// Checks that `usable` accepts the type of every tensor, for example as one of kjit's block
+    /// formats.
     ///
     /// # Errors
-    /// Names the first tensor of another type, and the type.
+    /// The first tensor of another type, with the type.
     pub fn require_types(&self, usable: impl Fn(TypeId) -> bool) -> Result<(), Error> {
         match self.tensors.iter().find(|t| t.bytes().is_none() || !usable(t.ty())) {
             None => Ok(()),

@@ -1,5 +1,4 @@
-//! The metadata section: which keys there are and where their values lie, every length checked
-//! once.
+//! The metadata section: the keys and the places of their values, with every length checked once.
 
 use std::ops::Range;
 
@@ -7,27 +6,27 @@ use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, Shown};
 use super::value::{Array, MAX_DEPTH, Value, ValueType};
 
-/// The longest name of a key or tensor that is read: the format's limit for keys (2^16 − 1). ggml's
+/// Maximum length of the name of a key or tensor: the format's limit for keys (2^16 − 1). ggml's
 /// limit for tensors is lower.
 const MAX_NAME: u64 = 65535;
 
-/// A key, and where its value lies.
+/// A key and the place of its value.
 pub(crate) struct Entry {
     pub(crate) key: Box<str>,
-    /// Where the key starts in the file.
+    /// Offset of the key.
     key_at: u64,
-    /// Where the value starts in the file, a string's length and an array's header included.
+    /// Offset of the value, including a string's length or an array's header.
     pub(crate) at: u64,
     pub(crate) ty: ValueType,
-    /// Element type and count, for an array.
+    /// Element type and count of an array.
     array: Option<(ValueType, u64)>,
-    /// The bytes of the scalar, of the string, or of the array's elements.
+    /// The bytes of the scalar, the string, or the array's elements.
     body: Range<usize>,
 }
 
 impl Entry {
-    /// The value, from the bytes of the file that this entry was read from; `None` only if they
-    /// have changed since.
+    /// The value, from the bytes of the file that this entry was read from. `None` only if they
+    /// have changed.
     pub(crate) fn value<'a>(&self, file: &'a [u8]) -> Option<Value<'a>> {
         let body = file.get(self.body.clone())?;
         match (self.ty, self.array) {
@@ -37,7 +36,7 @@ impl Entry {
         }
     }
 
-    /// What the value is, for an error: "a u32", "an array of 3 string".
+    /// A description of the value for errors: "a u32", "an array of 3 string".
     pub(crate) fn describe(&self) -> String {
         match self.array {
             Some((elem, len)) => format!("an array of {len} {elem}"),
@@ -55,7 +54,7 @@ impl Entry {
         }
     }
 
-    /// The type as a listing has it: `u32`, `string[3]`.
+    /// The type as shown in listings: `u32`, `string[3]`.
     pub(crate) fn type_name(&self) -> String {
         match self.array {
             Some((elem, len)) => format!("{elem}[{len}]"),
@@ -73,8 +72,8 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Reads `count` keys and their values' places. The caller has checked `count` against the
-    /// bytes that are left.
+    /// Reads `count` keys and the places of their values. The caller has checked `count` against
+    /// the remaining bytes.
     pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, ErrorKind> {
         let mut entries = Vec::new();
         for i in 0..count {
@@ -111,16 +110,16 @@ impl Metadata {
     }
 }
 
-/// The numbers below `n` in the order `cmp` gives them, equal ones ascending.
+/// The numbers below `n`, sorted by `cmp`; equal ones ascend.
 pub(crate) fn sorted_index(n: usize, cmp: impl Fn(&u32, &u32) -> std::cmp::Ordering) -> Vec<u32> {
-    // A count above 2^32 would take a header of over 60 GB; such a file is refused before (see
+    // A count above 2^32 would need a header of over 60 GB; such a file is refused earlier (see
     // `counts`).
     let mut index: Vec<u32> = (0..u32::try_from(n).unwrap_or(u32::MAX)).collect();
     index.sort_unstable_by(|a, b| cmp(a, b).then(a.cmp(b)));
     index
 }
 
-/// Reads a name: UTF-8, neither empty nor absurdly long. `what` says whose, before it has one.
+/// Reads a name: UTF-8, not empty, not too long. `what` describes its owner for errors.
 pub(crate) fn read_name(
     cursor: &mut Cursor<'_>,
     what: impl Fn() -> String,
@@ -177,7 +176,7 @@ fn read_entry(cursor: &mut Cursor<'_>, index: u64) -> Result<Entry, ErrorKind> {
             cursor.at() - start
         }
     };
-    // The cursor is inside a slice, so its place fits in a usize.
+    // The cursor is inside a slice, so its offset fits a usize.
     let end = cursor.at() as usize;
     let start = end - body as usize;
     Ok(Entry { key, key_at, at, ty, array, body: start..end })
@@ -191,7 +190,7 @@ fn read_type(cursor: &mut Cursor<'_>, key: &str) -> Result<ValueType, ErrorKind>
     ValueType::by_id(id).ok_or_else(|| ErrorKind::ValueType { key: key.into(), at, id })
 }
 
-/// Element type and count; the count is one that the rest of the file could hold.
+/// Element type and count. The rest of the file can hold that many elements.
 fn read_array_header(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, u64), ErrorKind> {
     let elem = read_type(cursor, key)?;
     let at = cursor.at();
@@ -205,7 +204,7 @@ fn read_array_header(cursor: &mut Cursor<'_>, key: &str) -> Result<(ValueType, u
     Ok((elem, len))
 }
 
-/// Steps over the elements of an array, checking every length in it.
+/// Skips the elements of an array and checks every length in it.
 fn check_elements(
     cursor: &mut Cursor<'_>,
     key: &str,

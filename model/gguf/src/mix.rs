@@ -1,10 +1,9 @@
-//! What a file's mix of types is called.
+//! The name of a file's quantisation mix.
 
 use super::Gguf;
 use std::cmp::Reverse;
 
-/// llama.cpp's numbers of mixes (`enum llama_ftype`) and the words that its quantiser takes for
-/// them.
+/// llama.cpp's numbers of mixes (`enum llama_ftype`) and the names that its quantiser accepts.
 const MIXES: [(u32, &str); 35] = [
     (0, "F32"),
     (1, "F16"),
@@ -42,13 +41,12 @@ const MIXES: [(u32, &str); 35] = [
     (39, "NVFP4"),
     (40, "Q1_0"),
 ];
-/// Set where the number was guessed.
+/// Set if the number was guessed.
 const GUESSED: u32 = 1024;
 
 impl Gguf {
-    /// What the file's mix of types is called, as llama.cpp has it (`Q4_K_M`): what
-    /// `general.file_type` says, and where the file does not say it, or says what nobody knows, the
-    /// type that most elements have. Empty for a file without tensors.
+    /// The name of the file's quantisation mix, as in llama.cpp (`Q4_K_M`), by `general.file_type`.
+    /// If that is missing or unknown: the type of most elements. Empty for a file without tensors.
     pub fn mix_name(&self) -> String {
         let number =
             self.opt_u32("general.file_type").ok().flatten().map(|number| number & !GUESSED);

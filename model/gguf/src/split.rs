@@ -1,5 +1,4 @@
-//! Split models: `NAME-00001-of-00003.gguf` and so on, each a GGUF file with a share of the
-//! tensors.
+//! Split models: `NAME-00001-of-00003.gguf` and so on, each a GGUF file with some of the tensors.
 
 use std::path::{Path, PathBuf};
 
@@ -7,13 +6,13 @@ use super::Part;
 use super::error::{Error, ErrorKind};
 use super::value::Value;
 
-/// What a part says of itself.
+/// A part's number and the number of parts.
 struct Share {
     no: u64,
     count: u64,
 }
 
-/// Opens the other parts of the model whose first part this is; none if it is whole.
+/// Opens the other parts of a split model; empty if the model is whole.
 pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
     let fail = |part: &Part, why: String| Error::new(&part.path, ErrorKind::Split(why));
     let Some(Share { no, count }) = share(first)? else { return Ok(Vec::new()) };
@@ -91,7 +90,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
 fn share(part: &Part) -> Result<Option<Share>, Error> {
     let Some(count) = number(part, "split.count")? else { return Ok(None) };
     let Some(no) = number(part, "split.no")? else {
-        // A whole file may say that it is one of one.
+        // A whole file may declare itself part one of one.
         if count <= 1 {
             return Ok(None);
         }
@@ -132,7 +131,7 @@ fn suffix(no: u64, count: u64) -> String {
     format!("-{:05}-of-{count:05}.gguf", no + 1)
 }
 
-/// The part of the file name before `-00001-of-00003.gguf`.
+/// The file name before `-00001-of-00003.gguf`.
 fn prefix(path: &Path, no: u64, count: u64) -> Option<String> {
     Some(path.file_name()?.to_str()?.strip_suffix(&suffix(no, count))?.to_owned())
 }

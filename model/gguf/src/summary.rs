@@ -1,4 +1,4 @@
-//! A model file at a glance: what `kjit inspect` prints.
+//! A summary of a model file, as `kjit inspect` prints it.
 
 use std::fmt;
 
@@ -6,41 +6,41 @@ use super::error::{Shown, TypeId};
 use super::value::{Array, Value};
 use super::{Gguf, TensorInfo};
 
-/// How many elements of an array are shown.
+/// Number of array elements shown.
 const SHOWN_ELEMENTS: usize = 6;
 
-/// How many characters of a string are shown.
+/// Number of string characters shown.
 const SHOWN_CHARS: usize = 80;
 
-/// What a file holds, ready to print: metadata (long values cut), tensors, quantisation mix,
+/// The contents of a file for printing: metadata (long values are cut), tensors, quantisation mix,
 /// totals.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// The file, and the other parts of a split model.
+    /// The file and the other parts of a split model.
     pub files: Vec<String>,
     /// GGUF's version.
     pub version: u32,
-    /// A folder of safetensors, shown as a GGUF file would be.
+    /// Whether this is a folder of safetensors, shown like a GGUF file.
     pub folder: bool,
     /// Bytes of all files.
     pub file_bytes: u64,
     /// The alignment of tensors, in bytes.
     pub alignment: u64,
-    /// Where the (first) file's data start.
+    /// Offset of the data in the (first) file.
     pub data_start: u64,
     /// Every key, in the file's order.
     pub metadata: Vec<KeyLine>,
     /// Every tensor, in the file's order.
     pub tensors: Vec<TensorInfo>,
-    /// What each type has of the whole, most bytes first.
+    /// The share of each type, most bytes first.
     pub mix: Vec<TypeShare>,
-    /// Elements of all tensors: the model's parameters.
+    /// Elements of all tensors, that is the number of parameters.
     pub elements: u64,
     /// Bytes of all tensors whose size is known.
     pub tensor_bytes: u64,
 }
 
-/// One metadata key as text.
+/// A metadata key as text.
 #[derive(Debug, Clone)]
 pub struct KeyLine {
     /// The key.
@@ -51,27 +51,27 @@ pub struct KeyLine {
     pub value: String,
 }
 
-/// What the tensors of one type add up to.
+/// Totals of the tensors of one type.
 #[derive(Debug, Clone)]
 pub struct TypeShare {
     /// The type.
     pub ty: TypeId,
-    /// How many tensors have it.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Their elements.
+    /// Number of elements.
     pub elements: u64,
-    /// Their bytes; 0 if the size of the type is not known.
+    /// Number of bytes; 0 if the size of the type is unknown.
     pub bytes: u64,
 }
 
 impl Gguf {
-    /// What the file holds, ready to print.
+    /// Summarises the file.
     pub fn summary(&self) -> Summary {
         let mut mix: Vec<TypeShare> = Vec::new();
         let (mut elements, mut tensor_bytes) = (0u64, 0u64);
         for t in self.tensors() {
             let (n, bytes) = (t.elements(), t.bytes().unwrap_or(0));
-            // A sum over tensors of unknown size has no file to bound it.
+            // Tensors of unknown size are not bounded by the file, so sums may overflow.
             elements = elements.saturating_add(n);
             tensor_bytes = tensor_bytes.saturating_add(bytes);
             match mix.iter_mut().find(|m| m.ty == t.ty()) {
@@ -108,7 +108,7 @@ impl Gguf {
 fn show(value: &Value<'_>) -> String {
     match value {
         Value::Int(v) => v.to_string(),
-        // Most are stored as f32: the shortest text that gives the f32 back, where it does.
+        // Most are stored as f32: prints the shortest text that parses to the same f32.
         Value::Float(v) if f64::from(*v as f32) == *v => (*v as f32).to_string(),
         Value::Float(v) => v.to_string(),
         Value::Bool(v) => v.to_string(),
@@ -118,7 +118,7 @@ fn show(value: &Value<'_>) -> String {
 }
 
 fn show_str(bytes: &[u8]) -> String {
-    // Cut before converting: a string may be megabytes long. A character has at most 4 bytes.
+    // Cut before converting, since a string may have megabytes. A character has at most 4 bytes.
     let head = bytes.get(..bytes.len().min(SHOWN_CHARS * 4)).unwrap_or(bytes);
     let text = String::from_utf8_lossy(head);
     let cut: String = text.chars().take(SHOWN_CHARS).collect();
@@ -136,7 +136,7 @@ fn show_array(a: &Array<'_>) -> String {
             out.push_str(", ");
         }
         out.push_str(&match v {
-            // One level is enough to see what it is.
+            // One level is enough to recognise it.
             Some(Value::Array(inner)) => format!("{inner:?}"),
             Some(v) => show(&v),
             None => "?".into(),
@@ -149,7 +149,7 @@ fn show_array(a: &Array<'_>) -> String {
     out
 }
 
-/// Bytes in decimal units, as files and disks are sold.
+/// Bytes in decimal units.
 fn show_bytes(n: u64) -> String {
     match n {
         0..1_000 => format!("{n} B"),
@@ -237,7 +237,7 @@ fn files(n: usize) -> String {
     if n == 1 { "one file".to_owned() } else { format!("{n} files") }
 }
 
-/// A name as it is, unless it has characters that would break the table or the terminal.
+/// A name, escaped if it has control characters.
 fn printable(name: &str) -> String {
     if name.chars().any(char::is_control) { Shown(name).to_string() } else { name.to_owned() }
 }

@@ -1,31 +1,31 @@
-//! The tensor directory: names, shapes, types, and where the data lie, checked so that every later
-//! slice is in the file.
+//! The tensor directory: names, shapes, types and places of data, checked so that every later slice
+//! is inside the file.
 
 use super::cursor::{Cursor, Short};
 use super::error::{ErrorKind, Shown, TypeId};
 use super::metadata::read_name;
 
-/// What the directory says of one tensor.
+/// A tensor's directory entry.
 #[derive(Debug, Clone)]
 pub struct TensorInfo {
     pub(crate) name: Box<str>,
-    /// Where its entry in the directory starts.
+    /// Offset of the directory entry.
     pub(crate) at: u64,
     dims: [u64; 4],
     n_dims: u8,
     ty: TypeId,
-    /// From the start of the data, as the file has it.
+    /// Offset from the start of the data, as stored.
     offset: u64,
-    /// `None` for a type whose size is not known.
+    /// `None` if the size of the type is unknown.
     bytes: Option<u64>,
-    /// Where the data start in the file.
+    /// Offset of the data in the file.
     pub(crate) data_at: u64,
     pub(crate) part: u32,
 }
 
 impl TensorInfo {
-    /// A tensor whose place was found by other means than a directory: in a file of its own form.
-    /// There are one to four dimensions, and `bytes` at `at` are in the file.
+    /// A tensor in a file of another format. It has one to four dimensions, and the caller has
+    /// checked that `bytes` at `at` are in the file.
     pub(crate) fn placed(name: &str, dims: &[u64], ty: u32, bytes: u64, at: u64) -> TensorInfo {
         let mut all = [1; 4];
         all.iter_mut().zip(dims).for_each(|(to, from)| *to = *from);
@@ -49,13 +49,13 @@ impl TensorInfo {
         &self.name
     }
 
-    /// Its dimensions as ggml has them: 1 to 4, the row length (the neighbours in memory) first,
-    /// none of them zero.
+    /// Its dimensions in ggml's order: 1 to 4, the row length (contiguous in memory) first; none is
+    /// zero.
     pub fn dims(&self) -> &[u64] {
         self.dims.get(..usize::from(self.n_dims)).unwrap_or(&self.dims)
     }
 
-    /// Its type, perhaps one that is not known here.
+    /// Its type, which may be unknown.
     pub fn ty(&self) -> TypeId {
         self.ty
     }
@@ -65,27 +65,27 @@ impl TensorInfo {
         self.dims().iter().product()
     }
 
-    /// Bytes of its data; `None` if the size of its type is not known.
+    /// Bytes of its data; `None` if the size of its type is unknown.
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// Where its data start, in bytes from the start of the file.
+    /// Offset of its data from the start of the file.
     pub fn data_offset(&self) -> u64 {
         self.data_at
     }
 
-    /// Which part of a split model holds it, from 0.
+    /// The part of a split model that contains it, from 0.
     pub fn part(&self) -> usize {
         self.part as usize
     }
 }
 
-/// The least bytes an entry takes: name length, a name of one byte, dimension count, one dimension,
+/// Minimum bytes of an entry: name length, a name of one byte, dimension count, one dimension,
 /// type, offset.
 pub(crate) const LEAST_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
 
-/// Reads the directory. The caller has checked `count` against the bytes that are left.
+/// Reads the directory. The caller has checked `count` against the remaining bytes.
 pub(crate) fn read(cursor: &mut Cursor<'_>, count: u64) -> Result<Vec<TensorInfo>, ErrorKind> {
     let mut tensors = Vec::new();
     for i in 0..count {
@@ -135,8 +135,9 @@ fn read_one(cursor: &mut Cursor<'_>, index: u64) -> Result<TensorInfo, ErrorKind
     Ok(TensorInfo { name, at, dims, n_dims: n as u8, ty, offset, bytes, data_at: 0, part: 0 })
 }
 
-/// Finds each tensor's place in the file of `len` bytes whose data start at `data_start`, and
-/// checks that it lies there alone. A tensor of unknown size is held to its first byte.
+/// Computes each tensor's place in the file (`len` bytes, data at `data_start`), and checks that it
+/// is inside the file and overlaps no other. For a tensor of unknown size, only its first byte is
+/// checked.
 pub(crate) fn place(
     tensors: &mut [TensorInfo],
     data_start: u64,

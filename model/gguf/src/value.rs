@@ -1,11 +1,10 @@
-//! A metadata value, seen through the map: scalars by value, strings and arrays as ranges of the
-//! file.
+//! Metadata values: scalars by value, strings and arrays as ranges of the mapped file.
 
 use std::fmt;
 
 use super::cursor::Cursor;
 
-/// The types a metadata value can have.
+/// The types of metadata values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum ValueType {
@@ -32,7 +31,7 @@ impl ValueType {
             .copied()
     }
 
-    /// Bytes of one value; `None` for strings and arrays, which say their length themselves.
+    /// Bytes of a value; `None` for strings and arrays, which have their own length.
     pub(crate) fn size(self) -> Option<u64> {
         use ValueType::*;
         match self {
@@ -44,7 +43,7 @@ impl ValueType {
         }
     }
 
-    /// The least bytes that one element of an array of this type takes.
+    /// Minimum bytes of an array element of this type.
     pub(crate) fn least_size(self) -> u64 {
         match self {
             ValueType::String => 8,
@@ -80,24 +79,24 @@ impl fmt::Display for ValueType {
     }
 }
 
-/// One metadata value.
+/// A metadata value.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
-    /// An integer of any of the eight types: all of them fit.
+    /// An integer of any of the eight types.
     Int(i128),
     /// An `f32`, or an `f64`.
     Float(f64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A string; UTF-8 by the format's rule, but not checked.
+    /// A string. The format requires UTF-8, but this is not checked.
     Str(&'a [u8]),
     /// An array.
     Array(Array<'a>),
 }
 
 impl<'a> Value<'a> {
-    /// Decodes a scalar from exactly its bytes; `None` for another number of bytes, a bool that is
-    /// neither 0 nor 1, a string or an array.
+    /// Decodes a scalar from exactly its bytes. `None` for a wrong length, a bool that is neither 0
+    /// nor 1, a string or an array.
     pub(crate) fn scalar(ty: ValueType, bytes: &[u8]) -> Option<Value<'a>> {
         use ValueType::*;
         Some(match ty {
@@ -121,7 +120,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// An array of metadata values, still in the file: nothing is copied until it is iterated over.
+/// An array of metadata values in the map. Nothing is copied until it is iterated.
 #[derive(Clone, Copy)]
 pub struct Array<'a> {
     elem: ValueType,
@@ -139,12 +138,12 @@ impl<'a> Array<'a> {
         self.elem
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -169,7 +168,7 @@ pub struct Elements<'a> {
 }
 
 impl<'a> Iterator for Elements<'a> {
-    /// `None` inside: a bool that is neither 0 nor 1.
+    /// `None` inside means a bool that is neither 0 nor 1.
     type Item = Option<Value<'a>>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -187,11 +186,10 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// How deep arrays may lie in arrays. GGUF allows any depth; no key in use has even two.
+/// Maximum nesting of arrays. GGUF has no limit; no key in use has even two levels.
 pub(crate) const MAX_DEPTH: usize = 4;
 
-/// Steps over the elements of an array that was checked when the file was opened, and returns their
-/// bytes.
+/// Skips the elements of an array that was checked on opening, and returns their bytes.
 fn skip_elements<'a>(
     cursor: &mut Cursor<'a>,
     elem: ValueType,
@@ -218,31 +216,31 @@ fn skip_elements<'a>(
     from.get(..usize::try_from(cursor.at() - start).ok()?)
 }
 
-/// The strings of an array, in order, as bytes in the map. Ends early only if the file was changed
-/// after it was opened.
+/// The strings of an array as bytes in the map. Ends early only if the file was changed after it
+/// was opened.
 pub struct Strings<'a> {
     left: u64,
     cursor: Cursor<'a>,
 }
 
 impl<'a> Strings<'a> {
-    /// `None` if the elements are no strings.
+    /// `None` if the elements are not strings.
     pub(crate) fn of(array: Array<'a>) -> Option<Self> {
         (array.elem == ValueType::String)
             .then(|| Strings { left: array.len, cursor: Cursor::new(array.body) })
     }
 
-    /// No strings.
+    /// An empty sequence.
     pub(crate) fn none() -> Self {
         Strings { left: 0, cursor: Cursor::new(&[]) }
     }
 
-    /// Whether none are left.
+    /// Whether no strings are left.
     pub fn is_empty(&self) -> bool {
         self.left == 0
     }
 
-    /// How many are left.
+    /// Number of strings left.
     pub fn len(&self) -> usize {
         usize::try_from(self.left).unwrap_or(usize::MAX)
     }

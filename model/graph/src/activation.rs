@@ -1,6 +1,6 @@
-//! Functions of single elements.
+//! Activation functions of single elements.
 
-/// A function of an element, alone or as the gate of another.
+/// A function of an element, alone or as the gate of another element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Activation {
     /// `x · sigmoid(x)` (Elfwing et al. 2017, arXiv 1702.03118).
@@ -25,29 +25,28 @@ pub enum Activation {
     Above(f32),
     /// `ln(1 + e^x)`.
     Softplus,
-    /// `x` no further from zero than this.
+    /// `x` limited to ±this.
     Clamp(f32),
     /// `cap · tanh(x / cap)`.
     SoftCap(f32),
-    /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)` with `g` at most this and `u`
-    /// no further from zero.
+    /// gpt-oss (arXiv 2508.10925): `g · sigmoid(1.702 g) · (u + 1)`, with `g` limited to at most
+    /// this and `u` to ±this.
     ClampedSilu(f32),
-    /// xIELU (Huang & Schlag 2024, arXiv 2411.13010): a parabola above zero, an exponential with
-    /// one below.
+    /// xIELU (Huang & Schlag 2024, arXiv 2411.13010): a parabola above zero, an exponential below.
     Xielu {
-        /// Of the parabola above zero.
+        /// Coefficient of the parabola above zero.
         positive: f32,
-        /// Of the exponential below.
+        /// Coefficient of the exponential below zero.
         negative: f32,
         /// Slope at zero.
         beta: f32,
-        /// Nearest to zero that the exponential sees.
+        /// Upper bound of the exponential's argument, just below zero.
         eps: f32,
     },
 }
 
 impl Activation {
-    /// Its value.
+    /// The value of the function.
     pub fn of(self, x: f32) -> f32 {
         let e = f64::from(x);
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -66,7 +65,7 @@ impl Activation {
             Activation::Exp => e.exp(),
             Activation::Sqrt => e.sqrt(),
             Activation::Above(least) => (e - f64::from(least)).max(0.0),
-            // Above 20 the one is below half a unit of the last place.
+            // Above 20 the 1 is less than half a unit in the last place.
             Activation::Softplus => {
                 if e > 20.0 {
                     e
@@ -89,11 +88,11 @@ impl Activation {
                 }
             }
         };
-        // A clamp and min of NaN give the bound, which would hide it.
+        // Clamp and min of NaN would return the bound and hide the NaN.
         if x.is_nan() { x } else { y as f32 }
     }
 
-    /// Its value times another element.
+    /// The function's value times another element.
     pub fn gate(self, gate: f32, up: f32) -> f32 {
         match self {
             Activation::ClampedSilu(limit) => {

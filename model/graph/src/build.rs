@@ -1,5 +1,5 @@
-//! Putting a graph together: weights are looked up and checked against the file as they are named,
-//! shapes follow from them.
+//! The builder of graphs. It checks each weight against the file when it is named, and derives the
+//! shapes of values.
 
 use super::*;
 use kjit_formats::format::Format;
@@ -8,28 +8,28 @@ use kjit_gguf::elide::elide;
 use kjit_gguf::Gguf;
 use std::collections::{HashMap, HashSet};
 
-/// Why a file's metadata and tensors are no model that kjit can run.
+/// The reasons why kjit cannot run the model of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GraphError {
     /// The metadata could not be read.
     #[error(transparent)]
     Gguf(#[from] kjit_gguf::Error),
-    /// No such architecture here.
+    /// An unknown architecture.
     #[error("architecture {} is not one that kjit runs (it runs {known})", Shown(arch))]
     UnknownArch {
         /// `general.architecture`.
         arch: String,
-        /// The ones it runs.
+        /// The known architectures.
         known: String,
     },
-    /// No tensor at all.
+    /// The file has no tensors.
     #[error(
         "the file has a vocabulary and no tensors: tokenize, detokenize and template take it, no \
          model can be run from it"
     )]
     NoTensors,
-    /// A tensor that the architecture needs is absent.
+    /// A tensor that the architecture requires is missing.
     #[error("tensor '{name}' is missing: architecture {} needs it", Shown(arch))]
     MissingTensor {
         /// The tensor.
@@ -37,7 +37,7 @@ pub enum GraphError {
         /// `general.architecture`.
         arch: String,
     },
-    /// A tensor has another shape than the metadata says.
+    /// The shape of a tensor differs from the metadata.
     #[error(
         "tensor {0} has shape {found:?}, the metadata asks for {want:?} (row length first)",
         Shown(name)
@@ -45,12 +45,12 @@ pub enum GraphError {
     Shape {
         /// The tensor.
         name: String,
-        /// Its dimensions.
+        /// The dimensions in the file.
         found: Vec<u64>,
-        /// The dimensions asked for.
+        /// The required dimensions.
         want: Vec<u64>,
     },
-    /// A tensor's type is known but cannot be computed with.
+    /// kjit knows the tensor's type but cannot compute with it.
     #[error(
         "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to \
          another type",
@@ -62,8 +62,7 @@ pub enum GraphError {
         /// ggml's name of the type.
         ty: String,
     },
-    /// A tensor that the graph does not use: the file's model is not the one that would be
-    /// computed.
+    /// The graph does not use a tensor, so the graph is not the model of this file.
     #[error(
         "tensor {} is not one that kjit uses: this file of architecture {} is of a variant that \
          it does not know",
@@ -76,7 +75,7 @@ pub enum GraphError {
         /// `general.architecture`.
         arch: String,
     },
-    /// A vector is wanted of a model that scores tokens.
+    /// An embedding is requested from a decoder without a pooling type.
     #[error(
         "architecture '{arch}' scores tokens, and the file has no pooling_type that says how one \
          vector is made of its rows: choose a way to pool"
@@ -85,14 +84,14 @@ pub enum GraphError {
         /// `general.architecture`.
         arch: String,
     },
-    /// A value in the metadata makes no sense.
+    /// The value of a metadata key is invalid.
     #[error("key {} is {}: {}", Shown(key), elide(value, 150), elide(why, 200))]
     Value {
         /// The key.
         key: String,
-        /// What it holds.
+        /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
@@ -105,26 +104,26 @@ pub struct Builder<'a> {
     names: HashSet<String>,
 }
 
-/// Rows (of a matrix) or elements (of a vector) of a tensor: so many from `at` on, of `of` in all.
+/// A range of a tensor: rows of a matrix or elements of a vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The first.
+    /// The first row or element.
     pub at: usize,
-    /// How many.
+    /// The number of rows or elements.
     pub take: usize,
-    /// Of how many.
+    /// The number in the whole tensor.
     pub of: usize,
 }
 
 impl Part {
-    /// All of them.
+    /// The whole tensor.
     pub fn all(n: usize) -> Part {
         Part { at: 0, take: n, of: n }
     }
 }
 
 impl<'a> Builder<'a> {
-    /// Starts with no operations.
+    /// A builder without operations.
     pub fn new(gguf: &'a Gguf, arch: &str, context: usize) -> Self {
         let graph = Graph {
             arch: arch.to_string(),
@@ -162,19 +161,18 @@ impl<'a> Builder<'a> {
         self.gguf.tensor_info(name).map(|t| t.dims())
     }
 
-    /// The matrix of this name, which must have exactly this shape.
+    /// The matrix of this name. Its shape must match exactly.
     ///
     /// # Errors
-    /// A tensor that the file has not, in another shape, or in a format that kjit does not decode:
-    /// named.
+    /// The tensor is missing, has another shape, or a format that kjit does not decode.
     pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<WeightId, GraphError> {
         self.matrix_part(name, Part::all(rows), cols)
     }
 
-    /// Some rows of the matrix of this name.
+    /// Some rows of a matrix.
     ///
     /// # Errors
-    /// As for a matrix.
+    /// The errors of [`Builder::matrix`].
     pub fn matrix_part(
         &mut self,
         name: &str,
@@ -185,10 +183,10 @@ impl<'a> Builder<'a> {
         self.weight(name, 1, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
 
-    /// The stack of one matrix per expert.
+    /// A tensor with one matrix per expert.
     ///
     /// # Errors
-    /// As for a matrix.
+    /// The errors of [`Builder::matrix`].
     pub fn experts(
         &mut self,
         name: &str,
@@ -202,7 +200,7 @@ impl<'a> Builder<'a> {
     /// Some rows of each expert's matrix.
     ///
     /// # Errors
-    /// As for a matrix.
+    /// The errors of [`Builder::matrix`].
     pub fn experts_part(
         &mut self,
         name: &str,
@@ -214,23 +212,23 @@ impl<'a> Builder<'a> {
         self.weight(name, experts, (rows.take, cols), (rows.at * cols, rows.of * cols), want)
     }
 
-    /// The vector of this name. Norms, biases and factors are plain floats in every file; a
-    /// quantised one is refused.
+    /// A vector. Norms, biases and factors are plain floats in every file; a quantised vector is
+    /// refused.
     ///
     /// # Errors
-    /// As for a matrix; [`GraphError::Format`].
+    /// The errors of [`Builder::matrix`]; [`GraphError::Format`].
     pub fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, GraphError> {
         self.vector_part(name, Part::all(len))
     }
 
-    /// Some elements of the vector of this name, whatever its dimensions are.
+    /// Some elements of a vector, whatever its dimensions are.
     ///
     /// # Errors
-    /// As for a vector.
+    /// The errors of [`Builder::vector`].
     pub fn vector_part(&mut self, name: &str, part: Part) -> Result<WeightId, GraphError> {
         let dims = self.dims(name).unwrap_or_default();
-        // Factors of heads, groups and the like may lie in several dimensions; how many they are is
-        // what counts.
+        // Factors of heads or groups may have several dimensions. Only the number of elements is
+        // checked.
         let want = match dims.iter().product::<u64>() == part.of as u64 {
             true => dims.to_vec(),
             false => vec![part.of as u64],
@@ -246,16 +244,16 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The vector, if the file has it.
+    /// A vector, if the file has it.
     ///
     /// # Errors
-    /// As for a vector that is there.
+    /// The errors of [`Builder::vector`], if the tensor is there.
     pub fn opt_vector(&mut self, name: &str, len: usize) -> Result<Option<WeightId>, GraphError> {
         self.has(name).then(|| self.vector(name, len)).transpose()
     }
 
-    /// Notes a weight: `experts` matrices of `(rows, cols)`, which begin at an element of each
-    /// matrix in the file, of so many.
+    /// Adds a weight: `experts` matrices of `(rows, cols)`. Each begins at element `at` of a matrix
+    /// of `whole` elements in the file.
     fn weight(
         &mut self,
         name: &str,
@@ -267,7 +265,7 @@ impl<'a> Builder<'a> {
         let missing =
             || GraphError::MissingTensor { name: name.to_string(), arch: self.graph.arch.clone() };
         let tensor = self.gguf.tensor_info(name).ok_or_else(missing)?;
-        // Dimensions of one are written by some converters and not by others.
+        // Some converters write dimensions of 1, others do not.
         let trim = |dims: &[u64]| dims.iter().copied().filter(|&d| d != 1).collect::<Vec<_>>();
         if trim(tensor.dims()) != trim(&want) {
             return Err(GraphError::Shape {
@@ -303,7 +301,7 @@ impl<'a> Builder<'a> {
         Ok(id)
     }
 
-    /// A rotation, shared with an equal one that is there already.
+    /// Adds a rotation, or returns an equal one.
     pub fn rope_table(&mut self, rope: Rope) -> RopeId {
         let at = self.graph.ropes.iter().position(|r| *r == rope).unwrap_or_else(|| {
             self.graph.ropes.push(rope);
@@ -312,18 +310,19 @@ impl<'a> Builder<'a> {
         RopeId(at as u32)
     }
 
-    /// A state.
+    /// Adds a state.
     pub fn state(&mut self, name: String, kind: StateKind) -> StateId {
         self.graph.states.push(State { name, kind });
         StateId(self.graph.states.len() as u32 - 1)
     }
 
-    /// A state of so many numbers.
+    /// Adds a recurrent state of `elems` numbers.
     pub fn recurrent(&mut self, name: String, elems: usize) -> StateId {
         self.state(name, StateKind::Recurrent { elems })
     }
 
-    /// A value that an operation is about to make; of a name that is taken, `name.2` and so on.
+    /// Adds a value for the result of an operation. If the name is taken, it becomes `name.2` and
+    /// so on.
     pub(super) fn value(
         &mut self,
         mut name: String,
@@ -341,7 +340,7 @@ impl<'a> Builder<'a> {
         ValueId(self.graph.values.len() as u32 - 1)
     }
 
-    /// A value shaped as another.
+    /// Adds a value of the shape of another one.
     pub(super) fn like(&mut self, name: String, x: ValueId) -> ValueId {
         let Value { slots, width, dtype, .. } = *self.graph.value(x);
         self.value(name, slots, width, dtype)
@@ -358,21 +357,20 @@ impl<'a> Builder<'a> {
         self.graph.ops.push(op);
     }
 
-    /// No context is longer than this.
+    /// Limits the context to this number of positions.
     pub fn limit_positions(&mut self, positions: usize) {
         self.graph.positions = Some(positions);
     }
 
-    /// Says that the result is not logits but rows to be pooled.
+    /// Makes the result rows that are pooled, instead of logits.
     pub fn pool(&mut self, pooling: Pooling) {
         self.graph.pooling = Some(pooling);
     }
 
-    /// The graph, with this value as its result.
+    /// Finishes the graph. `logits` is its result.
     ///
     /// # Errors
-    /// [`GraphError::Unused`]: a tensor of a layer that no operation reads, unless `skip` says that
-    /// its name is one of those.
+    /// [`GraphError::Unused`] if no operation reads some tensor, unless `skip` accepts its name.
     pub fn finish(
         mut self,
         logits: ValueId,

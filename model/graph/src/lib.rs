@@ -1,5 +1,4 @@
-//! What a model computes, as data: a list of operations over named values, with shapes and weight
-//! names.
+//! A model as data: a list of operations over named values, with shapes and weight names.
 //!
 //! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says
 //! how, where, in which precision or in what order of memory it is computed: that is the executors'
@@ -16,6 +15,10 @@
         clippy::indexing_slicing
     )
 )]
+//! A [`Graph`] describes one step over T tokens. Every value has a row per token. Device,
+//! precision, memory layout and the method of computation belong to the executors; the
+//! [`host`](crate::host) runs a graph as it is and is the oracle for all others. The order of
+//! operations is valid for execution.
 
 mod activation;
 pub mod arch;
@@ -58,56 +61,55 @@ pub struct StateId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RopeId(pub u32);
 
-/// What the elements of a value are.
+/// The type of a value's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Dtype {
-    /// A real number; executors choose the storage, f32 is the truth.
+    /// A real number. Executors choose the storage; f32 is the reference.
     Real,
-    /// An index (of an expert).
+    /// An index, for example of an expert.
     Index,
 }
 
 /// A value: `slots × width` elements for every token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// Unique name, the op that makes it: `blk.0.attn_norm`. Any value can be tapped by it.
+    /// Unique name, that of its operation: `blk.0.attn_norm`. A value can be tapped by its name.
     pub name: String,
-    /// Rows per token: 1, or one for each chosen expert.
+    /// Rows per token: 1, or one per chosen expert.
     pub slots: usize,
     /// Elements in a row.
     pub width: usize,
-    /// What the elements are.
+    /// Their type.
     pub dtype: Dtype,
 }
 
-/// A weight tensor in the model file, or a part of one: `experts` matrices of `rows` rows of
-/// `cols`, row-major.
+/// A weight tensor of the file, or a part of one: `experts` row-major matrices of `rows × cols`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Weight {
-    /// The tensor's name in the file, with the part's first element where it is not the whole:
+    /// The tensor's name in the file. For a part, its first element is appended:
     /// `blk.0.attn_qkv.weight[4096..]`.
     pub name: String,
     /// The tensor's name in the file.
     pub tensor: String,
-    /// Elements of each matrix in the file that lie before the part's first.
+    /// Elements before the part's first, in each matrix of the file.
     pub at: usize,
-    /// Elements of each matrix in the file: more than `rows · cols` where this is a part.
+    /// Elements of each matrix in the file. For a part it exceeds `rows · cols`.
     pub whole: usize,
-    /// Matrices stacked in the tensor: 1, or the number of experts.
+    /// Matrices in the tensor: 1, or the number of experts.
     pub experts: usize,
     /// Rows (outputs); 1 for a vector.
     pub rows: usize,
     /// Length of a row (inputs).
     pub cols: usize,
-    /// Elements from a row's first to the next row's in the file: more than `cols` where each row
-    /// is a part.
+    /// Elements from the start of a row to that of the next row in the file. It exceeds `cols` if
+    /// each row is a part of a row.
     pub stride: usize,
-    /// How the elements are encoded.
+    /// The encoding of the elements.
     pub format: &'static Format,
 }
 
 impl Weight {
-    /// Bytes of the part that is used.
+    /// Bytes of the used part.
     pub fn bytes(&self) -> usize {
         self.experts
             * self.rows
@@ -115,12 +117,12 @@ impl Weight {
             * self.format.block_bytes()
     }
 
-    /// Elements.
+    /// Number of elements.
     pub fn elems(&self) -> usize {
         self.experts * self.rows * self.cols
     }
 
-    /// Whether it is all of its tensor.
+    /// Whether this is the whole tensor.
     pub fn is_whole(&self) -> bool {
         self.whole == self.rows * self.cols
     }
@@ -130,54 +132,53 @@ impl Weight {
         self.stride != self.cols
     }
 
-    /// Bytes of so many elements, whole blocks.
+    /// Bytes of this number of elements, which must be whole blocks.
     pub fn bytes_of(&self, elems: usize) -> usize {
         elems / self.format.block_elems() * self.format.block_bytes()
     }
 }
 
-/// What a model computes: from token ids to a row of logits per token.
+/// A model's computation, from token ids to a row of logits per token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Graph {
     /// The architecture's name in the file.
     pub arch: String,
-    /// Tokens the model was trained to see at once.
+    /// The context length of training, in tokens.
     pub context: usize,
-    /// The weights used, each once.
+    /// The weights, each once.
     pub weights: Vec<Weight>,
-    /// Rotations used.
+    /// The rotations.
     pub ropes: Vec<Rope>,
-    /// What each sequence keeps of its past tokens.
+    /// The states that a sequence keeps.
     pub states: Vec<State>,
     /// All values.
     pub values: Vec<Value>,
-    /// All operations, in an order that can be run.
+    /// All operations, in execution order.
     pub ops: Vec<Op>,
-    /// The result: one score per token of the vocabulary; of an encoder, the last layer's rows; of
-    /// a part of a model that others come behind, its last layer's rows.
+    /// The result: one logit per token of the vocabulary. For an encoder and for a stage that is
+    /// not the last, the rows of the last layer.
     pub logits: ValueId,
-    /// Whether other layers come behind, on another device: then the result has a row for every
-    /// token.
+    /// Whether a stage on another device follows. The result then has a row for every token.
     pub hands_on: bool,
-    /// How the rows of the result become one vector; `None`: the result is logits.
+    /// The pooling of the result's rows. `None`: the result is logits.
     pub pooling: Option<Pooling>,
-    /// Positions that a learned table has: no context is longer.
+    /// Positions of a learned position table; they limit the context.
     pub positions: Option<usize>,
 }
 
-/// How the rows of all tokens become one vector.
+/// The method that makes one vector from the rows of all tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Pooling {
-    /// Their mean.
+    /// The mean of all rows.
     Mean,
-    /// The first token's.
+    /// The row of the first token.
     First,
-    /// The last token's.
+    /// The row of the last token.
     Last,
 }
 
 impl Pooling {
-    /// The vector of these rows.
+    /// The pooled vector of these rows.
     pub fn of(self, rows: &[f32], width: usize) -> Vec<f32> {
         let mut each = rows.chunks_exact(width.max(1));
         let n = each.len().max(1) as f64;
@@ -194,29 +195,28 @@ impl Pooling {
     }
 }
 
-/// Ids are handed out by this graph's own builder as it pushes what they stand for: an id of
-/// another graph is a bug of the program.
+/// Ids come from this graph's own builder. An id of another graph is a bug of the program.
 #[expect(
     clippy::indexing_slicing,
     reason = "see above; an answer of None would have to be unwrapped at every use"
 )]
 impl Graph {
-    /// The value behind an id of this graph.
+    /// The value of an id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.0 as usize]
     }
 
-    /// The weight behind an id of this graph.
+    /// The weight of an id.
     pub fn weight(&self, id: WeightId) -> &Weight {
         &self.weights[id.0 as usize]
     }
 
-    /// The state behind an id of this graph.
+    /// The state of an id.
     pub fn state(&self, id: StateId) -> &State {
         &self.states[id.0 as usize]
     }
 
-    /// Keys and values behind an id of this graph; `None` where the state is of another kind.
+    /// The keys and values of an id; `None` if the state is of another kind.
     pub fn kv(&self, id: StateId) -> Option<&Kv> {
         match &self.state(id).kind {
             StateKind::Kv(kv) => Some(kv),
@@ -224,22 +224,22 @@ impl Graph {
         }
     }
 
-    /// The rotation behind an id of this graph.
+    /// The rotation of an id.
     pub fn rope(&self, id: RopeId) -> &Rope {
         &self.ropes[id.0 as usize]
     }
 
-    /// The value of this name.
+    /// The value with this name.
     pub fn find(&self, name: &str) -> Option<ValueId> {
         self.values.iter().position(|v| v.name == name).map(|i| ValueId(i as u32))
     }
 
-    /// Whether the result has a row for every token, and no scores.
+    /// Whether the result has a row for every token instead of logits.
     pub fn makes_rows(&self) -> bool {
         self.hands_on || self.pooling.is_some()
     }
 
-    /// Whether a token sees later ones: then all go through at once.
+    /// Whether tokens attend to later ones. All tokens must then be in one pass.
     pub fn looks_ahead(&self) -> bool {
         use op::Mask::{All, Around};
         self.ops
@@ -247,7 +247,8 @@ impl Graph {
             .any(|op| matches!(op, Op::Attention(op::Attention { mask: All | Around(_), .. })))
     }
 
-    /// Size of the vocabulary: scores in a row of logits, or rows of an encoder's table.
+    /// Size of the vocabulary: the width of the logits, or the rows of an encoder's embedding
+    /// table.
     pub fn n_vocab(&self) -> usize {
         let table = |op: &Op| match op {
             Op::Embed(e) if e.by == op::By::Token => Some(self.weight(e.table).rows),
@@ -259,24 +260,24 @@ impl Graph {
         }
     }
 
-    /// Bytes of weights that one decoded token must read: every matrix once, of the embedding a
-    /// row, of experts those chosen.
+    /// Bytes of weights that one decoded token reads: each matrix once, one row of the embedding,
+    /// and the chosen experts.
     pub fn bytes_per_token(&self) -> u64 {
         self.ops.iter().map(|op| op.bytes(self)).sum()
     }
 
-    /// Elements of keys, values and latents kept per token, over all layers.
+    /// Elements of keys, values and latents per token, over all layers.
     pub fn kv_elems_per_token(&self) -> usize {
         self.states.iter().map(|s| s.elems_per_token()).sum()
     }
 
-    /// Elements of a sequence's states that do not grow, over all layers.
+    /// Elements of a sequence's recurrent states, over all layers.
     pub fn recurrent_elems(&self) -> usize {
         let elems = |s: &State| if let StateKind::Recurrent { elems } = s.kind { elems } else { 0 };
         self.states.iter().map(elems).sum()
     }
 
-    /// Whether a sequence can go back only by its checkpoints.
+    /// Whether the graph has recurrent states. A sequence can then go back only to checkpoints.
     pub fn is_recurrent(&self) -> bool {
         self.states.iter().any(|s| matches!(s.kind, StateKind::Recurrent { .. }))
     }

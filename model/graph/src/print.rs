@@ -1,4 +1,4 @@
-//! The graph as text, one operation a line: `kjit inspect --graph`.
+//! The text form of a graph, one operation per line: `kjit inspect --graph`.
 
 use super::{Dtype, Graph, Op, Value};
 use std::fmt::{self, Display, Formatter};
@@ -43,7 +43,7 @@ impl Display for Graph {
     }
 }
 
-/// `f32[T, 576]`, with the slots between where there are several.
+/// `real[T, 576]`, with the number of slots in the middle if there are several.
 fn shape(v: &Value) -> String {
     let ty = match v.dtype {
         Dtype::Real => "real",

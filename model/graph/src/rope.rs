@@ -1,48 +1,49 @@
-//! Angles of the rotary position embedding.
+//! Angles of the rotary position embedding (RoPE).
 
 use super::WeightId;
 
-/// Which two elements of a head turn together.
+/// The pairs of elements that rotate together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pairing {
-    /// Elements 2i and 2i+1 (the order in llama's GGUF files).
+    /// Elements 2i and 2i+1, as in llama's GGUF files.
     Neighbours,
-    /// Elements i and i + dims/2 (GPT-NeoX's order).
+    /// Elements i and i + dims/2, as in GPT-NeoX.
     Halves,
 }
 
-/// How a model stretches its rotations to a longer context.
+/// The scaling of rotations for longer contexts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     None,
-    /// Positions divided by this.
+    /// Positions divided by this factor.
     Linear(f32),
     /// YaRN (Peng et al. 2023, arXiv 2309.00071): slow rotations interpolated, fast ones kept.
     Yarn {
-        /// Stretch.
+        /// Scaling factor.
         factor: f32,
-        /// Context before stretching, in tokens.
+        /// Context before scaling, in tokens.
         original_context: usize,
         /// Rotations over the original context above which a frequency is kept (32 in the paper).
         beta_fast: f32,
-        /// Rotations below which it is fully interpolated (1 in the paper).
+        /// Rotations over the original context below which a frequency is fully interpolated (1 in
+        /// the paper).
         beta_slow: f32,
     },
 }
 
-/// How pairs share the positions of a text with pictures (M-RoPE): in time, height and width, which
-/// are one number where there is text alone, and a fourth, which is 0 there: its pairs do not turn.
+/// Multimodal positions (M-RoPE): time, height and width, and a fourth number. For text, the first
+/// three equal the position. The fourth is 0, so its pairs do not rotate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sections {
-    /// Pairs of each of the four.
+    /// Number of pairs for each of the four.
     pub sizes: [usize; 4],
-    /// Time, height and width take turns, instead of lying one behind the other.
+    /// The pairs of time, height and width alternate instead of following each other.
     pub interleaved: bool,
 }
 
 impl Sections {
-    /// Whether a pair turns in a text.
+    /// Whether a pair rotates for text.
     fn turns(&self, pair: usize) -> bool {
         let all: usize = self.sizes.iter().sum();
         let at = if all == 0 { pair } else { pair % all };
@@ -56,34 +57,33 @@ impl Sections {
 /// A rotation of heads by position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Elements of a head that turn, from its start; even. The rest pass unchanged.
+    /// Number of elements that rotate, from the start of a head; even. The rest stay unchanged.
     pub dims: usize,
-    /// Which elements pair up.
+    /// The pairs of elements.
     pub pairing: Pairing,
     /// Base of the frequencies.
     pub base: f32,
-    /// Stretching.
+    /// The scaling of positions.
     pub scaling: RopeScaling,
-    /// Factor on cosine and sine, by which stretched rotations sharpen scores.
+    /// Factor on cosine and sine. With it, scaled rotations sharpen scores.
     pub magnitude: f32,
-    /// Which pairs turn by which position; without, all by the text's.
+    /// The sections of multimodal positions. `None`: all pairs rotate by the text position.
     pub sections: Option<Sections>,
     /// Divisor per frequency (`rope_freqs.weight`), `dims / 2` of them.
     pub factors: Option<WeightId>,
-    /// Other divisors where the context at hand is longer than so many tokens (LongRoPE, arXiv
-    /// 2402.13753).
+    /// Divisors for contexts longer than this number of tokens (LongRoPE, arXiv 2402.13753).
     pub long: Option<(usize, WeightId)>,
 }
 
 impl Rope {
-    /// The divisors for a context of so many tokens.
+    /// The divisors for a context length.
     pub fn factors_for(&self, context: usize) -> Option<WeightId> {
         self.long.filter(|(n, _)| context > *n).map(|(_, w)| w).or(self.factors)
     }
 
     /// Angle per position of each of the `dims / 2` pairs, in radians: `base^(−2i/dims)`, divided
-    /// by `factors` and stretched. The cosine and sine of `position · frequency` times `magnitude`
-    /// are the rotation. In f64: at position 100,000 an f32 angle would be off by 4e-3.
+    /// by `factors` and scaled. The rotation uses the cosine and sine of `position · frequency`,
+    /// times `magnitude`. f64, since an f32 angle would be off by 4e-3 at position 100,000.
     pub fn frequencies(&self, factors: Option<&[f32]>) -> Vec<f64> {
         let dims = self.dims as f64;
         (0..self.dims / 2)
@@ -103,7 +103,7 @@ impl Rope {
             .collect()
     }
 
-    /// 0 for fast frequencies, 1 for slow ones, linear between the two corrections of YaRN.
+    /// YaRN's ramp: 0 for fast frequencies, 1 for slow ones, linear between the two corrections.
     fn yarn_ramp(&self, i: f64) -> f64 {
         let RopeScaling::Yarn { original_context, beta_fast, beta_slow, .. } = self.scaling else {
             return 0.0;

@@ -1,27 +1,27 @@
-//! What a sequence keeps of its past tokens, by kinds.
+//! The states that a sequence keeps of its past tokens.
 
 use std::fmt::{self, Display, Formatter};
 
-/// What one layer keeps of a sequence.
+/// The state of one layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
-    /// Name: `blk.0`.
+    /// Name, such as `blk.0`.
     pub name: String,
-    /// What is kept, and how much.
+    /// Its kind and size.
     pub kind: StateKind,
 }
 
-/// Keys and values of an attention layer, a row of each per token and head.
+/// Keys and values of an attention layer, one row each per token and head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kv {
-    /// Heads stored.
+    /// Number of key heads.
     pub heads: usize,
     /// Elements of a head's key.
     pub key: usize,
     /// Elements of a head's value.
     pub value: usize,
-    /// Tokens back that the layer can see, itself included; `None`: all. A layer with a window
-    /// needs to keep no more.
+    /// Number of tokens that the layer sees, its own included; `None`: all. Older tokens need not
+    /// be kept.
     pub window: Option<usize>,
 }
 
@@ -30,26 +30,28 @@ pub struct Kv {
 pub enum StateKind {
     /// Keys and values.
     Kv(Kv),
-    /// Of latent attention (DeepSeek-V2, arXiv 2405.04434): one row per token, `rank` elements that
-    /// are values and, with the `rope` ones behind them, keys of all heads.
+    /// Latent attention (DeepSeek-V2, arXiv 2405.04434): one row per token. The first `rank`
+    /// elements are the value; together with `rope` elements after them they are the key of all
+    /// heads.
     Latent {
         /// Elements of the latent.
         rank: usize,
         /// Elements of the rotated key.
         rope: usize,
     },
-    /// So many numbers, whatever the number of tokens: the last inputs of a convolution, the sum of
-    /// a linear attention. They start as zeros; going back needs a checkpoint.
+    /// A fixed number of elements, whatever the number of tokens: the last inputs of a convolution,
+    /// or the matrix of a linear attention. Starts as zeros. Going back needs a checkpoint.
     Recurrent {
-        /// How many.
+        /// Number of elements.
         elems: usize,
     },
-    /// What a layer of another stage keeps: nothing is kept here.
+    /// The state of a layer of another stage ([`placement`](crate::placement)). Nothing is kept
+    /// here.
     Elsewhere,
 }
 
 impl State {
-    /// Elements that each token adds.
+    /// Elements per token.
     pub fn elems_per_token(&self) -> usize {
         match self.kind {
             StateKind::Kv(Kv { heads, key, value, .. }) => heads * (key + value),
@@ -58,7 +60,7 @@ impl State {
         }
     }
 
-    /// Elements of what a head of attention gives.
+    /// Elements of a head's result of attention.
     pub fn value_size(&self) -> usize {
         match self.kind {
             StateKind::Kv(kv) => kv.value,
@@ -67,7 +69,7 @@ impl State {
         }
     }
 
-    /// Tokens back that can be seen; `None`: all.
+    /// Number of visible tokens; `None`: all.
     pub fn window(&self) -> Option<usize> {
         match self.kind {
             StateKind::Kv(kv) => kv.window,

@@ -1,4 +1,4 @@
-//! Byte-pair encoding of one piece of text after another.
+//! Byte-pair encoding (BPE) of a text, piece by piece.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -12,17 +12,17 @@ use super::space::{SpaceCuts, escape};
 use super::table::{Merge, PairMap, TokenTable};
 use super::wordpiece;
 
-/// Symbol of a character that no token and no merge mentions.
+/// Symbol of a character that occurs in no token and no merge.
 const UNKNOWN: u32 = u32::MAX;
 
-/// Up to this many symbols the next merge is found by looking at all pairs, which beats a heap;
-/// beyond, the heap keeps long words from being quadratic.
+/// Up to this many symbols the next merge is found by scanning all pairs, which is faster than a
+/// heap. Beyond, the heap avoids quadratic time for long words.
 const SCAN_LIMIT: usize = 40;
 
-/// Pieces up to this length are remembered within one text.
+/// Maximum length of a piece that is cached within one text.
 const CACHED_LEN: usize = 64;
 
-/// Merges, over symbols: ids of the vocabulary, then texts that only merges mention.
+/// The merges, over symbols: ids of the vocabulary, then texts that occur in merges only.
 #[derive(Debug)]
 pub struct Bpe {
     pre: &'static Pretokenizer,
@@ -30,13 +30,13 @@ pub struct Bpe {
     merges: PairMap,
     /// Byte-level: the symbol of each byte. Raw UTF-8: the `<0xXX>` token of each byte.
     bytes: Box<[Option<u32>; 256]>,
-    /// Raw UTF-8: where lines can be cut into words.
+    /// Raw UTF-8: the places at which lines can be split into words.
     cuts: SpaceCuts,
 }
 
 impl Bpe {
-    /// Reads the merges (`left right`, in order of rank). Texts that are no tokens are added to the
-    /// table behind the vocabulary.
+    /// Reads the merges (`left right`, in order of rank). Texts that are not tokens are added to
+    /// the table after the vocabulary.
     pub fn new(
         pre: &'static Pretokenizer,
         table: &mut TokenTable,
@@ -47,8 +47,8 @@ impl Bpe {
         let mut cuts = SpaceCuts::default();
         let mut joined = Vec::new();
         for (i, merge) in merges.iter().enumerate() {
-            // The left part may itself begin with a space, so the separator is looked for behind
-            // its first byte.
+            // The left part may begin with a space, so the separator is searched after its first
+            // byte.
             let space = merge.iter().skip(1).position(|&b| b == b' ').map(|at| at + 1);
             let parts = space.and_then(|at| Some((merge.get(..at)?, merge.get(at + 1..)?)));
             let Some((left, right)) = parts.filter(|(_, right)| !right.is_empty()) else {
@@ -80,8 +80,8 @@ impl Bpe {
         Ok(Bpe { pre, n_vocab, merges: map, bytes, cuts })
     }
 
-    /// A text as it is looked up: raw UTF-8 with spaces replaced, or with white space as it is and
-    /// letters small if asked for.
+    /// Prepares a text for lookup: raw UTF-8 with spaces replaced, or unchanged white space; lower
+    /// case if requested.
     pub fn prepare<'t>(&self, text: &'t [u8], lowercase: bool) -> Cow<'t, [u8]> {
         if self.pre.words_only {
             let text = chars::normalize(text);
@@ -93,7 +93,7 @@ impl Bpe {
         }
     }
 
-    /// Bytes that may become nothing; none: white space as a whole does.
+    /// Bytes that may produce no token. `None`: white space as a whole may.
     pub fn left_out(&self, table: &TokenTable) -> Option<[bool; 256]> {
         let mut out = [false; 256];
         let mut leave = |b: u8| out.get_mut(usize::from(b)).into_iter().for_each(|out| *out = true);
@@ -105,7 +105,8 @@ impl Bpe {
             without.for_each(|(b, _)| leave(b));
             return Some(out);
         }
-        // A symbol that is no token is spelt: where no byte of it is one, nothing stands for it.
+        // A symbol that is not a token is spelled in bytes; if no byte is a token, nothing stands
+        // for it.
         let is_token = |b: &u8| table.get(&[*b]).is_some_and(|id| id < self.n_vocab);
         for text in (self.n_vocab..table.len() as u32).filter_map(|id| table.text(id)) {
             if !text.iter().any(is_token) {
@@ -116,7 +117,7 @@ impl Bpe {
         Some(out)
     }
 
-    /// A worker for one text of any number of fragments.
+    /// The state for encoding one text of any number of fragments.
     pub fn session<'t>(&'t self, table: &'t TokenTable, limit: &'t Limit) -> Session<'t> {
         Session {
             bpe: self,
@@ -134,7 +135,7 @@ pub struct Session<'t> {
     bpe: &'t Bpe,
     table: &'t TokenTable,
     limit: &'t Limit,
-    /// Where in `memory` the ids of a piece are.
+    /// Places in `memory` of the ids of a piece.
     cache: HashMap<&'t [u8], (usize, usize)>,
     memory: Vec<u32>,
     scratch: Scratch,
@@ -149,7 +150,7 @@ struct Scratch {
     letters: Vec<u8>,
 }
 
-/// A part of a piece: its symbol, and where its bytes are in the piece.
+/// A part of a piece: its symbol and its byte range.
 #[derive(Clone, Copy)]
 struct Symbol {
     id: u32,
@@ -157,7 +158,7 @@ struct Symbol {
     end: usize,
 }
 
-/// A merge that was possible when it was noted: lowest rank first, then leftmost.
+/// A merge that was possible when it was added: lowest rank first, then leftmost.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     rank: u32,
@@ -168,8 +169,8 @@ struct Candidate {
 }
 
 impl<'t> Session<'t> {
-    /// Appends the ids of a text from [`chars::normalize`] (raw UTF-8: with spaces replaced
-    /// already).
+    /// Appends the ids of a text from [`unicode::normalize`] (raw UTF-8: with spaces already
+    /// replaced).
     pub fn encode(&mut self, text: &'t [u8], out: &mut Vec<u32>) {
         let bpe = self.bpe;
         bpe.pre.split(text, &mut |piece| match bpe.pre.raw_utf8 {
@@ -256,8 +257,8 @@ impl Bpe {
         self.merges.get(left.id, right.id)
     }
 
-    /// Merges the lowest rank, leftmost first, until no pair merges; quadratic in the number of
-    /// symbols.
+    /// Merges the lowest rank first, leftmost first, until no pair merges. Quadratic in the number
+    /// of symbols.
     fn merge_by_scan(&self, scratch: &mut Scratch) {
         let Scratch { symbols, merges, .. } = scratch;
         merges.clear();
@@ -285,12 +286,12 @@ impl Bpe {
         }
     }
 
-    /// The same with a heap of candidates and a linked list: n log n.
+    /// [`Session::merge_by_scan`] with a heap of candidates and a linked list: n log n.
     fn merge_by_heap(&self, scratch: &mut Scratch, limit: &Limit) {
         const NONE: u32 = u32::MAX;
         let Scratch { symbols, links, heap, .. } = scratch;
         let n = symbols.len() as u32;
-        // (previous, next); a symbol that was merged away points to itself as its next.
+        // (previous, next). The next of a merged symbol is the symbol itself.
         links.clear();
         links.extend((0..n).map(|i| (i.wrapping_sub(1), if i + 1 < n { i + 1 } else { NONE })));
         heap.clear();
@@ -343,9 +344,9 @@ impl Bpe {
         });
     }
 
-    /// A symbol that is no token: one token a byte of its text, where the vocabulary has one. Bytes
-    /// without a token are left out, as in the implementation that the vocabularies are used with;
-    /// byte-level vocabularies that lack some (Falcon's has no control characters) rely on it.
+    /// Spells a symbol that is not a token by the tokens of its bytes. Bytes without a token are
+    /// dropped, as in llama.cpp; byte-level vocabularies that lack some bytes (Falcon's has no
+    /// control characters) depend on this.
     fn spell(&self, table: &TokenTable, id: u32, text: &[u8], out: &mut Vec<u32>) {
         if self.pre.raw_utf8 {
             out.extend(
@@ -360,8 +361,8 @@ impl Bpe {
     }
 }
 
-/// The letter that byte-level BPE writes a byte as: printable bytes are themselves, the others
-/// U+0100 and up in order.
+/// The letter of a byte in byte-level BPE: printable bytes are themselves, the others are U+0100
+/// and up in order.
 pub fn byte_to_letter(b: u8) -> u32 {
     let b = u32::from(b);
     match b {
@@ -372,7 +373,7 @@ pub fn byte_to_letter(b: u8) -> u32 {
     }
 }
 
-/// The byte that a letter stands for.
+/// The byte of a letter.
 pub fn letter_to_byte(letter: u32) -> Option<u8> {
     match letter {
         0x100..=0x120 => Some((letter - 0x100) as u8),
@@ -383,8 +384,8 @@ pub fn letter_to_byte(letter: u32) -> Option<u8> {
     }
 }
 
-/// Appends what a byte-level token stands for. Letters outside the alphabet (there are such tokens,
-/// which no text becomes) stand for themselves.
+/// Appends the bytes of a byte-level token. Letters outside the alphabet stay as they are; some
+/// tokens have them, but no text produces these tokens.
 pub fn decode_letters(text: &[u8], out: &mut Vec<u8>) {
     let mut pos = 0;
     while pos < text.len() {
@@ -423,8 +424,7 @@ mod tests {
             (seed >> 33) as usize % n
         };
         for round in 0..300 {
-            // Merges of texts that are there by then, in an order that does not follow their
-            // lengths.
+            // Merges of existing texts, in an order independent of their lengths.
             let mut table = TokenTable::with_capacity(0, 0);
             let mut texts: Vec<String> = ["a", "b", "c"].map(String::from).to_vec();
             let mut merges = Vec::new();

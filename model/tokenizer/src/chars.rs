@@ -1,4 +1,4 @@
-//! Code points as tokenizers see them: lenient UTF-8 and character classes.
+//! Code points for tokenizers: lenient UTF-8 decoding and character classes.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -17,13 +17,13 @@ pub const PUNCTUATION: u8 = 8;
 pub const SYMBOL: u8 = 16;
 /// General category C, without unassigned code points.
 pub const CONTROL: u8 = 32;
-/// White space as `\s` has it (property `White_Space`).
+/// White space as in `\s` (property `White_Space`).
 pub const SPACE: u8 = 64;
 
-/// The code point that stands in for a byte that is not UTF-8.
+/// The code point for a byte that is not UTF-8.
 pub const REPLACEMENT: u32 = 0xFFFD;
 
-/// One character of a text, or its end: then `len` is 0, `class` 0 and `cp` no code point.
+/// A character of a text, or its end: then `len` is 0, `class` is 0 and `cp` is not a code point.
 #[derive(Clone, Copy, Debug)]
 pub struct Char {
     pub cp: u32,
@@ -39,7 +39,7 @@ impl Char {
         self.class & classes != 0
     }
 
-    /// Whether this is a character, not the end, and has none of the classes.
+    /// Whether this is a character (not the end) with none of the classes.
     pub fn is_none_of(self, classes: u8) -> bool {
         self.len > 0 && self.class & classes == 0
     }
@@ -55,7 +55,7 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     match text.get(pos) {
         None => Char::END,
         Some(&b) if b < 0x80 => {
-            // always there: 128 of them
+            // always present: the table has 128 entries
             let class = ASCII.get(usize::from(b)).copied().unwrap_or(SYMBOL);
             Char { cp: u32::from(b), class, len: 1 }
         }
@@ -66,7 +66,7 @@ pub fn char_at(text: &[u8], pos: usize) -> Char {
     }
 }
 
-/// Code points below this are classed by table (the whole BMP and the planes in use), the rest one
+/// Code points below this are classified by table (the whole BMP and the planes in use), others one
 /// by one.
 const TABLE_END: u32 = 0x3_2400;
 
@@ -91,7 +91,7 @@ const ASCII: [u8; 128] = {
     table
 };
 
-/// The classes of a code point (0: unassigned).
+/// The classes of a code point; 0 if unassigned.
 pub fn class(cp: u32) -> u8 {
     match TABLE.get(cp as usize) {
         Some(&class) => class,
@@ -115,8 +115,8 @@ fn class_of(cp: u32) -> u8 {
     category | if c.is_whitespace() { SPACE } else { 0 }
 }
 
-/// Length of a UTF-8 sequence by its first byte alone; a byte that cannot be first counts as a
-/// sequence of its own.
+/// The length of a UTF-8 sequence by its first byte only. A byte that cannot be first is a sequence
+/// of its own.
 pub fn utf8_len(first: u8) -> usize {
     match first >> 4 {
         0..=11 => 1,
@@ -126,8 +126,8 @@ pub fn utf8_len(first: u8) -> usize {
     }
 }
 
-/// Decodes the first code point of a text by structure: lead and continuation bytes must fit, while
-/// overlong forms and surrogates are taken, as the tokenizers do that made the reference ids.
+/// Decodes the first code point of a text by structure. Lead and continuation bytes must match, but
+/// overlong forms and surrogates are accepted, as in llama.cpp.
 fn decode(bytes: &[u8]) -> Option<(u32, usize)> {
     let tail = |i: usize| bytes.get(i).filter(|&b| b & 0xC0 == 0x80).map(|&b| u32::from(b & 0x3F));
     let first = *bytes.first()?;
@@ -155,8 +155,8 @@ pub fn push_utf8(out: &mut Vec<u8>, cp: u32) {
     }
 }
 
-/// Text with every undecodable byte replaced by U+FFFD and every overlong form by the character it
-/// stands for. Valid UTF-8 is passed through untouched.
+/// Replaces every undecodable byte by U+FFFD and every overlong form by its character. Valid UTF-8
+/// is returned unchanged.
 pub fn normalize(text: &[u8]) -> Cow<'_, [u8]> {
     if std::str::from_utf8(text).is_ok() {
         return Cow::Borrowed(text);

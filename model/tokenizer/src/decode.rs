@@ -1,4 +1,4 @@
-//! Ids back to text.
+//! Converts ids to text.
 
 use super::bpe;
 use super::error::TokenizerError;
@@ -7,21 +7,21 @@ use super::space::unescape;
 use super::special::attr;
 use super::{Algorithm, Tokenizer};
 
-/// How special tokens are treated when ids become text.
+/// Options for special tokens in decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeOptions {
-    /// Leave out a BOS in front and an EOS at the end if the model adds them.
+    /// Drop a BOS at the start and an EOS at the end if the model adds them.
     pub remove_special: bool,
-    /// Write control and unknown tokens as their texts (`<|im_end|>`) instead of leaving them out.
+    /// Write control and unknown tokens as text (`<|im_end|>`) instead of dropping them.
     pub unparse_special: bool,
 }
 
 impl Tokenizer {
-    /// The bytes of some ids, special tokens written out: `decode_with(ids, remove_special: false,
-    /// unparse_special: true)`.
+    /// The bytes of some ids with special tokens written out: `decode_with(ids, remove_special:
+    /// false, unparse_special: true)`.
     ///
-    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) tidy up: a space
-    /// before `?!.,` and in contractions is dropped. [`Detokenizer`] does neither.
+    /// The bytes need not be UTF-8. Some vocabularies (BERT's, GPT-2's, Llama 3's) remove spaces
+    /// before `?!.,` and in contractions. [`Detokenizer`] does not.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -39,8 +39,8 @@ impl Tokenizer {
         options: DecodeOptions,
     ) -> Result<Vec<u8>, TokenizerError> {
         let mut ids = ids;
-        // SentencePiece put a space in front of the text; it goes again, unless a BOS that is
-        // removed stood before it.
+        // SentencePiece adds a space before the text. It is removed here, unless a removed BOS
+        // preceded it.
         let mut drop_space = self.add_space_prefix;
         if options.remove_special {
             if let ([first, rest @ ..], true) = (ids, self.add_bos)
@@ -67,8 +67,8 @@ impl Tokenizer {
         Ok(if self.clean_spaces { clean_spaces(&out) } else { out })
     }
 
-    /// Appends what one token stands for. Control and unknown tokens stand for nothing unless they
-    /// are asked for.
+    /// Appends the bytes of one token. Control and unknown tokens have none unless `special` is
+    /// set.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -104,8 +104,8 @@ impl Tokenizer {
     }
 }
 
-/// Drops the space before `?`, `!`, `.` and `,`; then the spaces around a lone apostrophe; then the
-/// space before `'s`, `'m`, `'re` and `'ve`.
+/// Removes the space before `?`, `!`, `.` and `,`; then the spaces around a single apostrophe; then
+/// the space before `'s`, `'m`, `'re` and `'ve`.
 fn clean_spaces(text: &[u8]) -> Vec<u8> {
     let at = |text: &[u8], i: usize| text.get(i).copied().unwrap_or(0);
     let mut first = Vec::with_capacity(text.len());
@@ -116,7 +116,7 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
         first.push(b);
     }
     let mut second = Vec::with_capacity(first.len());
-    // A space that an apostrophe took is not before the next character.
+    // A space that was removed with an apostrophe does not precede the next character.
     let (mut i, mut previous) = (0, 0);
     while let Some(&b) = first.get(i) {
         let lone = b == b'\'' && previous == b' ' && at(&first, i + 1) == b' ';
@@ -141,33 +141,34 @@ fn clean_spaces(text: &[u8]) -> Vec<u8> {
     third
 }
 
-/// Turns ids into text one by one, as they are generated, and never gives out half a character.
+/// Converts ids to text one by one, as they are generated, and never returns an incomplete
+/// character.
 ///
-/// Bytes that cannot become a character any more are given out as U+FFFD.
+/// Bytes that cannot become a character are returned as U+FFFD.
 #[derive(Debug)]
 pub struct Detokenizer<'t> {
     tokenizer: &'t Tokenizer,
     special: bool,
-    /// Control tokens that are written although the others are not: few.
+    /// The few control tokens that are written although others are dropped.
     shown: Vec<u32>,
-    /// Begin of a character whose end has not come yet: at most 3 bytes between calls.
+    /// An incomplete character: at most 3 bytes between calls.
     pending: Vec<u8>,
 }
 
 impl<'t> Detokenizer<'t> {
-    /// With `special`, control tokens are written as their texts; else they are left out.
+    /// With `special`, control tokens are written as text; otherwise they are dropped.
     pub fn new(tokenizer: &'t Tokenizer, special: bool) -> Self {
         Detokenizer { tokenizer, special, shown: Vec::new(), pending: Vec::new() }
     }
 
-    /// Writes these control tokens as their texts, whatever becomes of the others.
+    /// Writes these control tokens as text even if others are dropped.
     #[must_use]
     pub fn showing(mut self, ids: Vec<u32>) -> Self {
         self.shown = ids;
         self
     }
 
-    /// The text that is certain with one more id; `None` if there is nothing to show yet.
+    /// Adds an id. Returns the text that is complete now; `None` if there is none.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -198,7 +199,7 @@ impl<'t> Detokenizer<'t> {
         Ok((!text.is_empty()).then_some(text))
     }
 
-    /// What is left at the end: the replacement character if a character was left unfinished.
+    /// Ends the text: returns the replacement character if a character is incomplete.
     pub fn finish(&mut self) -> Option<String> {
         let pending = std::mem::take(&mut self.pending);
         (!pending.is_empty()).then(|| String::from_utf8_lossy(&pending).into_owned())

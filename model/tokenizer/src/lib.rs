@@ -1,12 +1,11 @@
-//! Text to token ids and back, by the vocabulary in the file.
+//! Converts text to token ids and back, with the vocabulary of the file.
 //!
-//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` which spells UTF-8), SentencePiece
-//! (`llama`), its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match and PLaMo 2's
-//! (`plamo2`). Ids are those of llama.cpp, which is what GGUF vocabularies are written for, down to
-//! its treatment of bytes that are no UTF-8; where that differs from a model's original tokenizer,
-//! the file's users expect the former.
+//! Six algorithms: byte-level BPE (`gpt2`, and `gemma4` with raw UTF-8), SentencePiece (`llama`),
+//! its unigram model (`t5`), WordPiece (`bert`), RWKV's longest match, and PLaMo 2 (`plamo2`). Ids
+//! equal those of llama.cpp, for which GGUF vocabularies are written, including bytes that are not
+//! UTF-8. If llama.cpp differs from a model's original tokenizer, kjit follows llama.cpp.
 //!
-//! Time is linear in the text but for the merges of one very long word, which take n log n.
+//! Time is linear in the text, except for the merges of one very long word: n log n.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -66,11 +65,10 @@ use wordpiece::WordPiece;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-/// How a text is encoded.
+/// Options of encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Put BOS in front and EOS at the end if the model asks for them.
+    /// Add BOS at the start and EOS at the end if the model requires them.
     pub add_special: bool,
     /// Recognise control tokens in the text (`<|im_end|>`). User-defined tokens are always
     /// recognised.
@@ -78,21 +76,21 @@ pub struct EncodeOptions {
 }
 
 impl EncodeOptions {
-    /// A prompt that a chat template rendered, or that is to be read as the model's own markup.
+    /// A prompt from a chat template, or text with the model's own markup.
     pub const PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: true };
-    /// Text and nothing else.
+    /// Plain text.
     pub const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
-    /// Text that begins a context, markup in it not recognised.
+    /// Text at the start of a context, without markup.
     pub const RAW_PROMPT: EncodeOptions = EncodeOptions { add_special: true, parse_special: false };
 }
 
-/// What a chat template rendered: it may have written BOS.
+/// Output of a chat template, which may already contain BOS.
 const CHAT: EncodeOptions = EncodeOptions { add_special: false, parse_special: true };
 
-/// A vocabulary with the algorithm that encodes with it.
+/// A vocabulary with its algorithm.
 #[derive(Debug)]
 pub struct Tokenizer {
-    /// The vocabulary, then texts that only merges mention.
+    /// The vocabulary, then texts that occur in merges only.
     table: TokenTable,
     attrs: Vec<u8>,
     algorithm: Algorithm,
@@ -103,11 +101,11 @@ pub struct Tokenizer {
     add_eos: bool,
     add_space_prefix: bool,
     clean_spaces: bool,
-    /// Tokens are written in UTF-8 with U+2581 for spaces, not in the alphabet of byte-level BPE.
+    /// Tokens are UTF-8 with U+2581 for spaces instead of the alphabet of byte-level BPE.
     raw_utf8: bool,
-    /// Letters are made small first (BPE of whole words).
+    /// Text is converted to lower case first (BPE of whole words).
     lowercase: bool,
-    /// None where any number of bytes may become one token, or nothing.
+    /// `None` if any number of bytes may become one token or none.
     reach: Option<Reach>,
     remarks: Vec<String>,
 }
@@ -122,7 +120,7 @@ enum Algorithm {
     Plamo2(Plamo2),
 }
 
-/// What an algorithm assumes where the file is silent.
+/// The defaults of an algorithm for keys that the file lacks.
 #[derive(Default)]
 struct Defaults {
     ids: SpecialIds,
@@ -134,11 +132,10 @@ struct Defaults {
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer of a file: a model, of an architecture that is known here or not, or a
-    /// vocabulary alone.
+    /// Builds the tokenizer of a file: a model of any architecture, or a vocabulary-only file.
     ///
     /// # Errors
-    /// As [`Self::new`], and keys of the wrong type.
+    /// The errors of [`Self::new`]; keys of the wrong type.
     pub fn from_gguf(file: &Gguf) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::new(&Vocabulary::from_gguf(file)?)
     }
@@ -146,8 +143,7 @@ impl Tokenizer {
     /// Builds the tokenizer of a vocabulary.
     ///
     /// # Errors
-    /// An algorithm or a pre-tokenizer that is not known, and lists that are missing or do not fit
-    /// each other.
+    /// An unknown algorithm or pre-tokenizer; lists that are missing or inconsistent.
     pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Tokenizer, TokenizerError> {
         let kind = Kind::of(vocabulary)?;
         let mut table = read_tokens(vocabulary)?;
@@ -169,8 +165,8 @@ impl Tokenizer {
                 Algorithm::Bpe(Bpe::new(pre, &mut table, merges)?)
             }
             Kind::Spm => {
-                // Only a token that the file calls unknown may stand for bytes: id 0 by default
-                // need not be one.
+                // Only a token of type unknown may stand for bytes; the default id 0 may have
+                // another type.
                 let is_unknown = |id: &u32| {
                     attrs.get(*id as usize).is_some_and(|a| a & special::attr::UNKNOWN != 0)
                 };
@@ -206,7 +202,7 @@ impl Tokenizer {
                 let unknown = ids.unk.ok_or_else(|| missing("unknown_token_id"))?;
                 Algorithm::Unigram(Unigram::new(&table, &attrs, scores()?, unknown, &normalizer)?)
             }
-            // Neither adds anything to a text, whatever the file says.
+            // RWKV and PLaMo 2 never add BOS or EOS.
             Kind::Rwkv => {
                 add_bos = false;
                 Algorithm::Rwkv(Rwkv::new(&table, ids.unk)?)
@@ -235,7 +231,7 @@ impl Tokenizer {
             Algorithm::Bpe(bpe) => bpe.left_out(&table),
             Algorithm::Rwkv(rwkv) => Some(rwkv.left_out()),
             Algorithm::Spm(_) | Algorithm::Plamo2(_) => Some([false; 256]),
-            // Words that are unknown are one token, however long.
+            // An unknown word of any length is one token.
             Algorithm::WordPiece(_) | Algorithm::Unigram(_) => None,
         };
         let reach = left_out.map(|bytes| Reach::new(&table, &attrs, &bytes));
@@ -257,17 +253,17 @@ impl Tokenizer {
         })
     }
 
-    /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for
-    /// bytes that are not, SentencePiece takes them as they are.
+    /// The ids of a text, which need not be UTF-8. Byte-level BPE and WordPiece read U+FFFD for
+    /// invalid bytes, SentencePiece uses them as they are.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
         self.encode_to(text, options, &Limit::default())
     }
 
-    /// The same of a text that must have few enough tokens. One that has far more is not read, and
-    /// of any other no more than is wanted.
+    /// [`Tokenizer::encode`] with a limit on the number of tokens. A text that clearly exceeds it
+    /// is not encoded; others are encoded up to the limit.
     ///
     /// # Errors
-    /// It has too many, or nobody waits for it any more.
+    /// The text has too many tokens, or the encoding was cancelled.
     pub fn encode_within(
         &self,
         text: &[u8],
@@ -287,7 +283,7 @@ impl Tokenizer {
         }
     }
 
-    /// The ids, until there are too many.
+    /// The ids, up to the limit.
     fn encode_to(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Vec<u32> {
         let mut out = Vec::new();
         let bos_and_end = match &self.algorithm {
@@ -303,7 +299,7 @@ impl Tokenizer {
         let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
         match &self.algorithm {
             Algorithm::Bpe(bpe) => {
-                // The texts outlive the session, which remembers words in them.
+                // The texts outlive the session, which caches words in them.
                 let texts: Vec<Cow<'_, [u8]>> = fragments
                     .iter()
                     .map(|fragment| match *fragment {
@@ -365,21 +361,21 @@ impl Tokenizer {
         out
     }
 
-    /// The ids of a prompt that a chat template rendered: control tokens recognised, and BOS in
-    /// front if the model wants it and the template did not write it.
+    /// The ids of a chat template's output: control tokens are recognised, and BOS is added if the
+    /// model requires it and the template did not write it.
     pub fn encode_chat(&self, prompt: &str) -> Vec<u32> {
         self.begun(self.encode(prompt.as_bytes(), CHAT))
     }
 
-    /// The same of a prompt that must have few enough tokens.
+    /// [`Tokenizer::encode_chat`] with a limit on the number of tokens.
     ///
     /// # Errors
-    /// As [`Self::encode_within`].
+    /// The errors of [`Self::encode_within`].
     pub fn encode_chat_within(&self, prompt: &str, limit: &Limit) -> Result<Vec<u32>, Stopped> {
         self.encode_within(prompt.as_bytes(), CHAT, limit).map(|ids| self.begun(ids))
     }
 
-    /// With BOS in front, if the model wants it and it is not there.
+    /// Adds BOS if the model requires it and it is missing.
     fn begun(&self, ids: Vec<u32>) -> Vec<u32> {
         match self.special.bos {
             Some(bos) if self.add_bos && ids.first() != Some(&bos) => {
@@ -394,7 +390,7 @@ impl Tokenizer {
         self.attrs.len()
     }
 
-    /// The ids of tokens with a role.
+    /// The ids of special tokens.
     pub fn special(&self) -> &SpecialIds {
         &self.special
     }
@@ -414,32 +410,33 @@ impl Tokenizer {
         self.special.eot
     }
 
-    /// Whether the model wants BOS in front of every text.
+    /// Whether the model requires BOS at the start of every text.
     pub fn add_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// Whether the model wants EOS at the end of every text.
+    /// Whether the model requires EOS at the end of every text.
     pub fn add_eos(&self) -> bool {
         self.add_eos
     }
 
-    /// Whether a token ends a generation.
+    /// Whether a token ends the generation.
     pub fn is_eog(&self, id: u32) -> bool {
         self.eog.binary_search(&id).is_ok()
     }
 
-    /// What is to be said of a vocabulary: what of it is left out, a line each.
+    /// Notes about parts of the vocabulary that are ignored, one line each.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// The tokens that end a generation, ascending.
+    /// The tokens that end the generation, in ascending order.
     pub fn eog_ids(&self) -> &[u32] {
         &self.eog
     }
 
-    /// Whether a token is markup that no text becomes unless asked for: a control or unknown token.
+    /// Whether a token is a control or unknown token, which text produces only with
+    /// `parse_special`.
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -454,7 +451,7 @@ impl Tokenizer {
         (self.attrs.get(id as usize)? & special != 0).then_some(id)
     }
 
-    /// The text of a token as it stands in the vocabulary (byte-level BPE: in its alphabet).
+    /// The text of a token in the vocabulary (byte-level BPE: in its alphabet).
     ///
     /// # Errors
     /// An id outside the vocabulary.
@@ -469,7 +466,7 @@ impl Tokenizer {
     }
 }
 
-/// Encodes fragments that have nothing to do with each other.
+/// Encodes fragments independently.
 fn each<'t>(
     fragments: &[Fragment],
     out: &mut Vec<u32>,

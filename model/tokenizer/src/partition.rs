@@ -1,10 +1,10 @@
-//! Cutting a text at its special tokens.
+//! Splits a text at its special tokens.
 //!
-//! The rule: of all special tokens the longest is cut out first, wherever it occurs from left to
-//! right, then the next longest from what remains. Doing just that costs one search of the text per
-//! special token, and Gemma has 6,242 of them. Here one walk with a trie finds where tokens occur
-//! at all; where occurrences do not overlap, as nearly always, each stands; only in stretches of
-//! overlapping ones the rule is played out, among the tokens that occur there.
+//! The rule: the longest special token is split off first, at all its occurrences from left to
+//! right, then the next longest in the rest. A direct implementation searches the text once per
+//! special token, and Gemma has 6,242 of them. Here one pass with a trie finds all occurrences.
+//! Occurrences that do not overlap, nearly all of them, are final. The rule is applied only within
+//! stretches of overlapping ones, for the tokens that occur there.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use super::error::TokenizerError;
 use super::special::attr;
 use super::table::TokenTable;
 
-/// Bytes of special tokens in all. The trie takes some 80 bytes for each; Gemma has 40 kB of them.
+/// Maximum bytes of all special tokens. The trie takes about 80 bytes per byte; Gemma has 40 kB.
 const MAX_BYTES: usize = 4 << 20;
 
 /// A part of a text.
@@ -22,9 +22,9 @@ pub enum Fragment {
     Token(u32),
     /// Text between special tokens: never empty.
     Text {
-        /// Byte offset of its begin.
+        /// Byte offset of its start.
         start: usize,
-        /// Byte offset behind it.
+        /// Byte offset of its end.
         end: usize,
     },
 }
@@ -32,7 +32,7 @@ pub enum Fragment {
 /// The special tokens of a vocabulary.
 #[derive(Debug)]
 pub struct Partition {
-    /// By rank: longest first.
+    /// By rank, longest first.
     tokens: Vec<Special>,
     nodes: Vec<Node>,
     /// Child of the root by first byte (0: none).
@@ -48,13 +48,13 @@ struct Special {
 
 #[derive(Debug, Default)]
 struct Node {
-    /// Ascending by byte.
+    /// In ascending order of bytes.
     children: Vec<(u8, u32)>,
     /// Rank of the token that ends here.
     token: Option<u32>,
 }
 
-/// An occurrence.
+/// An occurrence of a special token.
 #[derive(Clone, Copy)]
 struct Match {
     start: usize,
@@ -63,10 +63,10 @@ struct Match {
 }
 
 impl Partition {
-    /// Takes the control, unknown and user-defined tokens.
+    /// Collects the control, unknown and user-defined tokens.
     ///
     /// # Errors
-    /// More than [`MAX_BYTES`] of them.
+    /// They exceed [`MAX_BYTES`].
     pub fn new(table: &TokenTable, attrs: &[u8]) -> Result<Partition, TokenizerError> {
         let special = attr::CONTROL | attr::USER_DEFINED | attr::UNKNOWN;
         let mut tokens: Vec<Special> = (0u32..)
@@ -116,18 +116,18 @@ impl Partition {
         }
     }
 
-    /// Cuts a text. Without `parse_special` only user-defined tokens are cut out; control and
+    /// Splits a text. Without `parse_special` only user-defined tokens are split off; control and
     /// unknown tokens are text.
     pub fn split(&self, table: &TokenTable, text: &[u8], parse_special: bool) -> Vec<Fragment> {
         let mut found = Vec::new();
-        // In which stretch each token was last seen.
+        // The last stretch in which each token was seen.
         let mut seen: Vec<usize> = Vec::new();
         let mut stretch = 0;
         let mut ranks = Vec::new();
         let mut pos = 0;
         while pos < text.len() {
-            // A stretch begins with an occurrence and goes on while the next one begins within
-            // those before.
+            // A stretch begins with an occurrence and continues while the next occurrence begins
+            // inside it.
             let start = pos;
             let mut end = pos;
             let mut matches = 0usize;
@@ -188,7 +188,7 @@ impl Partition {
         }
     }
 
-    /// Plays out the rule within a stretch for the tokens of the given ranks, ascending.
+    /// Applies the rule within a stretch for the tokens of these ranks, in ascending order.
     fn longest_first(
         &self,
         table: &TokenTable,
@@ -227,7 +227,7 @@ impl Partition {
         found.append(&mut taken);
     }
 
-    /// The occurrences and what lies between, less the white space that a token swallows.
+    /// The occurrences and the texts between them, without the white space that a token includes.
     fn fragments(&self, text: &[u8], found: &[Match]) -> Vec<Fragment> {
         let is_space = |i: usize| text.get(i).is_some_and(|b| matches!(b, b' ' | 9..=13));
         let mut out = Vec::with_capacity(2 * found.len() + 1);
@@ -278,7 +278,7 @@ mod tests {
         Fragment::Text { start, end }
     }
 
-    /// The rule as it is stated, one search of every fragment per token.
+    /// A direct implementation of the rule: one search of every fragment per token.
     fn by_the_book(
         table: &TokenTable,
         attrs: &[u8],

@@ -1,4 +1,4 @@
-//! RWKV's vocabulary: at each place the longest token. Tokens are bytes, written with escapes.
+//! RWKV's vocabulary: the longest token at each position. Tokens are bytes, written with escapes.
 
 use super::error::TokenizerError;
 use super::limit::Limit;
@@ -8,7 +8,7 @@ use super::trie::Trie;
 #[derive(Debug)]
 pub struct Rwkv {
     tokens: Trie,
-    /// Stands for a byte that no token begins with, if the file names such a token.
+    /// The token for a byte that no token begins with, if the file names one.
     unknown: Option<u32>,
 }
 
@@ -24,7 +24,7 @@ impl Rwkv {
         Ok(Rwkv { tokens: tokens.ok_or_else(too_many)?, unknown })
     }
 
-    /// Bytes that may become nothing.
+    /// Bytes that may produce no token.
     pub fn left_out(&self) -> [bool; 256] {
         let mut out = [false; 256];
         for (b, out) in (0..=255u8).zip(&mut out) {
@@ -35,7 +35,7 @@ impl Rwkv {
         out
     }
 
-    /// Appends the ids of a text, until there are too many.
+    /// Appends the ids of a text, up to the limit.
     pub fn encode(&self, text: &[u8], limit: &Limit, out: &mut Vec<u32>) {
         let mut at = 0;
         while at < text.len() && !limit.is_over(out.len()) {
@@ -48,8 +48,8 @@ impl Rwkv {
     }
 }
 
-/// The bytes of a token: `\t`, `\n`, `\r`, `\xNN`, and any other character behind a backslash for
-/// itself.
+/// The bytes of a token: `\t`, `\n`, `\r` and `\xNN` are escapes; any other character after a
+/// backslash stands for itself.
 pub fn unescape(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut bytes = text.iter().copied();

@@ -1,13 +1,13 @@
-//! Vocabularies that write a space as U+2581, and where their texts can be cut.
+//! Vocabularies that write a space as U+2581, and the places at which their texts can be split.
 
 use std::collections::HashSet;
 
 use super::chars::utf8_len;
 
-/// U+2581, which stands for a space.
+/// U+2581, the mark of a space.
 pub const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 
-/// Spaces to U+2581, with one more in front if asked for.
+/// Replaces spaces by U+2581, with one more at the start if requested.
 pub fn escape(text: &[u8], space_in_front: bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + text.len() / 2 + 3);
     if space_in_front {
@@ -22,7 +22,7 @@ pub fn escape(text: &[u8], space_in_front: bool) -> Vec<u8> {
     out
 }
 
-/// U+2581 to spaces.
+/// Replaces U+2581 by spaces.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let [first, tail @ ..] = rest {
@@ -36,24 +36,24 @@ pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// The character at an offset, by its first byte alone: text that is no UTF-8 is not repaired.
+/// The character at an offset, by its first byte only: invalid UTF-8 is not repaired.
 pub fn character(text: &[u8], start: usize) -> &[u8] {
     let first = text.get(start).copied().unwrap_or_default();
     let end = (start + utf8_len(first)).min(text.len());
     text.get(start..end).unwrap_or_default()
 }
 
-/// Where a text can be cut before a space without changing its ids: after any character that stands
-/// before U+2581 in no text that characters can be joined to. No join crosses such a place, so both
-/// sides come out as they would together. These algorithms work on whole texts; the cuts give them
-/// words, which are worth remembering.
+/// The places before a space at which a text can be split without changing its ids: after any
+/// character that never precedes U+2581 inside a text that can result from a join. No join crosses
+/// such a place, so both sides have the ids that they have together. These algorithms work on whole
+/// texts; the splits give words, which can be cached.
 #[derive(Debug, Default)]
 pub struct SpaceCuts {
     before: HashSet<Box<[u8]>>,
 }
 
 impl SpaceCuts {
-    /// Takes note of a text that characters can be joined to.
+    /// Registers a text that can result from a join.
     pub fn observe(&mut self, text: &[u8]) {
         let mut previous: &[u8] = &[];
         let mut start = 0;
@@ -67,7 +67,7 @@ impl SpaceCuts {
         }
     }
 
-    /// Calls `emit` with the parts of a text, in order.
+    /// Calls `emit` with the parts of a text in order.
     pub fn split<'t>(&self, text: &'t [u8], mut emit: impl FnMut(&'t [u8])) {
         let (mut part, mut start) = (0, 0);
         let mut previous: &[u8] = &[];

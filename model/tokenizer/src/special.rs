@@ -1,10 +1,11 @@
-//! Token types, special tokens and what ends a generation, with the rules for what files leave out.
+//! Token types, special tokens and end-of-generation tokens, with defaults for keys that files
+//! lack.
 
 use super::error::TokenizerError;
 use super::table::TokenTable;
 use super::vocabulary::Vocabulary;
 
-/// Types and attributes of a token, as a set of bits: corrections add to what the file says.
+/// Types and attributes of a token as a bit set: corrections are added to the file's types.
 pub mod attr {
     pub const NORMAL: u8 = 1;
     pub const UNKNOWN: u8 = 2;
@@ -31,8 +32,8 @@ fn of_type(ty: i32) -> u8 {
     }
 }
 
-/// The ids of tokens with a role; `None` where the vocabulary has no such token, or the file does
-/// not name it.
+/// The ids of special tokens; `None` if the vocabulary lacks the token or the file does not name
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpecialIds {
     /// Begin of sequence (BERT: CLS).
@@ -107,7 +108,7 @@ const FIM_PAD: &[&str] = &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[P
 const FIM_REP: &[&str] = &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
 const FIM_SEP: &[&str] = &["<|file_sep|>"];
 
-/// Tokens that end a generation whatever role the file gives them.
+/// Tokens that end a generation, whatever their type in the file.
 const EOG: &[&str] = &[
     "<|eot_id|>",
     "<|im_end|>",
@@ -133,23 +134,23 @@ const EOG: &[&str] = &[
     "[e~[",
 ];
 
-/// Tokens that are text to their readers though files call them control tokens (gpt-oss).
+/// Tokens that are text to their readers, although files mark them as control tokens (gpt-oss).
 const ALWAYS_TEXT: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
-/// What [`resolve`] finds out.
+/// The result of [`resolve`].
 #[derive(Debug)]
 pub struct Resolved {
     pub ids: SpecialIds,
     /// Attributes of each token.
     pub attrs: Vec<u8>,
-    /// Ids that end a generation, ascending.
+    /// Ids that end a generation, in ascending order.
     pub eog: Vec<u32>,
-    /// What of the file is left out.
+    /// Notes about ignored parts of the file.
     pub remarks: Vec<String>,
 }
 
-/// Ids from the file over `defaults` of the algorithm, roles by well-known texts where the file is
-/// silent, and types corrected where files are known to be wrong.
+/// Resolves ids from the file, the algorithm's `defaults` and well-known texts, and corrects types
+/// that files are known to have wrong.
 pub fn resolve(
     vocabulary: &Vocabulary<'_>,
     table: &TokenTable,
@@ -197,8 +198,8 @@ pub fn resolve(
     eog.extend([ids.eos, ids.eot, ids.eom].into_iter().flatten());
     eog.extend(vocabulary.eog.iter().filter(|id| **id < n_vocab));
 
-    // Where a turn ends with <|return|> or <|flush|> and calls have an end of their own, <|end|>
-    // only ends a message.
+    // If a turn ends with <|return|> or <|flush|> and calls have their own end, <|end|> only ends a
+    // message.
     let has = |eog: &[u32], text: &str| find(text).filter(|id| eog.contains(id));
     let calls = has(&eog, "<|call|>").or(has(&eog, "<|calls|>")).is_some();
     let own_end = has(&eog, "<|return|>").is_some() || has(&eog, "<|flush|>").is_some();
@@ -206,7 +207,7 @@ pub fn resolve(
         eog.retain(|&id| id != end);
         set(&mut attrs, end, |_| attr::USER_DEFINED);
     }
-    // Vocabularies with their own end tokens in which </s> is text.
+    // Vocabularies with their own end tokens, in which </s> is text.
     let marked = has(&eog, "<|tool_response>").or(has(&eog, "<|plamo:eos|>")).is_some();
     if let (true, Some(s)) = (marked, has(&eog, "</s>")) {
         eog.retain(|&id| id != s);
@@ -219,8 +220,8 @@ pub fn resolve(
     Ok(Resolved { ids, attrs, eog, remarks })
 }
 
-/// The file's ids over the defaults. `u32::MAX` is how some converters write "none". Nothing needs
-/// the token that pads: one outside of the vocabulary is a remark, no error.
+/// The file's ids, else the defaults. Some converters write `u32::MAX` for "none". The padding
+/// token is not needed; one outside the vocabulary is a remark instead of an error.
 fn given(
     vocabulary: &Vocabulary<'_>,
     n_vocab: u32,
@@ -258,8 +259,8 @@ fn given(
     })
 }
 
-/// Which special tokens swallow white space beside them. Folders say it; GGUF files do not, where
-/// the models' own tokenizers do.
+/// Sets the special tokens that include adjacent white space. Folders state this. GGUF files do
+/// not, although the models' own tokenizers do it.
 fn strip(vocabulary: &Vocabulary<'_>, find: &dyn Fn(&str) -> Option<u32>, attrs: &mut [u8]) {
     let pre = vocabulary.pre.unwrap_or_default();
     let arch = vocabulary.architecture.unwrap_or_default();

@@ -1,5 +1,5 @@
-//! SentencePiece vocabularies: the best-scored pair of neighbours that make a token is joined,
-//! again and again, over the whole text; what is no token in the end becomes bytes.
+//! SentencePiece BPE: the neighbouring pair whose join is the token with the best score is joined,
+//! repeatedly. Rest texts that are not tokens become bytes.
 
 use std::collections::{BinaryHeap, HashMap};
 
@@ -8,22 +8,21 @@ use super::limit::Limit;
 use super::space::{SpaceCuts, character};
 use super::table::TokenTable;
 
-/// Pieces up to this length are remembered within one text.
+/// Maximum length of a piece that is cached within one text.
 const CACHED_LEN: usize = 64;
 
 /// Scores and byte tokens.
 #[derive(Debug)]
 pub struct Spm {
     scores: Vec<f32>,
-    /// Nothing is joined to a token with this score or less.
+    /// Tokens with this score or less are never joined.
     never: Option<f32>,
     bytes: Box<[u32; 256]>,
     cuts: SpaceCuts,
 }
 
 impl Spm {
-    /// Takes the scores (one a token) and finds the byte tokens, in whose place `unknown` may
-    /// stand.
+    /// Takes the scores (one per token) and finds the byte tokens. `unknown` replaces missing ones.
     pub fn new(
         table: &TokenTable,
         scores: Vec<f32>,
@@ -53,7 +52,7 @@ impl Spm {
         Ok(Spm { scores, never, bytes, cuts })
     }
 
-    /// A worker for one text of any number of fragments.
+    /// The state for encoding one text of any number of fragments.
     pub fn session<'t>(&'t self, table: &'t TokenTable, limit: &'t Limit) -> Session<'t> {
         Session {
             spm: self,
@@ -84,7 +83,7 @@ struct Scratch {
 
 const NONE: u32 = u32::MAX;
 
-/// A part of the piece; empty once it was joined to the one before.
+/// A part of the piece; empty after it was joined to the previous one.
 #[derive(Clone, Copy)]
 struct Symbol {
     start: u32,
@@ -93,7 +92,7 @@ struct Symbol {
     next: u32,
 }
 
-/// A join that was possible when it was noted: best score first, then leftmost.
+/// A join that was possible when it was added: best score first, then leftmost.
 struct Candidate {
     score: f32,
     left: u32,
@@ -122,7 +121,7 @@ impl Ord for Candidate {
 }
 
 impl Session<'_> {
-    /// Appends the ids of a text whose spaces are U+2581 already.
+    /// Appends the ids of a text in which spaces are already U+2581.
     pub fn encode(&mut self, text: &[u8], out: &mut Vec<u32>) {
         let spm = self.spm;
         spm.cuts.split(text, |piece| self.piece(piece, out));

@@ -1,13 +1,14 @@
-//! Token texts and the way back from a text to its id.
+//! Token texts, with a lookup from text to id.
 
-/// Texts numbered from 0, in one allocation, with an open-addressing index over them. Building it
-/// for 128,256 tokens takes a few milliseconds; one `HashMap` of owned keys takes several times as
-/// long and an allocation per token.
+/// Texts numbered from 0, in one allocation, with an open-addressing index. For 128,256 tokens it
+/// is built in a few milliseconds; a `HashMap` with owned keys takes several times as long and an
+/// allocation per token.
 #[derive(Debug, Default)]
 pub struct TokenTable {
     bytes: Vec<u8>,
     ends: Vec<usize>,
-    /// id + 1, or 0 for a free slot; the length is a power of two, at most half of it taken.
+    /// id + 1, or 0 for a free slot. The length is a power of two; at most half of the slots are
+    /// used.
     slots: Vec<u32>,
 }
 
@@ -46,7 +47,7 @@ impl TokenTable {
         }
     }
 
-    /// The id of a text, which is added if it is new: `(id, whether it was new)`.
+    /// The id of a text, added if it is new: `(id, whether it was new)`.
     pub fn intern(&mut self, text: &[u8]) -> (u32, bool) {
         let slot = self.find(text);
         match self.slots.get(slot) {
@@ -75,7 +76,7 @@ impl TokenTable {
         }
     }
 
-    /// The slot that holds a text, or the free one where it belongs.
+    /// The slot of a text, or the free slot for it.
     fn find(&self, text: &[u8]) -> usize {
         let mask = self.slots.len() - 1;
         let mut slot = hash_bytes(text) as usize & mask;
@@ -90,7 +91,7 @@ impl TokenTable {
     }
 }
 
-/// A map from pairs of symbols to what they merge into, first insertion winning.
+/// A map from pairs of symbols to their merge. The first insertion of a pair wins.
 #[derive(Debug)]
 pub struct PairMap {
     /// Key (`u64::MAX`: free) and value.
@@ -100,9 +101,9 @@ pub struct PairMap {
 /// One merge of byte-pair encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Merge {
-    /// Its place in the list of merges: lower merges first.
+    /// Its rank in the list of merges; lower ranks merge first.
     pub rank: u32,
-    /// The symbol that comes out.
+    /// The resulting symbol.
     pub into: u32,
 }
 
@@ -114,7 +115,7 @@ impl PairMap {
         PairMap { slots: vec![FREE; (2 * n.max(8)).next_power_of_two()] }
     }
 
-    /// Adds a pair unless it is there already. More than `n` are not taken.
+    /// Adds a pair unless it is present. At most `n` pairs may be added.
     pub fn insert(&mut self, left: u32, right: u32, merge: Merge) {
         let slot = self.find(left, right);
         if let Some(entry) = self.slots.get_mut(slot)
@@ -124,7 +125,7 @@ impl PairMap {
         }
     }
 
-    /// What a pair merges into.
+    /// The merge of a pair.
     pub fn get(&self, left: u32, right: u32) -> Option<Merge> {
         self.slots
             .get(self.find(left, right))

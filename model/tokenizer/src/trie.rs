@@ -1,19 +1,19 @@
-//! Texts by their bytes, for algorithms that look for every token at a place.
+//! A trie of texts, for algorithms that need every token at a position.
 
-/// Bytes of all texts together. A byte takes nine in the trie.
+/// Maximum bytes of all texts. A byte takes nine in the trie.
 const MAX_BYTES: usize = 64 << 20;
 
 const NONE: u32 = u32::MAX;
 
-/// A trie whose nodes are numbered level by level: the children of a node follow each other, and
-/// the node of an edge is one more than the edge, so that neither is stored.
+/// A trie whose nodes are numbered level by level. The children of a node are consecutive, and the
+/// node of an edge is the edge's number plus one, so neither is stored.
 #[derive(Debug)]
 pub struct Trie {
-    /// Where the edges of a node begin; one more at the end.
+    /// The first edge of each node, and the end.
     starts: Vec<u32>,
-    /// The byte of an edge.
+    /// The byte of each edge.
     bytes: Vec<u8>,
-    /// The id of the text that ends at a node.
+    /// The id of the text that ends at each node.
     ids: Vec<u32>,
 }
 
@@ -21,7 +21,7 @@ pub struct Trie {
 pub const ROOT: u32 = 0;
 
 impl Trie {
-    /// A trie of some texts, of which the last of equal ones counts; none if they are too large.
+    /// Builds a trie. Of equal texts the last one wins. `None` if they are too large.
     pub fn new(mut texts: Vec<(&[u8], u32)>) -> Option<Trie> {
         if texts.iter().map(|(text, _)| text.len()).sum::<usize>() > MAX_BYTES {
             return None;
@@ -29,7 +29,7 @@ impl Trie {
         texts.retain(|(text, _)| !text.is_empty());
         texts.sort_unstable();
         let mut trie = Trie { starts: Vec::new(), bytes: Vec::new(), ids: vec![NONE] };
-        // Nodes in the order of their numbers, with the texts that go through them and their depth.
+        // Nodes in the order of their numbers, with the texts through them and their depth.
         let mut nodes = std::collections::VecDeque::from([(0, texts.len(), 0)]);
         let mut number = 0;
         while let Some((mut from, to, depth)) = nodes.pop_front() {
@@ -59,7 +59,7 @@ impl Trie {
         Some(trie)
     }
 
-    /// The child of a node by a byte.
+    /// The child of a node for a byte.
     pub fn child(&self, node: u32, byte: u8) -> Option<u32> {
         let start = *self.starts.get(node as usize)? as usize;
         let end = *self.starts.get(node as usize + 1)? as usize;
@@ -72,7 +72,7 @@ impl Trie {
         self.ids.get(node as usize).copied().filter(|&id| id != NONE)
     }
 
-    /// Calls `found` with the length and the id of every text that a text begins with, shortest
+    /// Calls `found` with the length and the id of every text that is a prefix of `text`, shortest
     /// first.
     pub fn prefixes(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
         let mut node = ROOT;

@@ -1,5 +1,5 @@
-//! Unicode 15.1 general categories, the version that vocabularies in GGUF files were made with. A
-//! newer table would split text differently in scripts that were added since.
+//! General categories of characters in Unicode 15.1, the version of the vocabularies in GGUF files.
+//! A newer table would split text in newer scripts differently.
 
 mod runs;
 

@@ -1,5 +1,4 @@
-//! T5's vocabularies: of all ways to cover a text with tokens the one with the best sum of scores
-//! (SentencePiece's unigram model).
+//! T5's vocabularies: the segmentation with the best sum of scores (SentencePiece's unigram model).
 
 use super::chars::{self, REPLACEMENT, push_utf8, utf8_len};
 use super::error::TokenizerError;
@@ -9,18 +8,18 @@ use super::trie::Trie;
 
 const SPACE_MARK: &[u8] = "\u{2581}".as_bytes();
 
-/// How much worse an unknown character is than the worst token.
+/// The difference between the score of an unknown character and the worst token's.
 const UNKNOWN_PENALTY: f32 = 10.0;
 
-/// Bytes that a rule of the normaliser may replace. The longest in use have some twenty; the bound
-/// keeps a made-up table from walking through the whole text at every place.
+/// Maximum bytes that a rule of the normaliser may replace. The longest in use have about twenty;
+/// the limit keeps a hostile table from scanning the whole text at every position.
 const LONGEST_RULE: usize = 256;
 
-/// Scores, tokens by their texts, and how text is normalised.
+/// Scores, tokens by text, and the normalisation of text.
 #[derive(Debug)]
 pub struct Unigram {
     tokens: Trie,
-    /// User-defined tokens, which normalisation leaves alone.
+    /// User-defined tokens, which normalisation does not change.
     user_defined: Trie,
     /// By id; 0 for user-defined tokens.
     scores: Vec<f32>,
@@ -32,8 +31,8 @@ pub struct Unigram {
 }
 
 /// SentencePiece's compiled normaliser: an XOR-compressed double array (Kanda, "Space- and
-/// Time-Efficient String Dictionaries", 2018) over what is replaced, and the replacements, each
-/// with a zero behind it.
+/// Time-Efficient String Dictionaries", 2018) over the replaced texts, and the replacements, each
+/// followed by a zero byte.
 #[derive(Debug, Default)]
 struct Rules {
     nodes: Vec<u32>,
@@ -58,10 +57,10 @@ impl Rules {
         Ok(Rules { nodes, replacements: replacements.to_vec() })
     }
 
-    /// The longest rule at the begin of a text: how many bytes it replaces, and by what.
+    /// The longest rule at the start of a text: the number of bytes replaced, and the replacement.
     fn longest(&self, text: &[u8]) -> Option<(usize, &[u8])> {
-        // The node's bits: 31 a value; 10 to 30 its children's base, 8 bits farther if bit 9 is
-        // set; 8 a leaf; 0 to 7 its byte.
+        // Bits of a node: 31 marks a value; 10 to 30 are the base of its children, shifted by 8
+        // more bits if bit 9 is set; 8 marks a leaf; 0 to 7 are its byte.
         let base = |node: u32| (node >> 10) << ((node & (1 << 9)) >> 6);
         let mut at = base(*self.nodes.first()?);
         let mut found = None;
@@ -83,7 +82,7 @@ impl Rules {
     }
 }
 
-/// What a file says about normalisation.
+/// The normalisation settings of a file.
 #[derive(Debug, Default)]
 pub struct Normalizer<'a> {
     pub rules: &'a [u8],
@@ -92,7 +91,7 @@ pub struct Normalizer<'a> {
 }
 
 impl Unigram {
-    /// Takes the scores (one a token) and the attributes.
+    /// Takes the scores (one per token) and the attributes.
     pub fn new(
         table: &TokenTable,
         attrs: &[u8],
@@ -135,7 +134,7 @@ impl Unigram {
     /// Appends the ids of a text.
     pub fn encode(&self, text: &[u8], out: &mut Vec<u32>) {
         let text = self.normalize(text);
-        // The best way to each place: the sum, the last token, and where it begins.
+        // The best segmentation up to each position: the sum, the last token, and its start.
         let mut best = vec![(f64::MIN, self.unknown, 0u32); text.len() + 1];
         if let Some(first) = best.first_mut() {
             first.0 = 0.0;
@@ -160,7 +159,7 @@ impl Unigram {
             }
             at += len;
         }
-        // Back from the end; unknown tokens in a row are one.
+        // Follows it back from the end; consecutive unknown tokens are one.
         let start = out.len();
         let mut at = text.len();
         while at > 0 {
@@ -168,7 +167,7 @@ impl Unigram {
             if !(id == self.unknown && out.len() > start && out.last() == Some(&id)) {
                 out.push(id);
             }
-            // Always before: only offers write here, and they go forward.
+            // Always an earlier position, since entries are only written forwards.
             at = (from as usize).min(at - 1);
         }
         if let Some(ids) = out.get_mut(start..) {
@@ -176,7 +175,8 @@ impl Unigram {
         }
     }
 
-    /// Characters replaced by rule, spaces as U+2581, merged and one in front as the file says.
+    /// Applies the rules, replaces spaces by U+2581, merges them and adds one at the start as the
+    /// file says.
     fn normalize(&self, text: &[u8]) -> Vec<u8> {
         let mut out = Vec::with_capacity(text.len() + text.len() / 2);
         let (mut in_word, mut has_space) = (false, false);

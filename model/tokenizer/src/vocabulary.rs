@@ -1,10 +1,10 @@
-//! A vocabulary as a file describes it, before anything is concluded from it.
+//! A vocabulary as a file describes it, before defaults and corrections.
 
 use super::error::TokenizerError;
 use super::special::SpecialIds;
 use kjit_gguf::{Gguf, Value};
 
-/// What a file says about its tokenizer. Texts are borrowed: nothing is copied before
+/// The tokenizer keys of a file. Texts are borrowed: nothing is copied before
 /// [`super::Tokenizer::new`].
 #[derive(Debug, Clone, Default)]
 pub struct Vocabulary<'a> {
@@ -12,32 +12,32 @@ pub struct Vocabulary<'a> {
     pub model: &'a str,
     /// `tokenizer.ggml.pre`: the pre-tokenizer of byte-level BPE.
     pub pre: Option<&'a str>,
-    /// `tokenizer.ggml.tokens`: the texts, by id.
+    /// `tokenizer.ggml.tokens`: the token texts by id.
     pub tokens: Vec<&'a [u8]>,
-    /// `tokenizer.ggml.scores`: one a token (SentencePiece).
+    /// `tokenizer.ggml.scores`: one per token (SentencePiece).
     pub scores: Option<Vec<f32>>,
-    /// `tokenizer.ggml.never_score`: two parts whose token has this score or less are not joined
-    /// (SentencePiece; of folders of safetensors, where a token may be one that no merge makes).
+    /// `tokenizer.ggml.never_score`: parts are not joined to a token with this score or less
+    /// (SentencePiece; only folders of safetensors, where some tokens result from no merge).
     pub never: Option<f32>,
-    /// `tokenizer.ggml.token_type`: one a token (1 normal, 2 unknown, 3 control, 4 user-defined, 5
-    /// unused, 6 byte).
+    /// `tokenizer.ggml.token_type`: one per token (1 normal, 2 unknown, 3 control, 4 user-defined,
+    /// 5 unused, 6 byte).
     pub types: Option<Vec<i32>>,
     /// `tokenizer.ggml.merges`: `left right`, by rank (BPE).
     pub merges: Option<Vec<&'a [u8]>>,
-    /// Ids that the file names.
+    /// Ids of special tokens that the file names.
     pub special: SpecialIds,
-    /// Ids for filling in the middle that the file names.
+    /// Ids for fill-in-the-middle that the file names.
     pub special_fim: FimIds,
-    /// `tokenizer.ggml.eog_token_ids`: what ends a generation beside the tokens with such a role
-    /// (of folders of safetensors).
+    /// `tokenizer.ggml.eog_token_ids`: further tokens that end a generation (only folders of
+    /// safetensors).
     pub eog: Vec<u32>,
-    /// `tokenizer.ggml.lstrip_token_ids`: tokens that swallow white space before them (of folders
-    /// of safetensors).
+    /// `tokenizer.ggml.lstrip_token_ids`: tokens that include the white space before them (only
+    /// folders of safetensors).
     pub lstrip: Vec<u32>,
-    /// `tokenizer.ggml.rstrip_token_ids`: those that swallow what is behind them.
+    /// `tokenizer.ggml.rstrip_token_ids`: tokens that include the white space after them.
     pub rstrip: Vec<u32>,
-    /// `tokenizer.ggml.no_bos_token`: no token begins a text, not even the algorithm's usual one
-    /// (of folders of safetensors).
+    /// `tokenizer.ggml.no_bos_token`: there is no BOS, not even the algorithm's default (only
+    /// folders of safetensors).
     pub no_bos: bool,
     /// `tokenizer.ggml.add_bos_token`.
     pub add_bos: Option<bool>,
@@ -51,16 +51,16 @@ pub struct Vocabulary<'a> {
     pub strip_accents: Option<bool>,
     /// `tokenizer.ggml.remove_extra_whitespaces` (T5).
     pub merge_spaces: Option<bool>,
-    /// `tokenizer.ggml.precompiled_charsmap`: how text is normalised (T5).
+    /// `tokenizer.ggml.precompiled_charsmap`: the rules of normalisation (T5).
     pub charsmap: Vec<u8>,
-    /// `general.name`: some rules go by the model.
+    /// `general.name`: some rules depend on the model.
     pub name: Option<&'a str>,
     /// `general.architecture`.
     pub architecture: Option<&'a str>,
 }
 
 impl<'a> Vocabulary<'a> {
-    /// Reads the keys `tokenizer.ggml.*`, of a model or of a file with a vocabulary alone.
+    /// Reads the keys `tokenizer.ggml.*` of a model or a vocabulary-only file.
     ///
     /// # Errors
     /// A key of the wrong type, or no `tokenizer.ggml.model`.
@@ -69,7 +69,7 @@ impl<'a> Vocabulary<'a> {
         let id = |name: &str| file.opt_u32(&key(name));
         let flag = |name: &str| file.opt_bool(&key(name));
         let either = |name: &str, old: &str| Ok::<_, TokenizerError>(id(name)?.or(id(old)?));
-        // Two names that only steer rules; bytes that are no text steer none.
+        // Two names that only select rules; if they are not UTF-8 they select none.
         let name = |key: &str| match file.value(key) {
             Some(Value::Str(name)) => std::str::from_utf8(name).ok(),
             _ => None,
@@ -120,7 +120,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// Scores are floats, or integers in some files.
+/// The scores: floats, or integers in some files.
 fn scores(file: &Gguf, key: &str) -> Result<Option<Vec<f32>>, TokenizerError> {
     Ok(match file.value(key) {
         Some(Value::Array(array)) if !array.elem().is_float() => {
@@ -130,13 +130,13 @@ fn scores(file: &Gguf, key: &str) -> Result<Option<Vec<f32>>, TokenizerError> {
     })
 }
 
-/// Ids of the tokens around the gap when a model fills in the middle.
+/// Ids of the fill-in-the-middle tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FimIds {
-    /// Before the text that precedes the gap.
+    /// Precedes the text before the gap.
     pub pre: Option<u32>,
-    /// Before the text that follows the gap.
+    /// Precedes the text after the gap.
     pub suf: Option<u32>,
-    /// Before what the model fills in.
+    /// Precedes the text that the model fills in.
     pub mid: Option<u32>,
 }

@@ -1,23 +1,23 @@
-//! BERT's WordPiece: words cut at white space, punctuation and ideographs, then covered greedily by
-//! the longest tokens.
+//! BERT's WordPiece: splits words at white space, punctuation and ideographs, then covers each
+//! greedily with the longest tokens.
 
 use unicode_normalization::char::decompose_canonical;
 
 use super::chars::{self, CONTROL, MARK, PUNCTUATION, REPLACEMENT, SPACE, SYMBOL, push_utf8};
 use super::table::TokenTable;
 
-/// What is done to text before it is cut.
+/// The preparation of text, and the vocabulary's limits.
 #[derive(Debug, Clone, Copy)]
 pub struct WordPiece {
     pub lowercase: bool,
     pub strip_accents: bool,
     /// Length in bytes of the longest token.
     pub max_token_len: usize,
-    /// Stands for a word that cannot be covered.
+    /// The token for a word that cannot be covered.
     pub unknown: u32,
 }
 
-/// Marks the begin of a word in the vocabulary.
+/// Marks the start of a word in the vocabulary.
 const WORD_START: &[u8] = "\u{2581}".as_bytes();
 
 impl WordPiece {
@@ -53,7 +53,7 @@ impl WordPiece {
         }
     }
 
-    /// Covers the word and begins a new one.
+    /// Covers the current word and starts a new one.
     fn finish(&self, table: &TokenTable, word: &mut Vec<u8>, out: &mut Vec<u32>) {
         if word.len() > WORD_START.len() {
             let before = out.len();
@@ -78,7 +78,7 @@ impl WordPiece {
     }
 }
 
-/// The first code point of the canonical decomposition: the letter without what is on it.
+/// The first code point of the canonical decomposition: the letter without its accents.
 fn base(cp: u32) -> u32 {
     let mut first = None;
     if let Some(c) = char::from_u32(cp) {
@@ -89,7 +89,7 @@ fn base(cp: u32) -> u32 {
     first.map_or(cp, u32::from)
 }
 
-/// A text from [`chars::normalize`] in small letters, each by itself.
+/// Converts a text from [`unicode::normalize`] to lower case, character by character.
 pub fn lowercase(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut pos = 0;
@@ -105,7 +105,7 @@ fn lower(cp: u32) -> u32 {
     char::from_u32(cp).and_then(|c| c.to_lowercase().next()).map_or(cp, u32::from)
 }
 
-/// The blocks that BERT's tokenizer takes for Chinese, its one odd border (U+2B920) included.
+/// The blocks that BERT's tokenizer treats as Chinese, including its odd border U+2B920.
 fn is_ideograph(cp: u32) -> bool {
     matches!(
         cp,

@@ -1,5 +1,5 @@
-//! A template that was read. Chains are lists, so that nothing here nests deeper than brackets and
-//! blocks do.
+//! The syntax tree of a template. Chains of operators are lists, so that the tree nests only as
+//! deep as brackets and blocks.
 
 use std::sync::Arc;
 
@@ -16,17 +16,17 @@ pub type Body = Vec<Node>;
 pub enum Stmt {
     Text(String),
     Emit(Expr),
-    /// The branches in order, each with its condition; what else.
+    /// The branches in order, each with its condition, and the else branch.
     If(Vec<(Expr, Body)>, Body),
     For(Arc<For>),
     Set(Target, Expr),
     SetBlock(Target, Vec<Step>, Body),
     Macro(Arc<Macro>),
-    /// The call, and the block as a macro named `caller`.
+    /// A call whose block is passed as the macro `caller`.
     Call(Expr, Arc<Macro>),
     Filter(Vec<Step>, Body),
     With(Vec<(Target, Expr)>, Body),
-    /// A body without a scope of its own (`block`, `generation`).
+    /// A body without its own scope (`block`, `generation`).
     Plain(Body),
     Do(Expr),
     Break,
@@ -51,8 +51,7 @@ pub struct Macro {
     pub uses: Uses,
 }
 
-/// Which of the names that every macro has a macro's body reads: without them it takes no more than
-/// its parameters.
+/// The implicit names that a macro's body reads. Without them it accepts its parameters only.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Uses {
     pub caller: bool,
@@ -60,13 +59,13 @@ pub struct Uses {
     pub kwargs: bool,
 }
 
-/// What is assigned to.
+/// The target of an assignment.
 #[derive(Debug)]
 pub enum Target {
     Name(String),
     /// An attribute of a namespace.
     Attribute(String, String),
-    /// Unpacked.
+    /// Several targets that are unpacked.
     Several(Vec<Target>),
 }
 
@@ -84,12 +83,12 @@ pub enum Expr {
     Or(Vec<Expr>),
     And(Vec<Expr>),
     Not(Box<Expr>),
-    /// With `-` in front; twice, if `true`.
+    /// Negation; applied twice if `true`.
     Negative(Box<Expr>, bool),
-    /// Operators of one rank, from left to right.
+    /// Left-associative operators of one precedence.
     Chain(Box<Expr>, Vec<(Operator, Expr)>),
     Compare(Box<Expr>, Vec<(Comparison, Expr)>),
-    /// `this if condition else that`, and again with what came of it as `this`.
+    /// `this if condition else that`; further pairs take the result as `this`.
     IfElse(Box<Expr>, Vec<(Expr, Option<Expr>)>),
     Postfix(Box<Expr>, Vec<Step>),
 }
@@ -118,7 +117,7 @@ pub enum Comparison {
     NotIn,
 }
 
-/// What is done to a value that stands before it.
+/// A postfix operation on a value.
 #[derive(Debug)]
 pub enum Step {
     Attribute(String),
@@ -126,7 +125,7 @@ pub enum Step {
     Slice([Option<Box<Expr>>; 3]),
     Call(Arguments),
     Filter(String, Arguments),
-    /// A test, and whether it is to fail.
+    /// A test, and whether it is negated.
     Test(String, Arguments, bool),
 }
 
@@ -134,7 +133,7 @@ pub enum Step {
 pub struct Arguments {
     pub positional: Vec<Expr>,
     pub named: Vec<(String, Expr)>,
-    /// `*list` and `**dict`.
+    /// The arguments `*list` and `**dict`.
     pub spread: Option<Box<Expr>>,
     pub spread_named: Option<Box<Expr>>,
 }

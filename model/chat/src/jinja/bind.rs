@@ -13,7 +13,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// The arguments of something with these parameters, of which the first so many are needed.
+    /// Binds the arguments to these parameters. The first `needed` are required.
     pub fn bind<const N: usize>(
         &self,
         what: &str,
@@ -45,7 +45,7 @@ impl Arguments {
     }
 }
 
-/// A whole number from an argument.
+/// An integer argument.
 pub fn whole(value: Option<&Value>, name: &str) -> Result<Option<i128>, Fault> {
     match value {
         None => Ok(None),
@@ -55,17 +55,17 @@ pub fn whole(value: Option<&Value>, name: &str) -> Result<Option<i128>, Fault> {
     }
 }
 
-/// A whole number that may be left out or none.
+/// An integer argument that may be absent or none.
 pub fn optional(value: Option<&Value>, name: &str) -> Result<Option<i128>, Fault> {
     whole(value.filter(|value| !matches!(value, Value::None)), name)
 }
 
-/// A size from an argument: what is below 0 counts as 0, and what is larger than any text as that.
+/// A size argument. Negative values count as 0, values above `usize` as its maximum.
 pub fn size(value: Option<&Value>, name: &str, default: usize) -> Result<usize, Fault> {
     Ok(whole(value, name)?.map_or(default, |n| usize::try_from(n.max(0)).unwrap_or(usize::MAX)))
 }
 
-/// A text from an argument.
+/// A string argument.
 pub fn text<'v>(value: Option<&'v Value>, name: &str) -> Result<Option<&'v str>, Fault> {
     match value {
         None => Ok(None),
@@ -74,7 +74,7 @@ pub fn text<'v>(value: Option<&'v Value>, name: &str) -> Result<Option<&'v str>,
     }
 }
 
-/// Python's truth of an argument.
+/// The truth value of an argument, as in Python.
 pub fn flag(value: Option<&Value>, default: bool) -> bool {
     value.map_or(default, Value::is_true)
 }
@@ -126,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Runs a macro in a scope of its own within the scope at a place; what it writes.
+    /// Runs a macro in a new scope inside the scope at `within`. Returns its output.
     fn call_macro(
         &mut self,
         code: &ast::Macro,

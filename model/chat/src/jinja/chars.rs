@@ -1,4 +1,4 @@
-//! Characters and letter case as Python's `str` has them.
+//! Character classes and letter case as in Python's `str`.
 
 use kjit_tokenizer::unicode::{Category, category};
 
@@ -18,8 +18,8 @@ pub fn is_decimal(c: char) -> bool {
     kind(c) == Category::DecimalNumber
 }
 
-/// Digits that are no decimals: raised, lowered and circled ones, and of scripts that do not count
-/// by places.
+/// Digits that are not decimals: superscripts, subscripts, circled digits, and those of scripts
+/// without place values.
 const OTHER_DIGITS: [(u32, u32); 20] = [
     (0xB2, 0xB3),
     (0xB9, 0xB9),
@@ -47,7 +47,7 @@ pub fn is_digit(c: char) -> bool {
     is_decimal(c) || OTHER_DIGITS.iter().any(|(from, to)| (*from..=*to).contains(&(c as u32)))
 }
 
-/// Ideographs that stand for numbers.
+/// Ideographs with a numeric value.
 const NUMBERS: &str = "一七万三两丿九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰\
     阡陆陌陸零京㐅㒃㠪㭍㸪䀹";
 
@@ -60,12 +60,12 @@ pub fn is_alphanumeric(c: char) -> bool {
     is_letter(c) || kind(c).is_number()
 }
 
-/// What belongs to a word, as `\w` has it.
+/// A word character, as in `\w`.
 pub fn is_word(c: char) -> bool {
     c == '_' || is_alphanumeric(c)
 }
 
-/// Whether `repr` writes it as it is.
+/// Whether `repr` prints it unescaped.
 pub fn is_printable(c: char) -> bool {
     let kind = kind(c);
     let hidden = [
@@ -110,7 +110,7 @@ pub fn is_title_case(text: &str) -> bool {
     any
 }
 
-/// A letter at the begin of a title: upper case, but for letters that are two.
+/// Title case of a letter. Some ligatures have a title case of their own.
 fn push_title(c: char, out: &mut String) {
     match c {
         'Ǆ'..='ǆ' => out.push('ǅ'),
@@ -121,13 +121,13 @@ fn push_title(c: char, out: &mut String) {
         'ﬀ' => out.push_str("Ff"),
         'ﬁ' => out.push_str("Fi"),
         'ﬂ' => out.push_str("Fl"),
-        // Georgian has a second upper case, which titles do not take.
+        // Georgian has a second upper case, which title case does not use.
         'ა'..='ჺ' | 'ჽ'..='ჿ' => out.push(c),
         c => out.extend(c.to_uppercase()),
     }
 }
 
-/// `str.title`: what follows what has no case begins a word.
+/// `str.title`: a letter after an uncased character begins a word.
 pub fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut within = false;
@@ -142,7 +142,7 @@ pub fn title(text: &str) -> String {
     out
 }
 
-/// A letter within a word in lower case: a sigma at the word's end has a form of its own.
+/// Lower case of a letter within a word. A sigma at the end of a word has its own form.
 fn push_lower(c: char, behind: &str, out: &mut String) {
     match c {
         'Σ' if !behind.starts_with(is_cased) => out.push('ς'),
@@ -184,7 +184,7 @@ pub fn fold_case(text: &str) -> String {
         match c {
             'ı' => out.push(c),
             'ẞ' => out.push_str("ss"),
-            // Cherokee folds to its upper case.
+            // Cherokee folds to upper case.
             'Ꭰ'..='Ᏽ' => out.push(c),
             'ᏸ'..='ᏽ' | 'ꭰ'..='ꮿ' => out.extend(c.to_uppercase()),
             c => out.extend(c.to_uppercase().flat_map(char::to_lowercase)),

@@ -1,4 +1,4 @@
-//! The functions that are there without being made: `range`, `dict`, `namespace` and their like.
+//! The built-in functions: `range`, `dict`, `namespace` and others.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -22,10 +22,10 @@ pub const FUNCTIONS: [(&str, Function); 8] = [
     ("lipsum", Function::Lipsum),
 ];
 
-/// As many numbers as a range has in jinja2's sandbox.
+/// Maximum length of a range, as in jinja2's sandbox.
 const MAX_RANGE: usize = 100_000;
 
-/// Calls one.
+/// Calls a function.
 pub fn call(function: Function, arguments: Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
     match function {
         Function::Range => {
@@ -100,7 +100,7 @@ pub fn range(bounds: [i128; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
     Value::sequence(all, ListKind::Range(bounds), meter)
 }
 
-/// What `dict()` is made of: an object or a list of pairs, and names.
+/// The entries of `dict()`: from an object or a list of pairs, and from named arguments.
 fn entries(arguments: Arguments, meter: &Rc<Meter>) -> Result<Vec<(Value, Value)>, Fault> {
     let mut entries = Vec::new();
     match arguments.positional.as_slice() {

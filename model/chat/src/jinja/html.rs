@@ -1,4 +1,4 @@
-//! HTML: what is escaped, and the filters that read and write it.
+//! HTML: escaping, and the filters that read and write it.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use super::meter::{Growing, Meter};
 use super::value::Value;
 use super::{Fault, chars, ops, text as written, wrong};
 
-/// A text with what HTML reads as its own spelled out.
+/// Escapes the special characters of HTML.
 pub fn escape(this: &str, out: &mut Growing) -> Result<(), Fault> {
     for c in this.chars() {
         match c {
@@ -22,7 +22,7 @@ pub fn escape(this: &str, out: &mut Growing) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A value as HTML: what is HTML stays as it is.
+/// A value as HTML. Safe strings stay as they are.
 pub fn escaped(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     let mut out = Growing::new(meter);
     match value {
@@ -90,8 +90,8 @@ pub fn filter(
     }
 }
 
-/// A text without comments and tags, its white space single spaces, its entities read: the common
-/// ones by name, all by number.
+/// Removes comments and tags, collapses white space, and decodes common entities by name and all by
+/// number.
 fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut out = this.to_owned();
     for (open, close) in [("<!--", "-->"), ("<", ">")] {
@@ -133,7 +133,7 @@ fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     Value::grown(text, meter)
 }
 
-/// Bytes of an entity that are looked at.
+/// Maximum bytes of an entity.
 const LONGEST: usize = 32;
 
 /// Entities by name.
@@ -239,7 +239,7 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
     Value::grown(out, meter)
 }
 
-/// Escaped text with its addresses made links.
+/// Escapes a text and makes its addresses links.
 fn urlized(
     this: &str,
     attributes: &str,
@@ -301,8 +301,8 @@ fn urlized(
     Value::grown(out, meter)
 }
 
-/// Brackets before a word, the word, and punctuation behind it; a bracket that opens within the
-/// word closes there.
+/// Splits a word into leading brackets, the word, and trailing punctuation. A bracket that opens
+/// inside the word also closes inside it.
 fn bracketed(word: &str) -> (&str, &str, &str) {
     let mut middle = word;
     while let Some(rest) = ["(", "<", "&lt;"].iter().find_map(|open| middle.strip_prefix(open)) {
@@ -343,7 +343,7 @@ fn is_mail(this: &str) -> bool {
         && end.chars().all(chars::is_word)
 }
 
-/// Whether this is an address of the web, without white space.
+/// Whether a text without white space is a web address.
 fn is_address(this: &str) -> bool {
     let lower = this.to_lowercase();
     let scheme = ["https://", "http://"].iter().find_map(|scheme| lower.strip_prefix(scheme));

@@ -1,4 +1,4 @@
-//! Template text to tokens, white space handled as `trim_blocks` and `lstrip_blocks` say.
+//! Splits a template into tokens, with white space as `trim_blocks` and `lstrip_blocks` define.
 
 use super::{Fault, Kind};
 
@@ -25,7 +25,7 @@ pub enum Token {
 /// A token and its line.
 pub type Lexed = (usize, Token);
 
-/// The longer ones first.
+/// Longer operators first.
 const SIGNS: [&str; 27] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",", ";", "!",
@@ -35,7 +35,7 @@ struct Lexer<'a> {
     source: &'a str,
     at: usize,
     line: usize,
-    /// Whether a line begins here: white space before a block then goes.
+    /// Whether this is the begin of a line: white space before a block is then removed.
     line_begins: bool,
     out: Vec<Lexed>,
 }
@@ -60,7 +60,7 @@ impl Lexer<'_> {
         Err(Fault { line: self.line, kind: Kind::Wrong(problem.into()) })
     }
 
-    /// Steps over so many bytes.
+    /// Advances by a number of bytes.
     fn skip(&mut self, bytes: usize) {
         let passed = self.rest().get(..bytes).unwrap_or_default();
         let (lines, ends) = (passed.matches('\n').count(), passed.ends_with('\n'));
@@ -73,7 +73,7 @@ impl Lexer<'_> {
         self.out.push((self.line, token));
     }
 
-    /// Text up to a tag, and the tag.
+    /// Reads text up to a tag, and the tag.
     fn next(&mut self) -> Result<(), Fault> {
         let rest = self.rest();
         let tag = rest.match_indices('{').map(|(i, _)| i).find(|&i| {
@@ -115,8 +115,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// Text before a block without the white space that its last line begins with, if there is
-    /// nothing else in it.
+    /// Text before a block. If its last line is only white space, that is removed.
     fn without_indent<'t>(&self, text: &'t str) -> &'t str {
         let line = text.rfind('\n').map(|i| i + 1).or(self.line_begins.then_some(0));
         let blank =
@@ -138,7 +137,7 @@ impl Lexer<'_> {
         Ok(())
     }
 
-    /// Behind a tag, whose last two characters are next: white space that goes with it.
+    /// Consumes the two closing characters of a tag, and the white space that belongs to it.
     fn close(&mut self, mark: Option<u8>, block: bool) {
         self.skip(2);
         if mark == Some(b'-') {
@@ -150,7 +149,7 @@ impl Lexer<'_> {
         }
     }
 
-    /// If this is `{% raw %}`: how long the rest of the tag is, and the mark at its end.
+    /// If this is `{% raw %}`: the length of the rest of the tag, and its white space mark.
     fn is_raw(&self) -> Option<(usize, Option<u8>)> {
         let inner = self.rest().trim_start().strip_prefix("raw")?.trim_start();
         let mark = inner.bytes().next().filter(|b| *b == b'-');
@@ -161,7 +160,7 @@ impl Lexer<'_> {
     fn raw(&mut self) -> Result<(), Fault> {
         let Some((len, mark)) = self.is_raw() else { return Ok(()) };
         self.skip(len);
-        // The line that ends here is part of the text: `trim_blocks` is not for this tag.
+        // The line end after this tag is part of the text: `trim_blocks` does not apply.
         self.close(mark, false);
         let mut from = 0;
         while let Some(start) = self.rest().get(from..).and_then(|r| r.find("{%")).map(|i| i + from)
@@ -192,9 +191,9 @@ impl Lexer<'_> {
         self.fail("a raw block does not end")
     }
 
-    /// The tokens of a tag up to its end.
+    /// Reads the tokens of a tag to its end.
     fn tag(&mut self, end: &'static str, close: Token) -> Result<(), Fault> {
-        // A `}` of a dictionary is no end of a tag.
+        // A `}` that closes a dictionary does not end the tag.
         let mut open = 0usize;
         loop {
             let space = self.rest().len() - self.rest().trim_start().len();

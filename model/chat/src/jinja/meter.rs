@@ -1,4 +1,4 @@
-//! What a run has used: steps, and bytes that are alive.
+//! Counts the steps and the live bytes of a run.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,15 +6,15 @@ use std::rc::Rc;
 use super::{Fault, limit};
 use kjit_tokenizer::cancel::Cancel;
 
-/// Steps that one rendering may take. Llama 3.1's template takes about 200 a message; this is a
-/// second or less.
+/// Maximum number of steps of one rendering, a second or less. Llama 3.1's template takes about 200
+/// per message.
 pub const FUEL: u64 = 10_000_000;
 
-/// Bytes that the values of one rendering may hold at once, as they are counted here; what is
-/// allocated is up to three times that, while a text or a list grows.
+/// Maximum number of live bytes in the values of one rendering. Real allocations may be up to three
+/// times that while a string or a list grows.
 pub const MAX_MEMORY: usize = 64 << 20;
 
-/// Bytes that one rendering may write.
+/// Maximum number of bytes of output.
 pub const MAX_OUTPUT: usize = 32 << 20;
 
 /// Shared by all values of a run.
@@ -30,7 +30,7 @@ impl Meter {
         Rc::new(Meter { live: Cell::new(0), fuel: Cell::new(FUEL), cancel: cancel.clone() })
     }
 
-    /// Takes steps.
+    /// Counts steps.
     pub fn work(&self, steps: usize) -> Result<(), Fault> {
         if self.cancel.is_cancelled() {
             return limit("nobody waits for it any more");
@@ -44,12 +44,12 @@ impl Meter {
         }
     }
 
-    /// Takes the steps that so many bytes cost.
+    /// Counts the steps of handling this number of bytes.
     pub fn bytes(&self, bytes: usize) -> Result<(), Fault> {
         self.work(1 + bytes / 32)
     }
 
-    /// Takes memory, before it is allocated.
+    /// Counts memory before it is allocated.
     pub fn take(&self, bytes: usize) -> Result<(), Fault> {
         let live = self.live.get().saturating_add(bytes);
         if live > MAX_MEMORY {
@@ -73,7 +73,7 @@ pub struct Held<T> {
 }
 
 impl<T> Held<T> {
-    /// Holds a value whose bytes were taken from the meter already.
+    /// Wraps a value whose bytes are already counted.
     pub fn taken(value: T, bytes: usize, meter: &Rc<Meter>) -> Rc<Held<T>> {
         Rc::new(Held { value, bytes, meter: meter.clone() })
     }
@@ -93,13 +93,13 @@ impl<T> Drop for Held<T> {
     }
 }
 
-/// A text that grows, counted as it does.
+/// A growing string with counted memory.
 #[derive(Debug)]
 pub struct Growing {
     text: String,
     taken: usize,
     most: usize,
-    /// Bytes that no step was taken for yet.
+    /// Bytes whose steps are not counted yet.
     unpaid: usize,
     meter: Rc<Meter>,
 }
@@ -109,7 +109,7 @@ impl Growing {
         Growing { text: String::new(), taken: 0, most: usize::MAX, unpaid: 0, meter: meter.clone() }
     }
 
-    /// One that may have [`MAX_OUTPUT`] bytes.
+    /// A string of up to [`MAX_OUTPUT`] bytes.
     pub fn output(meter: &Rc<Meter>) -> Growing {
         let mut out = Growing::new(meter);
         out.most = MAX_OUTPUT;
@@ -145,19 +145,19 @@ impl Growing {
         Ok(())
     }
 
-    /// The text, with how many of its bytes the meter has counted: they are the caller's now.
+    /// Returns the string, and the bytes that are counted for it, which the caller must give back.
     pub fn finish(mut self) -> (String, usize) {
         (std::mem::take(&mut self.text), std::mem::take(&mut self.taken))
     }
 }
 
 impl Growing {
-    /// An empty one that counts where this one does.
+    /// A new empty string with the same meter.
     pub fn another(&self) -> Growing {
         Growing::new(&self.meter)
     }
 
-    /// The text for a short while, not counted.
+    /// Returns the string without counting it. For short-lived strings.
     pub fn finish_uncounted(self) -> String {
         let meter = self.meter.clone();
         let (text, taken) = self.finish();

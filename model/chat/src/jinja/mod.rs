@@ -1,21 +1,20 @@
-//! Jinja, as far as chat templates go, with everything bounded that a hostile template could use
-//! up.
+//! An interpreter of Jinja for chat templates. Every resource that a hostile template could exhaust
+//! is limited.
 //!
-//! A template is a program out of a file from anywhere, and it runs in the caller's process and on
-//! the caller's thread. A general engine bounds its steps, but neither the depth of its own
-//! recursion (20,000 times `not`) nor what its values hold (a string doubled fifty times). Here
-//! each is a number in this file:
+//! A template is a program from an untrusted file, and it runs in the caller's process and thread.
+//! A general engine limits steps, but neither its own recursion (20,000 times `not`) nor the size
+//! of values (a string doubled fifty times). The limits here:
 //!
-//! - reading: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and
-//!   blocks nest, at most [`MAX_NESTING`] deep;
-//! - running: every step and every 32 bytes that it handles are counted ([`FUEL`]); recursion of
-//!   macros and loops ends at [`MAX_LEVELS`];
-//! - values: every text and list is counted while it lives ([`MAX_MEMORY`]) and before it is made;
-//!   none nests deeper than [`MAX_DEPTH`], and a namespace cannot hold itself.
+//! - Parsing: chains (`a + b + c`, `x|f|g`, `not not`, `elif`) are lists, so that only brackets and
+//!   blocks nest, at most [`MAX_NESTING`] deep.
+//! - Running: every step and every 32 bytes processed are counted ([`FUEL`]). Recursion of macros
+//!   and loops ends at [`MAX_LEVELS`].
+//! - Values: every string and list is counted before it is made and while it lives
+//!   ([`MAX_MEMORY`]). Nesting is at most [`MAX_DEPTH`], and a namespace cannot contain itself.
 //!
-//! The meaning is that of jinja2 as `transformers` sets it up for `apply_chat_template`:
-//! `trim_blocks`, `lstrip_blocks`, a sandbox in which nothing that exists can be changed (but a
-//! namespace), Python's spelling of values in output. There is nothing to include.
+//! The semantics are those of jinja2 in `apply_chat_template` of `transformers`: `trim_blocks`,
+//! `lstrip_blocks`, a sandbox without changes of existing values (except namespaces), Python's
+//! output of values. There is no `include`.
 
 mod ast;
 mod bind;
@@ -40,34 +39,34 @@ pub use value::Data;
 use kjit_tokenizer::cancel::Cancel;
 use std::sync::Arc;
 
-/// Brackets and blocks within each other, in a template's text.
+/// Maximum nesting of brackets and blocks in a template.
 pub const MAX_NESTING: usize = 64;
 
-/// Evaluations within each other while a template runs: what macros that call themselves come to.
-/// All of them take less than 1 MiB of stack in a debug build and less than half of that in a
-/// release build: a thread has 2 MiB by default.
+/// Maximum nesting of evaluations while a template runs, for example by recursive macros. All
+/// levels take less than 1 MiB of stack in a debug build and less than half of that in a release
+/// build; a thread has 2 MiB by default.
 pub const MAX_LEVELS: usize = 240;
 
-/// Lists and objects within each other.
+/// Maximum nesting of lists and objects.
 pub const MAX_DEPTH: u16 = 128;
 
-/// Why a template could not be read or did not finish.
+/// An error of parsing or rendering a template.
 #[derive(Debug)]
 pub struct Fault {
-    /// Line in the template, from 1; 0 while it is not known.
+    /// Line in the template, from 1; 0 if not known yet.
     pub line: usize,
-    /// What happened.
+    /// The kind of error.
     pub kind: Kind,
 }
 
-/// What happened to a template.
+/// The kinds of errors.
 #[derive(Debug)]
 pub enum Kind {
-    /// Something in it is wrong, in words.
+    /// The template is wrong; with an explanation.
     Wrong(String),
-    /// It asked for more than a template may have, in words.
+    /// The template exceeded a limit; with an explanation.
     Limit(String),
-    /// It called `raise_exception`, with these words.
+    /// The template called `raise_exception` with this message.
     Raised(String),
 }
 
@@ -80,29 +79,29 @@ impl Fault {
     }
 }
 
-/// A fault in words, its line to be found by whoever knows it.
+/// An error whose line the caller adds.
 fn wrong<T>(problem: impl Into<String>) -> Result<T, Fault> {
     Err(Fault { line: 0, kind: Kind::Wrong(problem.into()) })
 }
 
-/// A limit that was reached.
+/// An exceeded limit.
 fn limit<T>(problem: impl Into<String>) -> Result<T, Fault> {
     Err(Fault { line: 0, kind: Kind::Limit(problem.into()) })
 }
 
-/// A template that was read.
+/// A parsed template.
 #[derive(Debug)]
 pub struct Template {
     body: Arc<Vec<ast::Node>>,
 }
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     pub fn new(source: &str) -> Result<Template, Fault> {
         Ok(Template { body: Arc::new(parser::parse(lexer::lex(source)?)?) })
     }
 
-    /// Runs it with the given variables, as long as somebody waits for it; what it writes.
+    /// Renders it with the given variables, unless cancelled. Returns its output.
     pub fn render(&self, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Result<String, Fault> {
         run::render(&self.body, variables, cancel)
     }

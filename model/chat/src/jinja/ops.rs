@@ -8,7 +8,7 @@ use super::meter::{Growing, Meter};
 use super::value::{ListKind, Value};
 use super::{Fault, format, globals, html, methods, text, wrong};
 
-/// A number as Python computes with it.
+/// A number, as Python computes with it.
 enum Number {
     Int(i128),
     Float(f64),
@@ -96,7 +96,7 @@ pub fn operate(
     }
 }
 
-/// What a sum of such lists is: of two lists a list, of two tuples a tuple, of others nothing.
+/// The kind of the sum of two lists of this kind; `None` if they cannot be added.
 fn added(kind: ListKind) -> Option<ListKind> {
     match kind {
         ListKind::List => Some(ListKind::List),
@@ -135,7 +135,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
         if by_zero {
             return wrong("a division by zero");
         }
-        // Python rounds down, Rust towards zero.
+        // Python rounds down, Rust rounds towards zero.
         let down = |(quotient, rest): (i128, i128)| {
             if rest != 0 && (rest < 0) != (r < 0) {
                 (quotient - 1, rest + r)
@@ -166,7 +166,7 @@ fn arithmetic(operator: Operator, left: &Number, right: &Number) -> Result<Value
     if r == 0.0 && matches!(operator, Operator::Div | Operator::FloorDiv | Operator::Rem) {
         return wrong("a division by zero");
     }
-    // The rest has the sign of the divisor.
+    // The remainder has the sign of the divisor.
     let rest = l % r;
     let rest = match rest {
         0.0 => 0f64.copysign(r),
@@ -199,7 +199,7 @@ pub fn negative(value: &Value) -> Result<Value, Fault> {
     }
 }
 
-/// The order of two numbers, exact where a float cannot tell whole numbers apart.
+/// The exact order of two numbers, also for integers beyond a float's precision.
 fn compare(l: &Number, r: &Number) -> Option<Ordering> {
     match (l, r) {
         (Number::Int(l), Number::Float(r)) if r.abs() < 1e38 => {
@@ -210,7 +210,7 @@ fn compare(l: &Number, r: &Number) -> Option<Ordering> {
     }
 }
 
-/// `==`. What is shared is compared again wherever it occurs, which is counted.
+/// `==`. A shared element is compared and counted wherever it occurs.
 pub fn equal(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<bool, Fault> {
     meter.work(1)?;
     if let (Some(l), Some(r)) = (number(left), number(right)) {
@@ -259,7 +259,7 @@ pub fn equal(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<bool, Fau
     })
 }
 
-/// The order of two numbers (none, if one is NaN), texts or lists.
+/// The order of two numbers (`None` if one is NaN), strings or lists.
 pub fn order(left: &Value, right: &Value, meter: &Rc<Meter>) -> Result<Option<Ordering>, Fault> {
     meter.work(1)?;
     if let (Some(l), Some(r)) = (number(left), number(right)) {
@@ -323,8 +323,8 @@ pub fn contains(all: &Value, value: &Value, meter: &Rc<Meter>) -> Result<bool, F
     }
 }
 
-/// The elements of a list, the characters of a text, the keys of an object, what is left of a
-/// generator; none of what is undefined.
+/// The elements of a list, the characters of a string, the keys of an object, or the rest of a
+/// generator. Empty for an undefined value.
 pub fn items(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>, Fault> {
     match value {
         Value::List(list) => {
@@ -386,7 +386,7 @@ pub fn item(value: &Value, item: &Value, meter: &Rc<Meter>) -> Result<Value, Fau
     })
 }
 
-/// The places from one bound to another, absent ones being none.
+/// The index range between two bounds; an absent bound is `None`.
 pub fn bounds(len: usize, ends: [Option<i128>; 2]) -> std::ops::Range<usize> {
     let place = |at: i128| {
         (if at < 0 { at.saturating_add(len as i128) } else { at }).clamp(0, len as i128) as usize
@@ -395,7 +395,7 @@ pub fn bounds(len: usize, ends: [Option<i128>; 2]) -> std::ops::Range<usize> {
     from.map_or(0, place)..to.map_or(len, place)
 }
 
-/// `value[from:to:step]`, absent bounds being none.
+/// `value[from:to:step]`; an absent bound is none.
 pub fn slice(value: &Value, bounds: &[Value; 3], meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut given = [None; 3];
     for (given, bound) in given.iter_mut().zip(bounds) {

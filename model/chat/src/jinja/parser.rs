@@ -1,4 +1,4 @@
-//! Tokens to statements. What nests is counted; what only follows each other is a list.
+//! Parses tokens to statements. Nesting is counted; sequences are lists.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ struct Parser {
     tokens: std::iter::Peekable<std::vec::IntoIter<Lexed>>,
     line: usize,
     nesting: usize,
-    /// Loops around the statement at hand.
+    /// Number of loops around the current statement.
     loops: usize,
-    /// What was read of the names that every macro has.
+    /// The implicit macro names that were read.
     uses: Uses,
 }
 
@@ -128,8 +128,8 @@ impl Parser {
         result
     }
 
-    /// Statements up to a block with one of the given names, which is taken up to behind its name,
-    /// or up to the end.
+    /// Statements up to a block with one of the given names, or up to the end. The name is
+    /// consumed.
     fn body(&mut self, ends: &[&str]) -> Result<(Body, Option<String>), Fault> {
         let mut body = Vec::new();
         loop {
@@ -221,7 +221,7 @@ impl Parser {
                 let _ = self.take_name("scoped") || self.take_name("required");
                 return Ok(Stmt::Plain(self.body_to("endblock")?));
             }
-            // Marks what the assistant says, for training; for a prompt it does nothing.
+            // Marks the assistant's text for training; ignored in prompts.
             "generation" => return Ok(Stmt::Plain(self.body_to("endgeneration")?)),
             "autoescape" => {
                 if !matches!(self.expr()?, Expr::Bool(false)) {
@@ -244,7 +244,7 @@ impl Parser {
         Ok(stmt)
     }
 
-    /// The body of a macro, which no loop around it goes through.
+    /// The body of a macro. Loops outside it do not count inside.
     fn macro_to(
         &mut self,
         end: &str,
@@ -345,7 +345,7 @@ impl Parser {
         Ok(Target::Name(name))
     }
 
-    /// Parameters of a macro, behind the bracket.
+    /// Parameters of a macro, after the bracket.
     fn parameters(&mut self) -> Result<Vec<(String, Option<Expr>)>, Fault> {
         let mut all = Vec::new();
         while !self.take_sign(")") {
@@ -362,7 +362,7 @@ impl Parser {
         Ok(all)
     }
 
-    /// An expression, or several with commas between: a tuple.
+    /// An expression, or a tuple of several with commas.
     fn tuple(&mut self) -> Result<Expr, Fault> {
         self.tuple_of(Self::expr)
     }
@@ -463,7 +463,7 @@ impl Parser {
         Ok(if rest.is_empty() { first } else { Expr::Compare(Box::new(first), rest) })
     }
 
-    /// Operators of a rank: `+ -`, then `~`, then `* / // %`, then `**`.
+    /// Operators of a precedence: `+ -`, then `~`, then `* / // %`, then `**`.
     fn chain(&mut self, rank: usize) -> Result<Expr, Fault> {
         const RANKS: [&[(&str, Operator)]; 4] = [
             &[("+", Operator::Add), ("-", Operator::Sub)],
@@ -506,9 +506,9 @@ impl Parser {
         let mut steps = Vec::new();
         self.postfix(&mut steps)?;
         let value = with_steps(value, steps);
-        // A sign says that this is a number, also if there are two.
+        // A sign makes the value a number, even two that cancel out.
         let value = if signs > 0 { Expr::Negative(Box::new(value), minus % 2 == 0) } else { value };
-        // Filters and tests stand behind the sign.
+        // Filters and tests apply after the sign.
         let mut steps = Vec::new();
         loop {
             if self.take_sign("|") {
@@ -568,7 +568,7 @@ impl Parser {
         }
     }
 
-    /// A filter's name and arguments, behind `|`.
+    /// A filter's name and arguments, after `|`.
     fn filter(&mut self) -> Result<Step, Fault> {
         let name = self.name()?;
         let arguments = if self.is_sign("(") { self.arguments()? } else { Arguments::default() };
@@ -701,7 +701,7 @@ impl Parser {
         })
     }
 
-    /// A value in brackets, or a tuple, behind the opening one.
+    /// A value in brackets or a tuple, after the opening bracket.
     fn brackets(&mut self) -> Result<Expr, Fault> {
         let mut all = Vec::new();
         let mut commas = false;

@@ -11,7 +11,7 @@ use super::value::{Data, List, Scope, Value};
 use super::{Fault, MAX_LEVELS, filters, globals, limit, methods, ops, tests, text, wrong};
 use kjit_tokenizer::cancel::Cancel;
 
-/// Runs a template with its variables; what it writes.
+/// Runs a template with its variables and returns its output.
 pub fn render(body: &Body, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Result<String, Fault> {
     let meter = Meter::new(cancel);
     let mut run = Run { meter: meter.clone(), frames: Vec::new(), numbers: 0, levels: 0 };
@@ -33,21 +33,21 @@ pub fn render(body: &Body, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Res
 /// A scope.
 struct Frame {
     variables: HashMap<String, Value>,
-    /// Where names that are not here are looked up.
+    /// The scope in which missing names are looked up.
     parent: Option<usize>,
     number: u64,
 }
 
-/// What a template has while it runs.
+/// The state of a running template.
 pub struct Run {
     pub meter: Rc<Meter>,
     frames: Vec<Frame>,
     numbers: u64,
-    /// Evaluations within each other.
+    /// Nesting of evaluations.
     levels: usize,
 }
 
-/// What a statement does to the loop around it.
+/// The effect of a statement on the loop around it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     On,
@@ -55,13 +55,13 @@ pub enum Flow {
     Continue,
 }
 
-/// `loop`.
+/// The variable `loop`.
 #[derive(Debug)]
 pub struct Loop {
     pub items: Rc<Held<List>>,
     pub at: Cell<usize>,
     pub depth: usize,
-    /// What `changed` saw last.
+    /// The arguments of the last call of `changed`.
     pub last: RefCell<Option<Vec<Value>>>,
     code: Arc<For>,
 }
@@ -76,7 +76,7 @@ impl Run {
         self.frames.pop();
     }
 
-    /// The scope at hand.
+    /// The current scope.
     pub fn here(&self) -> Scope {
         Scope {
             at: self.frames.len().saturating_sub(1),
@@ -84,7 +84,7 @@ impl Run {
         }
     }
 
-    /// The place of a scope, if it still is there.
+    /// The index of a scope, if it still exists.
     pub fn place_of(&self, scope: Scope) -> Option<usize> {
         self.frames.get(scope.at).filter(|frame| frame.number == scope.number).map(|_| scope.at)
     }
@@ -106,7 +106,7 @@ impl Run {
         Value::Undefined
     }
 
-    /// One level deeper.
+    /// Runs `go` one level deeper.
     pub fn deeper<T>(
         &mut self,
         go: impl FnOnce(&mut Self) -> Result<T, Fault>,
@@ -134,7 +134,7 @@ impl Run {
         })
     }
 
-    /// What a body writes.
+    /// The output of a body as a string.
     pub fn captured(&mut self, body: &Body) -> Result<Value, Fault> {
         let mut out = Growing::new(&self.meter);
         self.body(body, &mut out)?;
@@ -293,7 +293,7 @@ impl Run {
         Ok(())
     }
 
-    /// `loop(list)`: the loop again over another list, one level deeper.
+    /// `loop(list)`: runs the loop over another list, one level deeper.
     pub fn recurse(&mut self, state: &Loop, list: &Value) -> Result<Value, Fault> {
         if !state.code.recursive {
             return wrong("this loop is not recursive");
@@ -376,7 +376,7 @@ impl Run {
             }
             Expr::Postfix(base, steps) => {
                 let value = self.eval(base)?;
-                // Only for the error, which names what is missing.
+                // Only for the error, which names the missing variable.
                 if let (
                     Expr::Name(name),
                     Value::Undefined,
@@ -387,12 +387,12 @@ impl Run {
                 }
                 self.steps(value, steps)
             }
-            // The simple ones do not come here.
+            // Simple expressions are handled by the caller.
             _ => self.eval(expr),
         }
     }
 
-    /// The first value that is true (or false), or the last.
+    /// The first value with this truth value, or the last one.
     fn first(&mut self, all: &[Expr], wanted: bool) -> Result<Value, Fault> {
         let mut value = Value::Undefined;
         for expr in all {
@@ -424,7 +424,7 @@ impl Run {
         })
     }
 
-    /// What comes behind a value, from left to right.
+    /// Applies postfix operations from left to right.
     fn steps(&mut self, mut value: Value, steps: &[Step]) -> Result<Value, Fault> {
         let mut rest = steps.iter().peekable();
         while let Some(step) = rest.next() {

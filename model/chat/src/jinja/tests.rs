@@ -1,4 +1,4 @@
-//! Tests: all of jinja2's.
+//! The tests (`value is name`): all of jinja2's.
 
 use std::rc::Rc;
 
@@ -9,7 +9,7 @@ use super::run::Run;
 use super::value::Value;
 use super::{Fault, chars, ops, text, wrong};
 
-/// The names of all.
+/// The names of all tests.
 pub const TESTS: [&str; 41] = [
     "!=",
     "<",
@@ -78,7 +78,7 @@ pub fn test(
                 !ops::operate(super::ast::Operator::Rem, value, operand("num")?, meter)?.is_true()
             );
         }
-        // Not jinja2's, but written by some.
+        // Not in jinja2, but used by some templates.
         "startingwith" | "endingwith" => {
             let both = value.as_text().zip(operand("part")?.as_text());
             return Ok(both.is_some_and(|(this, part)| match name {
@@ -158,7 +158,7 @@ fn cased(
     Ok(is(&text))
 }
 
-/// Whether both are one object; numbers and texts are, if they are equal and of one kind.
+/// Whether both are the same object. Numbers and strings are if they are equal and of one type.
 fn same(left: &Value, right: &Value) -> bool {
     match (left, right) {
         (Value::None, Value::None) | (Value::Undefined, Value::Undefined) => true,

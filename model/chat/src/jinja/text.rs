@@ -1,4 +1,4 @@
-//! Values as Python writes them, and as `json.dumps` does.
+//! Output of values as in Python, and as in `json.dumps`.
 
 use std::rc::Rc;
 
@@ -6,7 +6,7 @@ use super::meter::{Growing, Meter};
 use super::value::{ListKind, Value};
 use super::{Fault, chars, wrong};
 
-/// `str(value)`, at the end of a text.
+/// Appends `str(value)`.
 pub fn write(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
     match value {
         Value::Undefined => Ok(()),
@@ -22,7 +22,7 @@ pub fn to_string(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     Ok(out.finish_uncounted())
 }
 
-/// A text as it is, and `str` of any other value.
+/// A string as it is, or `str` of any other value.
 pub fn as_text(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     match value {
         Value::Text(_) => Ok(value.clone()),
@@ -34,7 +34,7 @@ pub fn as_text(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     }
 }
 
-/// `repr(value)`, at the end of a text. Depth is bounded by what values may have.
+/// Appends `repr(value)`. Recursion is limited by the depth of values.
 pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
     meter.work(1)?;
     match value {
@@ -83,13 +83,13 @@ pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), F
     }
 }
 
-/// `pprint.pformat(value)`: keys sorted, and an element a line where a line would be longer than
-/// 80. Long texts stay whole.
+/// `pprint.pformat(value)`: sorted keys, and one element per line if a line would exceed 80
+/// characters. Long strings are not split.
 pub fn pretty(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
     pretty_at(&sorted(value, meter)?, 0, 0, out, meter)
 }
 
-/// The value with the keys of its objects in order, where they have one.
+/// The value with the keys of its objects sorted, if they can be ordered.
 fn sorted(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.work(1)?;
     match value {
@@ -181,7 +181,7 @@ pub fn ascii(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
     Ok(out.finish_uncounted())
 }
 
-/// A character by its number.
+/// A character as an escape sequence.
 fn escaped(c: char, out: &mut Growing) -> Result<(), Fault> {
     out.push(&match u32::from(c) {
         n @ 0..0x100 => format!("\\x{n:02x}"),
@@ -210,8 +210,8 @@ fn quoted(text: &str, out: &mut Growing) -> Result<(), Fault> {
     out.push_char(quote)
 }
 
-/// A float as Python writes it: the shortest digits that read back, with an exponent below 1e-4 and
-/// from 1e16.
+/// A float as Python prints it: the shortest digits that parse back, with an exponent below 1e-4
+/// and from 1e16.
 pub fn float(x: f64) -> String {
     if x.is_nan() {
         return "nan".to_owned();
@@ -230,7 +230,7 @@ pub fn float(x: f64) -> String {
     if plain.contains('.') { plain } else { format!("{plain}.0") }
 }
 
-/// How JSON is written.
+/// Options of JSON output.
 pub struct Json {
     pub indent: Option<String>,
     pub item: String,

@@ -1,4 +1,4 @@
-//! What templates compute with. Everything that takes memory is counted by the run's meter.
+//! The values of templates. The run's meter counts all their memory.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -13,11 +13,11 @@ use super::meter::{Held, Meter};
 use super::run::Loop;
 use super::{Fault, MAX_DEPTH, limit, wrong};
 
-/// Bytes that a list takes for each element, and a text or a list for itself.
+/// Bytes counted for each element of a list, and for each string or list itself.
 const ELEMENT: usize = 32;
 const BASE: usize = 64;
 
-/// Elements of a key, those of tuples within it too.
+/// Maximum number of elements of a key, including those of nested tuples.
 const MAX_KEY: usize = 256;
 
 #[derive(Debug, Clone)]
@@ -30,22 +30,21 @@ pub enum Value {
     Text(Text),
     List(Rc<Held<List>>),
     Map(Rc<Held<Map>>),
-    /// What a filter makes element by element in Python: it is gone through once, and has no
-    /// length.
+    /// The result of a filter that is lazy in Python: iterated once, without a length.
     Generator(Rc<Generator>),
     Namespace(Rc<RefCell<HashMap<String, Value>>>),
-    /// A macro or the block of a `call`, and the scope that it stands in.
+    /// A macro or the block of a `call`, with its scope.
     Macro(Arc<ast::Macro>, Scope),
     Loop(Rc<Loop>),
     Function(Function),
     Cycler(Rc<Cycler>),
-    /// The text between, and whether one was written before.
+    /// The separator, and whether it was used before.
     Joiner(Rc<(Value, Cell<bool>)>),
-    /// A method that nobody has called yet.
+    /// A method that is not called yet.
     Method(Rc<(Value, String)>),
 }
 
-/// A text, and whether it is HTML, which `escape` leaves as it is.
+/// A string, and whether it is HTML, which `escape` leaves unchanged.
 #[derive(Debug, Clone)]
 pub struct Text {
     held: Rc<Held<Box<str>>>,
@@ -53,7 +52,7 @@ pub struct Text {
 }
 
 impl Text {
-    /// Whether both are one text in memory.
+    /// Whether both are the same string in memory.
     pub fn is(&self, other: &Text) -> bool {
         Rc::ptr_eq(&self.held, &other.held)
     }
@@ -67,7 +66,7 @@ impl std::ops::Deref for Text {
     }
 }
 
-/// A list that is gone through once.
+/// A list that is iterated once.
 #[derive(Debug)]
 pub struct Generator {
     pub items: Rc<Held<List>>,
@@ -82,14 +81,14 @@ impl Generator {
     }
 }
 
-/// `cycler(…)`: the values, and which one is next.
+/// `cycler(…)`: the values and the next index.
 #[derive(Debug)]
 pub struct Cycler {
     pub items: Rc<Held<List>>,
     pub at: Cell<usize>,
 }
 
-/// A scope by its place and its number, which no later one at this place has.
+/// A scope by its index and a number that is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
     pub at: usize,
@@ -115,17 +114,17 @@ pub struct List {
     pub inside: Inside,
 }
 
-/// What Python has a list's elements in.
+/// Python's type of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListKind {
     List,
     Tuple,
-    /// A tuple of `grouper` and `list`, as `groupby` makes them.
+    /// The tuple (`grouper`, `list`) of `groupby`.
     Group,
     Keys,
     Values,
     Items,
-    /// Begin, end and step.
+    /// Start, stop and step.
     Range([i128; 3]),
 }
 
@@ -134,25 +133,26 @@ impl ListKind {
         matches!(self, ListKind::Tuple | ListKind::Group)
     }
 
-    /// Whether it has places: views of objects have none.
+    /// Whether it can be indexed. Views of objects cannot.
     pub fn is_indexed(self) -> bool {
         !matches!(self, ListKind::Keys | ListKind::Values | ListKind::Items)
     }
 }
 
-/// What a list or an object has within.
+/// Properties of the content of a list or an object.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Inside {
     depth: u16,
-    /// A namespace, which may not come into a namespace: nothing then holds itself.
+    /// Whether it contains a namespace. Such a value cannot be stored in a namespace, so no value
+    /// contains itself.
     pub namespace: bool,
 }
 
-/// An object with its keys in their order.
+/// An object with ordered keys.
 #[derive(Debug)]
 pub struct Map {
     pub entries: Vec<(Value, Value)>,
-    /// Places by key.
+    /// Index by key.
     places: HashMap<Key, usize>,
     pub inside: Inside,
 }
@@ -167,12 +167,12 @@ pub enum Key {
 }
 
 impl Key {
-    /// What a value is known by as a key; a number of either kind by its value.
+    /// The key of a value. Integers and floats of equal value have one key.
     pub fn of(value: &Value) -> Result<Key, Fault> {
         Key::within(value, &mut { MAX_KEY })
     }
 
-    /// A key of so many elements at most: what is shared in a tuple is in the key as often as it
+    /// A key with a limited number of elements. A shared element of a tuple counts wherever it
     /// occurs.
     fn within(value: &Value, left: &mut usize) -> Result<Key, Fault> {
         *left = match left.checked_sub(1) {
@@ -207,7 +207,7 @@ impl Map {
 }
 
 impl Value {
-    /// A text that was made already; small ones, or ones of the caller's.
+    /// A string from an existing one, which is small or belongs to the caller.
     pub fn text(text: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.bytes(text.len())?;
         meter.take(text.len() + BASE)?;
@@ -217,7 +217,7 @@ impl Value {
         }))
     }
 
-    /// The same text as HTML, or as none.
+    /// The string marked as HTML or as plain.
     pub fn marked_safe(self, safe: bool) -> Value {
         match self {
             Value::Text(text) => Value::Text(Text { safe, ..text }),
@@ -225,7 +225,7 @@ impl Value {
         }
     }
 
-    /// A text that has grown.
+    /// A string that has grown.
     pub fn grown(text: super::meter::Growing, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.take(BASE)?;
         let (text, taken) = text.finish();
@@ -235,7 +235,7 @@ impl Value {
         }))
     }
 
-    /// Whether there is room for a list of so many elements, asked before it is made.
+    /// Checks that there is room for a list of this length before it is made.
     pub fn room_for(elements: usize, meter: &Rc<Meter>) -> Result<(), Fault> {
         let bytes = elements.saturating_mul(ELEMENT);
         meter.work(1 + elements / 4)?;
@@ -273,7 +273,7 @@ impl Value {
         Ok(Held::taken(List { items, kind, inside }, bytes, meter))
     }
 
-    /// An object; a key that comes again has the later value in the earlier place.
+    /// An object. A repeated key keeps its first place and gets the last value.
     pub fn map(entries: Vec<(Value, Value)>, meter: &Rc<Meter>) -> Result<Value, Fault> {
         let texts: usize =
             entries.iter().map(|(key, _)| if let Value::Text(t) = key { t.len() } else { 0 }).sum();
@@ -316,7 +316,7 @@ impl Value {
         }
     }
 
-    /// What messages call it.
+    /// Its name in error messages.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Undefined => "an undefined value",
@@ -341,7 +341,7 @@ impl Value {
         }
     }
 
-    /// Python's truth.
+    /// The truth value as in Python.
     pub fn is_true(&self) -> bool {
         match self {
             Value::Undefined | Value::None => false,
@@ -362,7 +362,7 @@ impl Value {
             Value::Generator(generator) => generator.items.inside,
             Value::Cycler(cycler) => cycler.items.inside,
             Value::Joiner(joiner) => joiner.0.inside(),
-            // The scope of the whole template is there as long as a namespace is.
+            // The scope of the whole template lives as long as any namespace.
             Value::Macro(_, scope) => Inside { depth: 0, namespace: scope.at > 0 },
             Value::Namespace(_) | Value::Loop(_) => Inside { depth: 0, namespace: true },
             Value::Method(method) => method.0.inside(),
@@ -388,10 +388,10 @@ impl Inside {
     }
 }
 
-/// A value from outside: JSON, its keys in their order.
+/// A value from outside: JSON with ordered keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Data {
-    /// Not there at all.
+    /// Undefined.
     Undefined,
     /// `null`
     None,
@@ -410,7 +410,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// As a template's value. Its nesting is what the reader of JSON lets through (128).
+    /// Converts to a template's value. Its nesting is limited by the JSON reader (128).
     pub fn into_value(self, meter: &Rc<Meter>) -> Result<Value, Fault> {
         Ok(match self {
             Data::Undefined => Value::Undefined,

@@ -1,40 +1,40 @@
-//! The inside of a call, up to its end: a mark in a string of its JSON, or in a parameter's value,
-//! ends nothing.
+//! Finds the end of a call. A marker inside a JSON string or a parameter's value does not end the
+//! call.
 
 use super::{Scan, scan};
 
 const PARAMETER: [&str; 2] = ["<parameter=", "</parameter>"];
 
-/// What is written there.
+/// The syntax of a call's body.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 enum Kind {
-    /// Too little of it is there.
+    /// Not enough text yet.
     #[default]
     Unknown,
     Json,
     /// `<function=…><parameter=…>…</parameter></function>`
     Parameters,
-    /// Anything else, or JSON that is broken: the first mark ends it.
+    /// Anything else, or broken JSON: the first marker ends it.
     Plain,
 }
 
-/// How far a call was read in search of its end.
+/// The state of the search for a call's end.
 #[derive(Debug, Clone, Default)]
 pub struct Body {
     kind: Kind,
-    /// Bytes that were looked at.
+    /// Bytes already read.
     at: usize,
-    /// Lists and objects that are open.
+    /// Number of open lists and objects.
     depth: usize,
-    /// In a string, or in a parameter's value.
+    /// Inside a string or a parameter's value.
     quoted: bool,
     escaped: bool,
 }
 
-/// What the text goes on with at a place.
+/// A marker at a position of the text.
 enum Mark {
     Whole(usize),
-    /// It may become one.
+    /// The text may become a marker.
     Begun,
     None,
 }
@@ -49,8 +49,8 @@ fn mark(rest: &[u8], marks: &[&str]) -> Mark {
 }
 
 impl Body {
-    /// Which of the marks ends the call, and where. `held` is the inside so far: what it was the
-    /// last time, and more.
+    /// The index of the marker that ends the call, and its position. `held` is the body so far; it
+    /// only grows between calls.
     pub fn end(&mut self, held: &str, ends: &[&str]) -> Option<(usize, usize)> {
         if self.kind == Kind::Unknown {
             let begin = held.trim_start();
@@ -81,12 +81,13 @@ impl Body {
         }
     }
 
-    /// Bytes that were read; or the mark that stands here, none if more must come.
+    /// Bytes read, or the marker at this position; `None` if more text is needed.
     fn json(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
         let byte = rest.first().copied().unwrap_or_default();
         if self.quoted {
             match byte {
-                // No string of JSON has that: what follows is guesswork.
+                // A control character is invalid in a JSON string; the rest is treated as plain
+                // text.
                 ..b' ' => self.kind = Kind::Plain,
                 _ if self.escaped => self.escaped = false,
                 b'\\' => self.escaped = true,
@@ -109,7 +110,7 @@ impl Body {
         Ok(1)
     }
 
-    /// The same where parameters stand between tags.
+    /// [`Body::json`] for parameters in tags.
     fn parameters(&mut self, rest: &[u8], ends: &[&str]) -> Result<usize, Option<usize>> {
         let [open, close] = PARAMETER;
         let other = if self.quoted { close } else { open };
@@ -128,8 +129,8 @@ impl Body {
         }
     }
 
-    /// The answer is over and the call had no end: whether there is a mark in it, which then ends
-    /// it after all.
+    /// The answer is over and the call has no end. Returns whether the body contains a marker,
+    /// which then ends the call.
     pub fn give_up(&mut self, held: &str, ends: &[&str]) -> bool {
         self.kind = Kind::Plain;
         matches!(scan(held, ends), Scan::Found(..))

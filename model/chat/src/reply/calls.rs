@@ -1,5 +1,5 @@
-//! The inside of calls. What cannot be read is none: the caller then has the text as it was
-//! written.
+//! Parses the bodies of tool calls. A body that cannot be parsed is no call; the caller then keeps
+//! the text.
 
 use super::ToolCall;
 use serde::Deserialize;
@@ -7,20 +7,20 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-/// A call as models write it.
+/// A call in the model's JSON.
 #[derive(Deserialize)]
 struct Written<'a> {
     #[serde(borrow, alias = "tool_name")]
     name: Option<Cow<'a, str>>,
     #[serde(borrow, alias = "parameters")]
     arguments: Option<&'a RawValue>,
-    /// Some models put it where their tools are described: `{"function": {"name": …}}`.
+    /// Some models nest it like the description of tools: `{"function": {"name": …}}`.
     #[serde(borrow)]
     function: Option<&'a RawValue>,
 }
 
-/// `{"name": …, "arguments": {…}}` (or `parameters`), a list of such, or several with `;` or white
-/// space between.
+/// `{"name": …, "arguments": {…}}` (or `parameters`), a list of these, or several separated by `;`
+/// or white space.
 pub fn json(text: &str) -> Option<Vec<ToolCall>> {
     let mut calls = vec![];
     let mut rest = text.trim();
@@ -56,7 +56,7 @@ pub fn call(text: &str) -> Option<ToolCall> {
     Some(ToolCall { name: written.name?.into_owned(), arguments })
 }
 
-/// A JSON object in a text, as it was written.
+/// A JSON object, unchanged.
 fn object(text: &str) -> Option<String> {
     let text = text.trim();
     if text.is_empty() {
@@ -65,14 +65,14 @@ fn object(text: &str) -> Option<String> {
     serde_json::from_str::<Map<String, Value>>(text).ok().map(|_| text.to_owned())
 }
 
-/// One call whose name stood outside.
+/// A call whose name is outside its JSON.
 pub fn named(name: &str, arguments: &str) -> Option<ToolCall> {
     let name = name.trim();
     (!name.is_empty()).then_some(())?;
     Some(ToolCall { name: name.to_owned(), arguments: object(arguments)? })
 }
 
-/// What stands between `<tool_call>` and its end: JSON, Qwen3-Coder's
+/// The body of `<tool_call>`: JSON, Qwen3-Coder's
 /// `<function=name><parameter=key>value</parameter></function>`, Llama 3.1's
 /// `<function=name>{…}</function>`, or GLM's `name` and
 /// `<arg_key>key</arg_key><arg_value>value</arg_value>`.
@@ -98,7 +98,7 @@ pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
         let (value, after) = after.split_once("</parameter>")?;
         let value = value.strip_prefix('\n').unwrap_or(value);
         let value = value.strip_suffix('\n').unwrap_or(value);
-        // A value that is JSON is meant so; any other is a text.
+        // A value that parses as JSON is JSON; any other is a string.
         let value =
             serde_json::from_str(value.trim()).unwrap_or_else(|_| Value::String(value.to_owned()));
         arguments.insert(key.trim().to_owned(), value);
@@ -111,7 +111,7 @@ pub fn hermes(text: &str) -> Option<Vec<ToolCall>> {
     }])
 }
 
-/// A name, and its arguments in tags.
+/// A name with arguments in tags.
 fn glm(text: &str) -> Option<ToolCall> {
     let (name, mut rest) = text.split_at_checked(text.find("<arg_key>").unwrap_or(text.len()))?;
     let name = name.trim();
@@ -133,8 +133,8 @@ fn glm(text: &str) -> Option<ToolCall> {
     })
 }
 
-/// What follows DeepSeek's `<｜tool▁calls▁begin｜>`: `function<｜tool▁sep｜>name` and the arguments in
-/// a fence, or `name<｜tool▁sep｜>{…}`, each between marks of its own.
+/// The text after DeepSeek's `<｜tool▁calls▁begin｜>`: `function<｜tool▁sep｜>name` and the arguments
+/// in a fence, or `name<｜tool▁sep｜>{…}`, each between its own markers.
 pub fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     let mut calls = vec![];
     for one in text.split("<｜tool▁call▁begin｜>").skip(1) {
@@ -151,8 +151,8 @@ pub fn deepseek(text: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// What follows `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` between), again and
-/// again.
+/// The text after `[TOOL_CALLS]`: a list, or `name[ARGS]{…}` (with `[CALL_ID]…` in between),
+/// repeated.
 pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     let between = [';', ',', ' ', '\n', '\r', '\t'];
     let mut calls = vec![];
@@ -167,7 +167,7 @@ pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
         }
         let head = rest.find(['[', '{'])?;
         let (name, after) = rest.split_at_checked(head)?;
-        // Where there are no arguments, what follows is the next call or nothing.
+        // Without arguments, the next call or nothing follows.
         let after = match after.split_once("[ARGS]") {
             Some((id, arguments)) if id.is_empty() || id.starts_with("[CALL_ID]") => {
                 arguments.trim_start()
@@ -181,7 +181,7 @@ pub fn mistral(text: &str) -> Option<Vec<ToolCall>> {
     (!calls.is_empty()).then_some(calls)
 }
 
-/// The JSON value that a text begins with, and what follows it.
+/// The JSON value at the begin of a text, and the rest.
 pub fn value(text: &str) -> Option<(&str, &str)> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
     let one = stream.next()?.ok()?.get();

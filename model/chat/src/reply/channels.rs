@@ -1,24 +1,24 @@
-//! Answers in channels (gpt-oss): a header up to `<|message|>`, then a body up to the next of the
-//! tokens that end one.
+//! Answers in channels (gpt-oss): a header up to `<|message|>`, then a body up to a token that ends
+//! it.
 
 use super::body::Body;
 use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
 const MESSAGE: &str = "<|message|>";
 const CHANNEL: &str = "<|channel|>";
-/// What ends a body; the last two begin the next header.
+/// Tokens that end a body. The last two begin the next header.
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
 #[derive(Debug, Clone, PartialEq)]
 enum Place {
-    /// Between a body's end and the next header's begin: nothing is said here.
+    /// Between the end of a body and the next header.
     Between,
     Header,
     Content,
-    /// Content that is JSON and the last thing that is said: all of the rest is of it.
+    /// JSON content, which is the last part of the answer and extends to its end.
     Rest,
     Reasoning,
-    /// Of a tool, with what was written before the body.
+    /// A tool call, with the header for the case that it is not valid.
     Call {
         name: String,
         header: String,
@@ -28,18 +28,17 @@ enum Place {
 #[derive(Debug)]
 pub struct Channels {
     tools: bool,
-    /// What is said in the last channel was held to JSON: a mark in it is one of its strings' text.
+    /// The content of the final channel is constrained to JSON, so a marker in a string is text.
     json: bool,
     place: Place,
-    /// How far the call at hand was read.
+    /// Reading state of the current call.
     body: Body,
     held: String,
 }
 
 impl Channels {
     pub fn new(tools: bool) -> Channels {
-        // The prompt ends with `<|start|>assistant`. A model that goes on without a channel speaks
-        // to the reader.
+        // The prompt ends with `<|start|>assistant`. Text without a channel is content.
         Channels {
             tools,
             json: false,
@@ -82,7 +81,7 @@ impl Channels {
                     "<|start|>" | CHANNEL => Place::Header,
                     _ => Place::Between,
                 };
-                // A header keeps the word that its channel follows.
+                // A header includes the text before its channel marker.
                 self.held.drain(..if end == CHANNEL { 0 } else { end.len() });
                 true
             }
@@ -94,7 +93,7 @@ impl Channels {
     }
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
-        // A call whose JSON is broken has hidden its end.
+        // In a call with broken JSON the end marker may have been skipped.
         while let Place::Call { name, .. } = &self.place
             && calls::named(name, &self.held).is_none()
             && self.body.give_up(&self.held, &ENDS)

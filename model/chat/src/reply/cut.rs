@@ -1,16 +1,17 @@
-//! Calls that were cut: those that are whole, and the name and arguments so far of the last one.
+//! Calls of an answer that was cut: the complete ones, and the name and partial arguments of the
+//! last.
 
 use super::ToolCall;
 use super::calls::{call, named, value};
 use serde_json::{Map, Value};
 
-/// White space and what stands between calls.
+/// White space and separators between calls.
 const BETWEEN: [char; 6] = [';', ',', ' ', '\n', '\r', '\t'];
 
-/// What was read, and whether the last of it has no end.
+/// The calls, and whether the last one is incomplete.
 pub type Cut = (Vec<ToolCall>, bool);
 
-/// JSON: a call, several, or a list of them.
+/// JSON: one call, several, or a list.
 pub fn json(text: &str) -> Cut {
     let mut calls = vec![];
     let text = text.trim_start();
@@ -33,7 +34,7 @@ pub fn json(text: &str) -> Cut {
     }
 }
 
-/// A call in the middle of which its text ends; none: its name is not there yet.
+/// An incomplete call at the end of a text; `None` if its name is not complete.
 pub fn begun(text: &str) -> Option<ToolCall> {
     let mut rest = text.trim_start().strip_prefix('{')?;
     let (mut name, mut arguments) = (None, String::new());
@@ -60,20 +61,21 @@ pub fn begun(text: &str) -> Option<ToolCall> {
             (_, None) => break,
         }
     }
-    // In a text of its own its half cannot be told; what is no object is none.
+    // Half of a JSON string that contains the arguments cannot be decoded; arguments that are no
+    // object are dropped.
     if !arguments.starts_with('{') {
         arguments.clear();
     }
     Some(ToolCall { name: name?, arguments })
 }
 
-/// A string that is whole, and what follows it.
+/// A complete string, and the rest.
 fn string(text: &str) -> Option<(String, &str)> {
     let (one, after) = value(text).filter(|_| text.starts_with('"'))?;
     Some((serde_json::from_str(one).ok()?, after))
 }
 
-/// What follows `<tool_call>`.
+/// The text after `<tool_call>`.
 pub fn hermes(text: &str) -> Cut {
     let text = text.trim_start();
     if let Some(rest) = text.strip_prefix("<function=") {
@@ -92,7 +94,7 @@ pub fn hermes(text: &str) -> Cut {
     json(text)
 }
 
-/// The arguments that are whole, without the end of the object.
+/// The complete arguments, without the object's closing brace.
 fn tagged(text: &str, (open, middle, close): (&str, &str, &str)) -> String {
     let mut all = Map::new();
     let mut rest = text;
@@ -113,7 +115,7 @@ fn tagged(text: &str, (open, middle, close): (&str, &str, &str)) -> String {
     text
 }
 
-/// What follows `[TOOL_CALLS]`.
+/// The text after `[TOOL_CALLS]`.
 pub fn mistral(text: &str) -> Cut {
     let mut calls = vec![];
     let mut rest = text;
@@ -150,7 +152,7 @@ pub fn mistral(text: &str) -> Cut {
     }
 }
 
-/// What follows DeepSeek's `<｜tool▁calls▁begin｜>`.
+/// The text after DeepSeek's `<｜tool▁calls▁begin｜>`.
 pub fn deepseek(text: &str) -> Cut {
     let mut calls = vec![];
     for one in text.split("<｜tool▁call▁begin｜>").skip(1) {

@@ -1,25 +1,25 @@
-//! The forms, and how a template tells which is its model's.
+//! The forms of reasoning and tool calls, and how a template reveals its model's form.
 
-/// How a model writes reasoning and calls of tools.
+/// The form in which a model writes reasoning and tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// Hermes and Qwen, and models without a form of their own: `<think>…</think>`,
-    /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, with Qwen3-Coder's
-    /// `<function=…><parameter=…>` or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>` in
-    /// it. Calls of Granite, Phi-4, Command R7B and DeepSeek are read, too.
+    /// Hermes, Qwen, and models without their own form: `<think>…</think>`, `<tool_call>{"name": …,
+    /// "arguments": …}</tool_call>`. The body may also be Qwen3-Coder's `<function=…><parameter=…>`
+    /// or GLM's `name <arg_key>…</arg_key><arg_value>…</arg_value>`. Calls of Granite, Phi-4,
+    /// Command R7B and DeepSeek are parsed, too.
     Hermes,
-    /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, after `<|python_tag|>` or
-    /// without it.
+    /// Llama 3: the whole answer is `{"name": …, "parameters": …}`, optionally after
+    /// `<|python_tag|>`.
     Llama3,
-    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, later `[TOOL_CALLS]name[ARGS]{…}`;
-    /// `[THINK]…[/THINK]`.
+    /// Mistral: `[TOOL_CALLS][{"name": …, "arguments": …}]`, in later models
+    /// `[TOOL_CALLS]name[ARGS]{…}`; `[THINK]…[/THINK]`.
     Mistral,
     /// gpt-oss: `<|channel|>analysis<|message|>…`, `<|channel|>commentary
     /// to=functions.name<|message|>{…}<|call|>`.
     Channels,
 }
 
-/// By what is in a template, first that fits.
+/// The form by a substring of the template; the first match is used.
 const TOLD_BY: [(&str, Form); 4] = [
     ("<|channel|>", Form::Channels),
     ("[TOOL_CALLS]", Form::Mistral),
@@ -36,8 +36,7 @@ impl Form {
             .map_or(Form::Hermes, |(_, form)| *form)
     }
 
-    /// Control tokens by which an answer is read: they must be in the text that
-    /// [`super::ReplyParser`] gets.
+    /// Control tokens that [`super::ReplyParser`] needs in the text.
     pub fn markers(self) -> &'static [&'static str] {
         match self {
             Form::Hermes => &[
@@ -77,13 +76,13 @@ impl Form {
         }
     }
 
-    /// The end of the reasoning that a rendered prompt has begun.
+    /// The marker that ends the reasoning, if a rendered prompt has started it.
     pub fn begun(self, prompt: &str) -> Option<&'static str> {
         let prompt = prompt.trim_end();
         self.reasoning().iter().find(|(open, _)| prompt.ends_with(open)).map(|(_, close)| *close)
     }
 
-    /// Begin and end of reasoning.
+    /// The begin and end markers of reasoning.
     pub fn reasoning(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Form::Mistral => &[("[THINK]", "[/THINK]"), ("<think>", "</think>")],
@@ -91,13 +90,12 @@ impl Form {
         }
     }
 
-    /// Begin of a call, and its end, if there is one before the answer's: as calls are written by a
-    /// grammar.
+    /// The begin marker of a call in grammars, and its end marker if it has one.
     pub fn call(self) -> (&'static str, Option<&'static str>) {
         self.calls().first().copied().unwrap_or(("<tool_call>", Some("</tool_call>")))
     }
 
-    /// The same of all calls that are read.
+    /// The begin and end markers of all calls that are parsed.
     pub(super) fn calls(self) -> &'static [(&'static str, Option<&'static str>)] {
         match self {
             Form::Llama3 => &[("<|python_tag|>", None)],

@@ -1,6 +1,6 @@
-//! What an answer consists of: text, reasoning, calls of tools. Models write the last two in the
-//! form that their chat template taught them; [`Form::of`] knows it by the template, and
-//! [`ReplyParser`] reads an answer in pieces, however the stream was cut.
+//! The parts of an answer: content, reasoning, tool calls. A model writes the last two in the form
+//! of its chat template, see [`Form::of`]. [`ReplyParser`] parses an answer in pieces of any
+//! length.
 
 mod body;
 mod calls;
@@ -15,27 +15,27 @@ pub use form::Form;
 use channels::Channels;
 use tagged::Tagged;
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// Its arguments: a JSON object; of a call that was cut, as much of it as there is.
+    /// Its arguments, a JSON object. Incomplete if the answer was cut.
     pub arguments: String,
 }
 
-/// A piece of an answer.
+/// A part of an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// Text for the reader.
     Content(String),
-    /// What the model wrote to itself.
+    /// Reasoning of the model.
     Reasoning(String),
-    /// A call, whole. One that cannot be read is content, as it was written.
+    /// A complete call. A call that cannot be parsed is content.
     Call(ToolCall),
 }
 
-/// Reads one answer.
+/// Parses one answer.
 #[derive(Debug)]
 pub struct ReplyParser(Reader);
 
@@ -46,8 +46,8 @@ enum Reader {
 }
 
 impl ReplyParser {
-    /// For an answer in a form. `tools`: some were offered, otherwise no call is looked for.
-    /// `prompt` is the rendered prompt, which may have begun the reasoning already.
+    /// For an answer in a form. `tools`: whether tools were offered; otherwise calls are not
+    /// parsed. `prompt` is the rendered prompt, which may have started the reasoning.
     pub fn new(form: Form, tools: bool, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(tools)),
@@ -55,8 +55,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same for an answer that is calls or content, not both: in content that was held to a
-    /// schema, what looks like a call is text.
+    /// For an answer that is either calls or content constrained to a schema. Text in the content
+    /// that looks like a call is text.
     pub fn either(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(true).json()),
@@ -64,8 +64,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same for an answer whose content was held to a schema, with no tool to call: a mark of
-    /// the form in one of its strings is text.
+    /// For an answer with content constrained to a schema and without tools. Markers inside its
+    /// strings are text.
     pub fn json(form: Form, prompt: &str) -> ReplyParser {
         ReplyParser(match form {
             Form::Channels => Reader::Channels(Channels::new(false).json()),
@@ -73,8 +73,8 @@ impl ReplyParser {
         })
     }
 
-    /// The same where the names of the offered tools are known: an answer that is nothing but JSON
-    /// of their calls, in a fence or without one, is calls.
+    /// Sets the names of the offered tools. An answer of nothing but JSON calls to them, optionally
+    /// in a code fence, is then parsed as calls.
     #[must_use]
     pub fn knowing(self, names: Vec<String>) -> ReplyParser {
         ReplyParser(match self.0 {
@@ -83,7 +83,7 @@ impl ReplyParser {
         })
     }
 
-    /// The next piece of the answer's text; what is certain now is appended to `out`.
+    /// Adds a piece of the answer. Parts that are certain are appended to `out`.
     pub fn push(&mut self, text: &str, out: &mut Vec<Part>) {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.push(text, out),
@@ -91,9 +91,9 @@ impl ReplyParser {
         }
     }
 
-    /// The end of an answer that was cut, by its length or by a stop text. Of a call that has no
-    /// end the name and the arguments so far are given, if its name is there, and nothing else of
-    /// it; half a mark is left out. Whether such a call is the last part.
+    /// Ends an answer that was cut by its length or a stop text. An incomplete call is returned
+    /// with its name and partial arguments if the name is complete; an incomplete marker is
+    /// dropped. Returns whether the last part is such a call.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.cut(out),
@@ -101,7 +101,7 @@ impl ReplyParser {
         }
     }
 
-    /// The end of the answer.
+    /// Ends the answer.
     pub fn finish(&mut self, out: &mut Vec<Part>) {
         match &mut self.0 {
             Reader::Tagged(tagged) => tagged.finish(out),
@@ -110,7 +110,7 @@ impl ReplyParser {
     }
 }
 
-/// The calls, if they could be read; else what was written.
+/// The calls if they could be parsed, else the text.
 fn calls_or_content(calls: Option<Vec<ToolCall>>, written: String, out: &mut Vec<Part>) {
     match calls {
         Some(calls) => out.extend(calls.into_iter().map(Part::Call)),
@@ -119,16 +119,16 @@ fn calls_or_content(calls: Option<Vec<ToolCall>>, written: String, out: &mut Vec
     }
 }
 
-/// Where one of some texts stands first.
+/// The first occurrence of one of several texts.
 enum Scan {
-    /// The index of the text, and its begin.
+    /// The index of the text, and its position.
     Found(usize, usize),
-    /// Nowhere, but from here on one may have begun.
+    /// No occurrence, but one may begin at this position.
     Until(usize),
 }
 
 fn scan(text: &str, needles: &[&str]) -> Scan {
-    // At one place the longest counts, should one begin another.
+    // Of several at one position the longest counts, since one may be a prefix of another.
     let found = needles
         .iter()
         .enumerate()
@@ -143,7 +143,7 @@ fn scan(text: &str, needles: &[&str]) -> Scan {
     }
 }
 
-/// A text without the mark that it ends in the middle of. One byte may as well be itself.
+/// Removes an incomplete marker at the end of a text. A single byte may be plain text and stays.
 fn without_half_a_mark<'a>(text: &'a str, marks: &[&str]) -> &'a str {
     let half = marks.iter().map(|mark| crate::stop::partial_suffix(text, mark)).max().unwrap_or(0);
     if half < 2 { text } else { text.get(..text.len() - half).unwrap_or(text) }

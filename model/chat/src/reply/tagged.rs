@@ -1,4 +1,4 @@
-//! Answers in which tags stand around reasoning and calls.
+//! Parses answers with tags around reasoning and calls.
 
 use super::body::Body;
 use super::cut::{self, Cut};
@@ -6,16 +6,16 @@ use super::form::Form;
 use super::whole::{self, Is};
 use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
-/// Where in the answer the next character stands.
+/// The parser's position in the answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
-    /// At its begin, where a whole answer that is JSON is a call (Llama 3).
+    /// At the begin, where an answer that is JSON may be a call (Llama 3).
     Start,
     Content,
-    /// With the tag that ends it.
+    /// In reasoning, with the tag that ends it.
     Reasoning(&'static str),
     Call,
-    /// All of the answer, to be looked at when it has ended.
+    /// The whole answer is collected and parsed at its end.
     Whole,
 }
 
@@ -23,22 +23,22 @@ enum Place {
 pub struct Tagged {
     form: Form,
     tools: bool,
-    /// Of the tools, where an answer that is nothing but a call's JSON is a call.
+    /// Names of the tools, if an answer that is nothing but a call's JSON is a call.
     names: Vec<String>,
     place: Place,
-    /// The marks around the call at hand.
+    /// The markers around the current call.
     marks: (&'static str, Option<&'static str>),
-    /// How far the call at hand was read.
+    /// Reading state of the current call.
     body: Body,
-    /// What is not handed out yet.
+    /// Text that is not returned yet.
     held: String,
-    /// Nothing of this section has been handed out, so that white space before it goes.
+    /// Nothing of this section has been returned, so leading white space is removed.
     fresh: bool,
-    /// Some content has been handed out: reasoning stands before it only.
+    /// Some content has been returned. Reasoning can only come before it.
     spoke: bool,
-    /// And so do calls, if this is so.
+    /// Calls, too, can only come before content.
     either: bool,
-    /// What was handed out had text of the answer's own, not only calls.
+    /// The returned parts include content, not only calls.
     said: bool,
 }
 
@@ -77,7 +77,7 @@ impl Tagged {
         while self.step(out) {}
     }
 
-    /// Hands out what is certain; whether there may be more to do.
+    /// Returns the parts that are certain. Returns whether to continue.
     fn step(&mut self, out: &mut Vec<Part>) -> bool {
         match self.place {
             Place::Start => {
@@ -132,7 +132,7 @@ impl Tagged {
             needles.extend(opens.iter().map(|(open, _)| *open));
         }
         match scan(&self.held, &needles) {
-            // Reasoning stands before all else: later, the tag is text.
+            // Reasoning comes first; later its tag is text.
             Scan::Found(i, at)
                 if (i < thinks || self.either)
                     && !self.held.get(..at).unwrap_or_default().trim().is_empty() =>
@@ -158,7 +158,7 @@ impl Tagged {
                 true
             }
             Scan::Until(at) => {
-                // White space before a call is nobody's.
+                // White space before a call is dropped.
                 let at = if needles.is_empty() { at } else { self.without_white_space(at) };
                 self.hand_out(at, out);
                 false
@@ -167,7 +167,7 @@ impl Tagged {
     }
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
-        // A call whose JSON is broken has hidden its end.
+        // In a call with broken JSON the end marker may have been skipped.
         while let (Place::Call, (_, Some(close))) = (self.place, self.marks)
             && self.read_call(&self.held).is_none()
             && self.body.give_up(&self.held, &[close])
@@ -198,20 +198,20 @@ impl Tagged {
         }
     }
 
-    /// What looked like a call from its begin on and is none: there may be reasoning and calls in
-    /// it.
+    /// Parses text that looked like a call but is none as content, which may contain reasoning and
+    /// calls.
     fn as_content(&mut self, all: String, out: &mut Vec<Part>) {
         (self.place, self.held) = (Place::Content, all);
         while self.step(out) {}
         self.finish(out);
     }
 
-    /// The answer was cut; whether a call that has no end is the last part.
+    /// Ends an answer that was cut. Returns whether the last part is an incomplete call.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         let held = std::mem::take(&mut self.held);
         let cut = match self.place {
             Place::Call => Some(self.cut_call(&held)),
-            // Llama 3 told by itself that it calls; of others the name must be a tool's.
+            // A call of Llama 3 needs no known name; for other forms the name must be a tool's.
             Place::Whole | Place::Start if !self.names.is_empty() => whole::cut(&held, &self.names),
             Place::Whole => {
                 let (calls, partial) = cut::json(&held);
@@ -226,7 +226,7 @@ impl Tagged {
             out.extend(calls.into_iter().map(Part::Call));
             return partial;
         }
-        // Tags of a call whose name is not there yet.
+        // Tags of a call without its name are dropped.
         let begun = held.trim_start();
         if matches!(self.place, Place::Start | Place::Whole)
             && (begun.starts_with("<t") || begun.starts_with("<f"))
@@ -236,7 +236,7 @@ impl Tagged {
         }
         let marks: Vec<&str> = match self.place {
             Place::Reasoning(close) => vec![close],
-            // In content that keeps to a schema a mark is text.
+            // In content constrained to a schema a marker is text.
             _ if self.either && self.said => vec![],
             _ => {
                 let reasoning = self.form.reasoning().iter().map(|(open, _)| *open);
@@ -245,7 +245,7 @@ impl Tagged {
             }
         };
         let kept = without_half_a_mark(&held, &marks);
-        // White space before a mark is nobody's.
+        // White space before a marker is dropped.
         let kept = if kept.len() < held.len() { kept.trim_end() } else { kept };
         kept.clone_into(&mut self.held);
         if self.place == Place::Whole && self.form != Form::Llama3 {
@@ -259,8 +259,8 @@ impl Tagged {
 
     fn cut_call(&self, body: &str) -> Cut {
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
-        // It may be whole but for the mark behind it; more may come of arguments in tags, and
-        // behind a name.
+        // The call may be complete except for its end marker. Arguments in tags and a bare name may
+        // continue.
         let (begin, end) = (body.trim_start(), body.trim_end());
         let ended = match self.form {
             Form::Mistral => end.ends_with('}') || (begin.starts_with('[') && end.ends_with(']')),
@@ -293,7 +293,7 @@ impl Tagged {
         calls_or_content(read, written, out);
     }
 
-    /// The bytes before `at` without the white space at their end.
+    /// The length of the text before `at` without trailing white space.
     fn without_white_space(&self, at: usize) -> usize {
         self.held.get(..at).unwrap_or_default().trim_end().len()
     }
@@ -302,7 +302,7 @@ impl Tagged {
         self.held.drain(..bytes.min(self.held.len()));
     }
 
-    /// So many bytes, as what this place is.
+    /// Returns the first `bytes` bytes as a part of the current kind.
     fn hand_out(&mut self, bytes: usize, out: &mut Vec<Part>) {
         let text: String = self.held.drain(..bytes.min(self.held.len())).collect();
         let text = if self.fresh { text.trim_start() } else { text.as_str() };

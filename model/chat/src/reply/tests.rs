@@ -13,7 +13,7 @@ fn reasoning(text: &str) -> Part {
     Reasoning(text.into())
 }
 
-/// An answer in pieces, neighbours of one kind put together.
+/// Parses an answer in pieces and joins neighbouring parts of one kind.
 fn read(mut parser: ReplyParser, pieces: &[&str]) -> Vec<Part> {
     let mut parts = vec![];
     for piece in pieces {
@@ -30,8 +30,7 @@ fn read(mut parser: ReplyParser, pieces: &[&str]) -> Vec<Part> {
     joined
 }
 
-/// What models of each form write (whole answers, as their templates have them), and what it
-/// consists of.
+/// Whole answers of each form, as the models' templates show them, and their parts.
 fn recorded() -> Vec<(&'static str, Form, &'static str, &'static str, Vec<Part>)> {
     use Form::{Channels, Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
@@ -281,8 +280,8 @@ fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
     }
 }
 
-/// What models write that know tools by their prompt alone (Qwen2.5-Coder: all of the first ones),
-/// whole answers.
+/// Whole answers of models that know tools from the prompt only (the first ones are
+/// Qwen2.5-Coder's).
 fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
     use Form::{Hermes, Llama3, Mistral};
     let weather = r#"{"city": "Paris"}"#;
@@ -368,7 +367,7 @@ fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
             "<think>Hm</think>\n{\"name\": \"time\", \"arguments\": {}}",
             vec![reasoning("Hm"), call("time", "{}")],
         ),
-        // And what is none.
+        // Answers that are no calls.
         (
             "another name",
             Hermes,
@@ -399,13 +398,13 @@ fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_
             assert_eq!(read(parser(), &[a, b]), want, "{name}, cut at {at}");
         }
     }
-    // What is certainly none is not held back.
+    // Text that is certainly no call is not held back.
     let mut parts = vec![];
     ReplyParser::new(Form::Hermes, true, "").knowing(vec!["f".into()]).push("{\"ci", &mut parts);
     assert_eq!(parts, [content("{\"ci")]);
 }
 
-/// Cut anywhere, an answer shows no mark of its form, and its calls are the whole ones and the
+/// An answer that is cut at any position shows no markers; its calls are the complete ones and the
 /// begin of another.
 #[test]
 fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
@@ -421,11 +420,11 @@ fn an_answer_that_is_cut_shows_no_marks_and_the_begin_of_its_call() {
     let parser = |form, prompt| ReplyParser::new(form, true, prompt).knowing(known());
     let bare = bare().into_iter().map(|(name, form, text, want)| (name, form, "", text, want));
     for (name, form, prompt, text, want) in recorded().into_iter().chain(bare) {
-        // Broken ones are text, marks and all.
+        // Broken calls are text, including their markers.
         let broken = want
             .iter()
             .any(|part| matches!(part, Content(text) if text.contains("<tool_call>") || text.contains("<|")));
-        // Up to the text behind it this is a call.
+        // Before the text after it arrives, this is a call.
         if broken || name == "text behind it" || form == Form::Llama3 && name == "llama json" {
             continue;
         }
@@ -534,7 +533,7 @@ fn marks_in_the_strings_of_json_in_the_last_channel_are_text() {
             );
         }
     }
-    // A string alone, too; what was not held to JSON ends at the mark.
+    // The same for a bare string. Content that is not constrained to JSON ends at the marker.
     let text = "<|channel|>final<|message|>\"a <|end|>\"";
     assert_eq!(read(ReplyParser::json(Form::Channels, ""), &[text]), [content("\"a <|end|>\"")]);
     assert_eq!(read(ReplyParser::new(Form::Channels, false, ""), &[text]), [content("\"a ")]);
@@ -554,7 +553,7 @@ fn templates_tell_their_form() {
 }
 
 proptest::proptest! {
-    /// Nothing that a model writes makes a parser fail, and any two cuttings agree.
+    /// No text makes a parser fail, and the result does not depend on how the text is divided.
     #[test]
     fn any_text_cut_anyhow_gives_the_same(
         words in proptest::collection::vec(proptest::sample::select(vec![

@@ -1,32 +1,32 @@
-//! Answers that are nothing but calls in JSON, without a mark: Qwen2.5-Coder and Llama 3 write them
-//! so, in a fence or in the tags that stood around the tools' descriptions. Such are calls where
-//! their names are those of tools.
+//! Answers that are nothing but JSON calls without a marker, as Qwen2.5-Coder and Llama 3 write
+//! them: bare, in a code fence, or in the tags of the tools' descriptions. They are calls if their
+//! names are those of tools.
 
 use super::ToolCall;
 use super::calls;
 
-/// The words behind a fence.
+/// Labels of a code fence.
 const FENCES: [&str; 4] = ["", "json", "tool_call", "tool_calls"];
-/// What may stand around JSON.
+/// Tags around JSON.
 const TAGS: [(&str, &str); 1] = [("<tools>", "</tools>")];
-/// Llama 3.1's calls.
+/// Prefix of Llama 3.1's calls.
 const FUNCTION: &str = "<function=";
 /// Keys of a call.
 const KEYS: [&str; 7] = ["name", "arguments", "parameters", "type", "function", "id", "tool_name"];
-/// Bytes without a name that are looked at.
+/// Maximum bytes to wait for a name.
 const PATIENCE: usize = 4096;
 
-/// Whether an answer that begins so is calls.
+/// Whether an answer with this begin is a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Is {
     No,
-    /// It may be.
+    /// Undecided.
     Open,
-    /// The name of a tool is there.
+    /// It has the name of a tool.
     Named,
 }
 
-/// The calls of an answer that is over; none: it is something else.
+/// The calls of a complete answer; `None` if it is something else.
 pub fn read(text: &str, names: &[String]) -> Option<Vec<ToolCall>> {
     let text = text.trim();
     let calls = match text.starts_with(FUNCTION) {
@@ -36,7 +36,7 @@ pub fn read(text: &str, names: &[String]) -> Option<Vec<ToolCall>> {
     calls.iter().all(|call| names.contains(&call.name)).then_some(calls)
 }
 
-/// The same of one that was cut.
+/// The calls of an answer that was cut.
 pub fn cut(text: &str, names: &[String]) -> Option<super::cut::Cut> {
     let text = text.trim_start();
     let (calls, partial) = match text.starts_with(FUNCTION) {
@@ -47,7 +47,7 @@ pub fn cut(text: &str, names: &[String]) -> Option<super::cut::Cut> {
         .then_some((calls, partial))
 }
 
-/// What stands in a fence or in tags, if there are some; their end may be missing.
+/// The text inside a fence or tags; their end may be missing.
 fn inside(text: &str) -> Option<&str> {
     if let Some(rest) = text.strip_prefix("```") {
         let (word, body) = rest.split_at_checked(rest.find(['\n', '{', '['])?)?;
@@ -62,7 +62,7 @@ fn inside(text: &str) -> Option<&str> {
     Some(text)
 }
 
-/// What an answer so far may be.
+/// Classifies the begin of an answer.
 pub fn may_be(text: &str, names: &[String]) -> Is {
     let text = text.trim_start();
     let all = |is: bool| if is { Is::Open } else { Is::No };
@@ -98,7 +98,7 @@ pub fn may_be(text: &str, names: &[String]) -> Is {
     }
 }
 
-/// The same of JSON.
+/// [`may_be`] for JSON.
 fn json(text: &str, names: &[String]) -> Is {
     let text = text.trim_start();
     if text.len() > PATIENCE {

@@ -1,4 +1,4 @@
-//! Operations that the CPU computes in the midst of a GPU's pass: experts that have no room there.
+//! Operations that the CPU computes within a GPU's pass, such as experts that have no room there.
 
 use super::{Compute, goes_with, run_together};
 use crate::Run;

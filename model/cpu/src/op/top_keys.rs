@@ -1,4 +1,4 @@
-//! The choice of the keys that attention reads.
+//! The indexer: chooses the keys that attention reads.
 
 use super::Compute;
 use crate::Run;
@@ -22,13 +22,13 @@ impl Compute for TopKeys {
                             q[h * size..][..size].iter().zip(key).map(|(a, b)| a * b).sum();
                         w[h] * dot.max(0.0)
                     };
-                    // −0 equals 0.
+                    // Adding 0.0 turns −0 into 0: both must compare as equal.
                     (0..heads).map(head).sum::<f32>() + 0.0
                 };
                 let seen = piece.first + t + 1;
                 let mut best: Vec<(f32, usize)> =
                     all.chunks_exact(size).take(seen).map(score).zip(0..).collect();
-                // Stable, so the earlier position stays first among equals.
+                // The sort is stable, so the earlier position comes first among equals.
                 best.sort_by(|a, b| b.0.total_cmp(&a.0));
                 let out = &mut outs[0][(at + t) * self.top..][..self.top];
                 out.fill(-1.0);

@@ -1,16 +1,16 @@
-//! AMX: products of tiles, which are registers of 16 rows of 64 bytes. (Its intrinsics are not
-//! stable: assembly.)
+//! AMX: products of tiles, registers of 16 rows of 64 bytes. Written in assembly, since its
+//! intrinsics are not stable.
 //!
-//! With `bf16` a tile has 16 × 32 elements of one matrix, or 16 pairs of rows of 16 of the other;
-//! one instruction adds 16 × 16 sums of 32 products in f32.
+//! With bf16, a tile holds 16 × 32 elements of one matrix, or 16 pairs of rows of 16 columns of the
+//! other. One instruction adds 16 × 16 sums of 32 products in f32.
 
 use super::avx512::Avx512;
 use super::{ByteBlock, TileBlock, TileJob, Tiles};
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-/// How [`Tiles::begin`] sets the eight tiles up: all of 16 rows of 64 bytes, in the only palette
-/// that there is.
+/// The configuration that [`Tiles::begin`] loads: eight tiles of 16 rows of 64 bytes, in the only
+/// palette.
 #[repr(C, align(64))]
 pub struct Shape {
     palette: u8,
@@ -20,7 +20,7 @@ pub struct Shape {
     rows: [u8; 16],
 }
 
-/// See [`Shape`].
+/// The configuration in use.
 pub static SHAPE: Shape = Shape {
     palette: 1,
     start: 0,
@@ -29,7 +29,7 @@ pub static SHAPE: Shape = Shape {
     rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
 };
 
-/// The upper words of two registers' lanes.
+/// Indices of the upper words of the lanes of two registers.
 static ODD: [u16; 32] = {
     let mut odd = [0; 32];
     let mut i = 0;
@@ -40,7 +40,7 @@ static ODD: [u16; 32] = {
     odd
 };
 
-/// Words of two registers in turns: the first sixteen of each, and the others.
+/// Indices that interleave the words of two registers: the first sixteen of each, then the others.
 static PAIRS: [[u16; 32]; 2] = {
     let mut pairs = [[0; 32]; 2];
     let mut i = 0;
@@ -54,23 +54,24 @@ static PAIRS: [[u16; 32]; 2] = {
 /// Runs a job with tiles.
 ///
 /// # Safety
-/// [`present`](super::amx_probe::present) is true, and what the job asks of its fields holds.
+/// [`present`](super::amx_probe::present) is true, and the job's requirements on its fields hold.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16")]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 pub unsafe fn enter<J: TileJob>(job: J) {
-    // SAFETY: the instructions are there, says the caller.
+    // SAFETY: the caller guarantees the instruction set and the job's requirements.
     unsafe { job.run::<Avx512>() }
 }
 
-// SAFETY: the instructions used are those that `enter` switches on, and those of AMX; memory is
-// reached only through the pointers.
+// SAFETY: the instructions used are those that `enter` enables and AMX; memory is accessed only
+// through the pointers.
 unsafe impl Tiles for Avx512 {
-    /// The first halves are rounded by adding half a step and taking the upper words, so that they
-    /// are floats too, from which the second follow; the instruction that rounds would have to be
-    /// undone. NaN stays in the second.
+    /// The high halves are rounded by adding half a step and keeping the upper words. They are then
+    /// also valid floats, from which the low halves follow; the rounding instruction's result would
+    /// have to be converted back. NaN stays in the low half.
     #[inline(always)]
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
-        // SAFETY: the instructions are there; 32 elements are readable, and writable twice.
+        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and room for as
+        // many halves in both outputs.
         unsafe {
             let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
             let (step, upper) =
@@ -89,7 +90,7 @@ unsafe impl Tiles for Avx512 {
         }
     }
 
-    /// Words of 16 bits are packed within quarters of a register, which are then put in order.
+    /// Words of 16 bits are packed within quarters of a register, which are then reordered.
     #[inline(always)]
     unsafe fn scaled_bytes(
         codes: __m512i,
@@ -98,7 +99,7 @@ unsafe impl Tiles for Avx512 {
         high: *mut u8,
         low: *mut u8,
     ) {
-        // SAFETY: the instructions are there; 64 bytes are writable at each pointer.
+        // SAFETY: the caller guarantees the instruction set and 64 writable bytes at each pointer.
         unsafe {
             let four = _mm512_set1_epi64(std::mem::transmute::<[i16; 4], i64>(*scales));
             let bias = _mm512_set1_epi16(bias);
@@ -120,7 +121,7 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     unsafe fn interleave(from: *const u16, to: *mut u16) {
-        // SAFETY: the instructions are there; 64 halves each, says the caller.
+        // SAFETY: the caller guarantees the instruction set and 64 halves at each pointer.
         unsafe {
             let (a, b) = (_mm512_loadu_si512(from.cast()), _mm512_loadu_si512(from.add(32).cast()));
             for (i, places) in PAIRS.iter().enumerate() {
@@ -132,8 +133,8 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     unsafe fn begin() {
-        // SAFETY: the instruction is there, and the system has let this process use it; nothing
-        // else here uses tiles.
+        // SAFETY: the caller guarantees AMX, which `present` has requested from the system; no
+        // other code uses tiles.
         unsafe {
             asm!("ldtilecfg [{}]", in(reg) &raw const SHAPE, options(nostack, readonly, preserves_flags),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -143,7 +144,7 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     unsafe fn end() {
-        // SAFETY: the instruction is there.
+        // SAFETY: the caller guarantees AMX.
         unsafe {
             asm!("tilerelease", options(nostack, nomem, preserves_flags),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
@@ -153,26 +154,26 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     fn soon(line: *const u8) {
-        // SAFETY: the instruction is every processor's of this kind, and reads nothing.
+        // SAFETY: every x86-64 CPU has this instruction, and it reads nothing.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) }
     }
 
     #[inline(always)]
     fn soon_written(line: *mut u8) {
-        // The intrinsic is a read's without a feature that has no stable name.
-        // SAFETY: the instruction is every processor's of this kind, and changes nothing.
+        // The intrinsic needs a feature without a stable name.
+        // SAFETY: every CPU with AMX has this instruction, and it changes no memory.
         unsafe { asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)) }
     }
 
     #[inline(always)]
     unsafe fn tile_block(b: TileBlock) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { if b.half { half(b) } else { whole(b) } }
     }
 
     #[inline(always)]
     unsafe fn looked_up(codes: __m512i, tables: [&[[u8; 16]; 2]; 2], high: *mut u8, low: *mut u8) {
-        // SAFETY: the instructions are there; 64 bytes are writable at each pointer.
+        // SAFETY: the caller guarantees the instruction set and 64 writable bytes at each pointer.
         unsafe {
             let [a, b] = tables;
             for (i, to) in [high, low].into_iter().enumerate() {
@@ -186,7 +187,7 @@ unsafe impl Tiles for Avx512 {
 
     #[inline(always)]
     unsafe fn byte_block(b: ByteBlock) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             for rows in [0, 16] {
                 match (b.half, b.x_soon.is_null()) {
@@ -200,7 +201,7 @@ unsafe impl Tiles for Avx512 {
     }
 }
 
-/// Which of four scales each quarter's words have: of the first 32 codes, of the others.
+/// Which of four scales the words of each quarter use: for the first 32 codes, for the others.
 static SCALES: [[[u8; 16]; 4]; 2] = {
     let mut which = [[[0; 16]; 4]; 2];
     let mut i = 0;
@@ -211,10 +212,10 @@ static SCALES: [[[u8; 16]; 4]; 2] = {
     which
 };
 
-/// Eighths of a register whose quarters have some of one and some of another, in order.
+/// Indices of eighths that restore the order after packing within quarters.
 static QUARTERS: [u64; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// Eight lines that the next unit will want, from one place on.
+/// Prefetches eight lines that the next unit needs, from an offset on.
 macro_rules! soon {
     ($at:literal) => {
         concat!(
@@ -225,12 +226,12 @@ macro_rules! soon {
     };
 }
 
-/// The products of a unit of 64 columns of 16 rows and 32 tokens, at these bytes of the rows and of
-/// the tokens: `a h` of each 16 tokens in a tile of sums, `a l + b h` in another. Three products
-/// stand between two that add to the same tile (they would wait for each other: 52 cycles, where
-/// another can begin after 16), and each load is into a tile that the last product has not read.
-/// (Six tiles of sums, of 32 tokens and four products, left two for what is loaded: 0.8 cycles a
-/// weight, with 32 tokens, of which by count 0.3.) What is asked for stands in four places.
+/// The products of a unit of 64 columns, 16 rows and 32 tokens, at these byte offsets in rows and
+/// tokens: `a h` of each 16 tokens in one tile of sums, `a l + b h` in another. Three products
+/// stand between two that add to the same tile: dependent products take 52 cycles, independent ones
+/// can start every 16. Each load goes to a tile that the last product did not read. A variant with
+/// six tiles of sums (32 tokens, four products) had only two tiles for loads: 0.8 cycles per weight
+/// with 32 tokens instead of the calculated 0.3. Prefetches are in four places.
 macro_rules! byte_unit {
     ($w:literal, $x:literal, $($soon:expr),+) => {
         byte_unit!(@ $w, $x, [$($soon),+])
@@ -257,7 +258,7 @@ macro_rules! byte_unit {
     };
 }
 
-/// 16 rows of a block with all tokens; the sums go to `room`.
+/// Computes 16 rows of a block with all tokens. The sums are stored in `room`.
 macro_rules! byte_units {
     ($block:ident, $rows:ident, [$($unit:expr),+ $(,)?] $($operands:tt)*) => {
         asm!(
@@ -280,14 +281,14 @@ macro_rules! byte_units {
     };
 }
 
-/// Whatever comes next is in the first cache.
+/// For blocks whose successor is already in the L1 cache.
 ///
 /// # Safety
-/// As [`Tiles::byte_block`].
+/// The requirements of [`Tiles::byte_block`].
 #[inline(never)]
 unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
-    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses
-    // are those of its promise.
+    // SAFETY: the caller guarantees that the tiles are set up and that each address has 16 rows of
+    // 64 bytes.
     unsafe {
         byte_units!(
             b,
@@ -302,14 +303,14 @@ unsafe fn byte_tiles(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// The block that follows has other tokens, or other columns of them: half of what it wants is
-/// asked for.
+/// For blocks whose successor has other tokens or other columns: prefetches half of its data.
 ///
 /// # Safety
-/// As [`Tiles::byte_block`].
+/// The requirements of [`Tiles::byte_block`].
 #[inline(never)]
 unsafe fn byte_tiles_ahead(b: &ByteBlock, rows: usize) {
-    // SAFETY: as above. What is only asked for need not be there.
+    // SAFETY: the caller guarantees that the tiles are set up and that each address has 16 rows of
+    // 64 bytes. A prefetched address may be invalid.
     unsafe {
         byte_units!(
             b,
@@ -325,7 +326,7 @@ unsafe fn byte_tiles_ahead(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// The first 16 tokens alone.
+/// [`byte_unit`] for the first 16 tokens only.
 macro_rules! byte_unit_of_sixteen {
     ($w:literal, $x:literal) => {
         concat!(
@@ -349,10 +350,11 @@ macro_rules! byte_unit_of_sixteen {
 }
 
 /// # Safety
-/// As [`Tiles::byte_block`].
+/// The requirements of [`Tiles::byte_block`].
 #[inline(never)]
 unsafe fn byte_tiles_of_sixteen(b: &ByteBlock, rows: usize) {
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the tiles are set up and that each address has 16 rows of
+    // 64 bytes.
     unsafe {
         byte_units!(
             b,
@@ -367,13 +369,13 @@ unsafe fn byte_tiles_of_sixteen(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// Scales the sums of 16 rows, and adds them.
+/// Scales the sums of 16 rows and adds them to the result.
 ///
 /// # Safety
-/// As [`Tiles::byte_block`].
+/// The requirements of [`Tiles::byte_block`].
 #[inline(always)]
 unsafe fn byte_sums(b: &ByteBlock, rows: usize) {
-    // SAFETY: four tiles of sums, 32 scales each, and 32 rows of 32 sums, says the caller.
+    // SAFETY: the caller guarantees four tiles of sums, 32 scales each, and 32 rows of 32 sums.
     unsafe {
         let of_tokens = [0, 16].map(|t| _mm512_loadu_ps(b.x_scales.add(t)));
         for r in 0..16 {
@@ -394,7 +396,7 @@ unsafe fn byte_sums(b: &ByteBlock, rows: usize) {
     }
 }
 
-/// Goes through a block's units: loads sums, adds each unit's products, stores sums.
+/// Processes a block's units: loads sums, adds each unit's products, stores sums.
 macro_rules! units {
     ($block:ident, [$($load:literal),+], [$($unit:expr),+ $(,)?], [$($store:literal),+] $($operands:tt)*) => {
         asm!(
@@ -422,18 +424,18 @@ macro_rules! units {
     };
 }
 
-/// 32 rows with 32 tokens: four tiles of sums, and four that hold halves in turns. 24 products of a
-/// unit are 384 cycles; its 20 loads of 16 lines each are 160 where the first cache has them.
-/// Tokens come from the second, so what the next unit wants of them, 128 lines, is asked for
-/// meanwhile: without it, and with sums in their far places, 16 threads of a Xeon made 2,500
-/// GFLOP/s of a prompt of 512, and 3,780 with it.
+/// 32 rows with 32 tokens: four tiles of sums, and four for operands in turn. The 24 products of a
+/// unit take 384 cycles; its 20 loads of 16 lines take 160 from the L1 cache. Tokens come from the
+/// L2 cache, so the 128 lines that the next unit needs are prefetched meanwhile. With a prompt of
+/// 512 tokens, 16 threads of a Xeon reached 3,780 GFLOP/s; without the prefetch, and with sums
+/// stored far apart, 2,500.
 ///
 /// # Safety
-/// As [`Tiles::tile_block`].
+/// The requirements of [`Tiles::tile_block`].
 #[inline(never)]
 unsafe fn whole(b: TileBlock) {
-    // SAFETY: the tiles are set up, says the caller, and each has 16 rows of 64 bytes: addresses
-    // are those of its promise. What is only asked for need not be there.
+    // SAFETY: the caller guarantees that the tiles are set up and that each address has 16 rows of
+    // 64 bytes. A prefetched address may be invalid.
     unsafe {
         units!(
             b,
@@ -447,7 +449,7 @@ unsafe fn whole(b: TileBlock) {
                 "lea {p}, [{x} + 8192]",
                 "cmp {n}, 1",
                 "cmove {p}, {soon}",
-                // The first 32 columns: first halves, second ones of the rows, second ones of the
+                // The first 32 columns: high halves, low halves of the rows, low halves of the
                 // tokens.
                 "tileloadd tmm6, [{x} + {xs}]",
                 "tileloadd tmm4, [{w0} + {ws}]",
@@ -479,7 +481,7 @@ unsafe fn whole(b: TileBlock) {
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
                 soon!("5632"),
-                // The second.
+                // The second 32 columns.
                 "tileloadd tmm6, [{x} + {xs} + 2048]",
                 "tileloadd tmm4, [{w0} + {ws} + 2048]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
@@ -526,10 +528,11 @@ unsafe fn whole(b: TileBlock) {
 /// 32 rows with 16 tokens.
 ///
 /// # Safety
-/// As [`Tiles::tile_block`].
+/// The requirements of [`Tiles::tile_block`].
 #[inline(never)]
 unsafe fn half(b: TileBlock) {
-    // SAFETY: as in `whole`.
+    // SAFETY: the caller guarantees that the tiles are set up and that each address has 16 rows of
+    // 64 bytes. A prefetched address may be invalid.
     unsafe {
         units!(
             b,

@@ -1,10 +1,9 @@
-//! Whether tile instructions run here.
+//! Detects whether AMX tile instructions work here.
 //!
-//! Three things are asked. The processor lists AMX (`cpuid`, leaf 7). Linux lets this process use
-//! it: the registers of tiles are 8 KiB of each thread's state, which a program must ask for; from
-//! then on it refuses alternate stacks for signals that have no room for them, which is why it is
-//! asked for last. And an instruction runs: some virtual machines list AMX and fault on it. A child
-//! process tries that, so that the fault, if there is one, is its own.
+//! Three checks. The CPU lists AMX (`cpuid`, leaf 7). An instruction runs: some virtual machines
+//! list AMX and fault on it, so a child process tries it. And Linux permits the use: tiles add 8
+//! KiB to each thread's state, which a program must request. From then on Linux refuses alternate
+//! signal stacks without room for them, so this request comes last.
 
 use super::amx::SHAPE;
 use std::arch::asm;
@@ -13,21 +12,21 @@ use std::ffi::c_long;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bits of `cpuid`'s leaf 7, register edx.
+/// Bits of `cpuid` leaf 7, register edx.
 const BF16: u32 = 1 << 22;
 const TILE: u32 = 1 << 24;
 
-/// Asks the system for a feature whose state is large (`arch_prctl`), and which: the tiles' data.
+/// The `arch_prctl` request for a feature with a large state, and the number of tile data.
 const REQUEST: c_long = 0x1023;
 const TILE_DATA: c_long = 18;
 
-/// Whether tiles may be used by this process; it is found out once.
+/// Whether this process may use tiles; detected once.
 pub fn present() -> bool {
     static PRESENT: OnceLock<bool> = OnceLock::new();
     *PRESENT.get_or_init(|| !refused() && listed() && runs() && allowed())
 }
 
-/// Whether the user wants none (`KJIT_AMX=off`): then no child is made and the system is not asked.
+/// Whether `KJIT_AMX=off`. Then no child process is made and nothing is requested.
 fn refused() -> bool {
     std::env::var_os("KJIT_AMX").is_some_and(|v| v == "off")
 }
@@ -35,30 +34,29 @@ fn refused() -> bool {
 fn listed() -> bool {
     super::avx512::present()
         && is_x86_feature_detected!("avx512bf16")
-        // The leaf is there: AVX2, which was asked for, is told by it.
+        // Leaf 7 exists, since AVX2 was detected by it.
         && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE
 }
 
-/// Whether the system lets this process use tiles from now on.
+/// Requests tiles from the system for this process.
 fn allowed() -> bool {
-    // SAFETY: a system call that takes numbers.
+    // SAFETY: this system call takes numbers only.
     unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
 }
 
-/// Whether a child process multiplies two tiles as it should.
+/// Whether a child process multiplies two tiles correctly.
 fn runs() -> bool {
     child_says(|| allowed() && product())
 }
 
-/// What a child process answers; no, if it ends before it does.
+/// The answer of a child process; false if it ends before it answers.
 ///
-/// The child is made by the bare system call, without the signal that tells a program of a child's
-/// end: a program that waits for its own children does not hear of this one. One that waits for all
-/// kinds of children on another thread may take this one's status, so the answer is a word of
-/// shared memory.
+/// The child is made by the bare `clone` system call without an exit signal, so that a program that
+/// waits for its own children does not see it. A thread that waits for all kinds of children may
+/// still take its status, so the answer is a word in shared memory.
 fn child_says(ask: fn() -> bool) -> bool {
     const PAGE: usize = 4096;
-    // SAFETY: a new page, of nobody else's.
+    // SAFETY: this maps a new page, which no other code uses.
     let page = unsafe {
         let (read_and_write, own) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
@@ -67,24 +65,24 @@ fn child_says(ask: fn() -> bool) -> bool {
     if page == libc::MAP_FAILED {
         return false;
     }
-    // SAFETY: the page is there until the end of this function, zeros at first, and all who reach
-    // it use it so.
+    // SAFETY: the page stays mapped until the end of this function and starts as zeros; both
+    // processes use it only as this atomic.
     let answer = unsafe { &*page.cast::<AtomicU32>() };
     let ended = answered(ask, answer);
     let yes = ended && answer.load(Ordering::Acquire) == YES;
-    // SAFETY: the page of above, of which nothing is used any more.
+    // SAFETY: the page was mapped above, and no reference to it is used any more.
     unsafe { libc::munmap(page, PAGE) };
     yes
 }
 
-/// The child's yes.
+/// The child's positive answer.
 const YES: u32 = 1;
 
-/// Makes the child and waits for its end; whether there was one.
+/// Makes the child and waits for its end. Returns whether there was one.
 fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
-    // Signals wait until the child is made: a program's handler of Ctrl-C shall not run a second
-    // time in it. It keeps them blocked; a fault of a blocked signal ends it. SAFETY: sets of
-    // signals on this stack, filled before they are read.
+    // Signals are blocked before the child is made, so that the program's handlers (Ctrl-C) do not
+    // run in it, too. The child keeps them blocked; a fault with a blocked signal ends it. SAFETY:
+    // the signal sets are on this stack and are filled before they are read.
     let before = unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&raw mut all);
@@ -92,15 +90,15 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
         before
     };
     let zero: c_long = 0;
-    // SAFETY: as `fork`, with no signal. The child has a copy of this thread alone, so until its
-    // end it makes only system calls and touches only its own stack and the answer.
+    // SAFETY: like `fork`, without an exit signal. The child is a copy of this thread only, so
+    // until its end it makes only system calls and uses only its own stack and the answer.
     let child = unsafe { libc::syscall(libc::SYS_clone, zero, zero, zero, zero, zero) };
     if child == 0 {
-        // SAFETY: system calls, with what they ask for.
+        // SAFETY: system calls with valid arguments.
         unsafe {
-            // A fault ends it, without a word, whatever handlers this program has; and leaves no
-            // core behind, neither a file (the limit) nor a report by a program that takes cores
-            // through a pipe (which a limit does not hold).
+            // A fault must end the child silently, whatever handlers this program has, and without
+            // a core dump: the limit prevents a file, `PR_SET_DUMPABLE` a dump through a pipe,
+            // which ignores the limit.
             libc::prctl(libc::PR_SET_DUMPABLE, zero, zero, zero, zero);
             let nothing: libc::rlimit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &raw const nothing);
@@ -114,14 +112,14 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
         }
         unreachable_here();
     }
-    // SAFETY: puts back what was there.
+    // SAFETY: restores the signal mask that was read above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
     let Ok(child @ 1..) = libc::pid_t::try_from(child) else { return false };
     loop {
-        // SAFETY: waits for the child; its status is not asked for.
+        // SAFETY: waits for the child without reading its status.
         let done = unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WALL) };
-        // A signal to this thread interrupts it. Where there is no such child any more somebody
-        // else has waited for it.
+        // A signal to this thread interrupts the wait. If the child does not exist any more,
+        // another thread has waited for it.
         if done == child
             || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted
         {
@@ -130,19 +128,19 @@ fn answered(ask: fn() -> bool, answer: &AtomicU32) -> bool {
     }
 }
 
-/// The child's end, should the system not have ended it.
+/// Stops the child if `exit_group` did not.
 fn unreachable_here() -> ! {
     loop {
         std::hint::spin_loop();
     }
 }
 
-/// Multiplies a tile of ones with a tile of twos: all sums are 64.
+/// Multiplies a tile of ones with a tile of twos; every sum must be 64.
 fn product() -> bool {
-    // Two bf16 in each.
+    // Each word holds two bf16 numbers.
     let (ones, twos, mut sums) = ([0x3f80_3f80u32; 256], [0x4000_4000u32; 256], [0f32; 256]);
-    // SAFETY: reads two tiles and writes one, of 16 rows of 64 bytes. Where the instructions are
-    // missing this process, which is a child made for this, ends.
+    // SAFETY: reads two tiles and writes one, of 16 rows of 64 bytes. If the instructions are
+    // missing, only this child process ends.
     unsafe {
         asm!(
             "ldtilecfg [{shape}]",
@@ -170,11 +168,11 @@ mod tests {
     use super::*;
     use std::sync::{Mutex, PoisonError};
 
-    /// Each test here takes any child that is made without a signal.
+    /// Serialises these tests: each waits for any child without an exit signal.
     static ALONE: Mutex<()> = Mutex::new(());
 
     fn faults() -> bool {
-        // SAFETY: ends the child that runs this.
+        // SAFETY: ends the child process that runs this.
         unsafe { asm!("ud2", options(noreturn)) }
     }
 
@@ -185,8 +183,8 @@ mod tests {
         std::thread::scope(|s| {
             s.spawn(|| {
                 while done.load(Ordering::Relaxed) == 0 {
-                    // SAFETY: waits for children that are made without a signal, as those here are
-                    // and no others.
+                    // SAFETY: waits for children without an exit signal; only these tests make such
+                    // children.
                     let child = unsafe {
                         libc::waitpid(-1, std::ptr::null_mut(), libc::__WCLONE | libc::WNOHANG)
                     };
@@ -210,7 +208,7 @@ mod tests {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let first = runs();
         assert_eq!(first, runs());
-        // SAFETY: asks for any child's end without waiting.
+        // SAFETY: checks for any ended child without waiting.
         let left =
             unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WCLONE) };
         assert!(left <= 0, "{left}");

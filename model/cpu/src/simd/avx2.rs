@@ -1,4 +1,4 @@
-//! 32 floats in four AVX2 registers.
+//! [`Vector`] as four AVX2 registers.
 
 use super::avx2_codes;
 use super::eight;
@@ -7,7 +7,7 @@ use crate::gemm::Tile;
 use crate::unpack::Described;
 use std::arch::x86_64::*;
 
-/// Whether the processor and the system have all that [`enter`] switches on.
+/// Whether the CPU and the system support all features that [`enter`] enables.
 pub fn present() -> bool {
     is_x86_feature_detected!("avx2")
         && is_x86_feature_detected!("fma")
@@ -18,24 +18,24 @@ pub fn present() -> bool {
         && is_x86_feature_detected!("popcnt")
 }
 
-/// Runs a job with these instructions.
+/// Runs a job with these features.
 ///
 /// # Safety
-/// [`present`] is true, and what the job asks of its fields holds.
+/// [`present`] is true, and the job's requirements on its fields hold.
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 pub unsafe fn enter<J: Job>(job: J) -> J::Out {
-    // SAFETY: the instructions are there, says the caller.
+    // SAFETY: the caller guarantees the instruction set and the job's requirements.
     unsafe { job.run::<Avx2>() }
 }
 
 /// The matrix kernel.
 ///
 /// # Safety
-/// As [`enter`], and as [`Tile::run`].
+/// The requirements of [`enter`] and [`Tile::run`].
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
 #[inline(never)]
 unsafe fn tile<const M: usize>(tile: Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { tile.run::<Avx2, M>() }
 }
 
@@ -46,7 +46,7 @@ pub struct Avx2(__m256, __m256, __m256, __m256);
 /// Applies a function to all registers.
 macro_rules! all {
     ($f:ident($a:expr $(, $b:expr)*)) => {
-        // SAFETY: the instructions are there: the trait's contract.
+        // SAFETY: the trait's contract guarantees the instruction set.
         unsafe { Avx2($f($a.0 $(, $b.0)*), $f($a.1 $(, $b.1)*), $f($a.2 $(, $b.2)*), $f($a.3 $(, $b.3)*)) }
     };
 }
@@ -96,16 +96,16 @@ macro_rules! every {
     };
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through
-// the pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
+// pointers, for 32 elements.
 unsafe impl Vector for Avx2 {
-    // 2 rows of four registers are 8; four of the other matrix and two broadcasts make 14 of 16. (3
-    // rows spill.)
+    // 2 rows of four registers are 8; with four of the other matrix and two broadcasts, 14 of 16
+    // registers are in use. 3 rows spill.
     const TILE_ROWS: usize = 2;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         let v = unsafe { _mm256_set1_ps(x) };
         Avx2(v, v, v, v)
     }
@@ -199,7 +199,7 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
             every!(v in self, _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
         }
@@ -207,7 +207,7 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn pow2(self) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
             every!(v in self, {
                 let biased = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
@@ -218,7 +218,7 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
             let v = _mm256_add_ps(_mm256_add_ps(self.0, self.2), _mm256_add_ps(self.1, self.3));
             let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -229,7 +229,7 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
             let v = _mm256_max_ps(_mm256_max_ps(self.0, self.2), _mm256_max_ps(self.1, self.3));
             let v = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
@@ -242,7 +242,7 @@ unsafe impl Vector for Avx2 {
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32) {
         for i in (0..LANES).step_by(8) {
             for j in (0..LANES).step_by(8) {
-                // SAFETY: parts of the tile that the caller vouches for.
+                // SAFETY: parts of the tile that the caller guarantees.
                 unsafe { transpose8(src.add(i * stride + j), stride, dst.add(j * LANES + i)) };
             }
         }
@@ -250,7 +250,7 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn tile<const M: usize>(t: Tile) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { tile::<M>(t) }
     }
 
@@ -258,7 +258,7 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn half(bits: u16) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
     }
 
@@ -267,14 +267,14 @@ unsafe impl Vector for Avx2 {
         first: *const u8,
         second: *const u8,
     ) -> Self::Codes {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { avx2_codes::codes::<F, C>(first, second) }
     }
 
     #[inline(always)]
     unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes {
         let at = |j: usize| codes[16 * j..].as_ptr().cast();
-        // SAFETY: the instructions are there; 64 bytes are four times sixteen.
+        // SAFETY: the caller guarantees the instruction set; 64 bytes are four times sixteen.
         unsafe {
             [
                 _mm_loadu_si128(at(0)),
@@ -287,9 +287,9 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
-            // Less their bias, codes are signed bytes.
+            // Minus their bias, codes are signed bytes.
             let bias = _mm_set1_epi8(bias as i8);
             let [a, b, c, d] = codes.map(|codes| _mm_sub_epi8(codes, bias));
             [
@@ -301,14 +301,14 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn halves(first: f32, second: f32) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         let (a, b) = unsafe { (_mm256_set1_ps(first), _mm256_set1_ps(second)) };
         Avx2(a, a, b, b)
     }
 
     #[inline(always)]
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { self.add_products(codes, bias, q, scales.map(|s| _mm256_set1_ps(s))) }
     }
 
@@ -316,25 +316,25 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, step: usize) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { eight::halves(p, step) }
     }
 
     #[inline(always)]
     unsafe fn scales_of(bytes: u64, by: f32) -> __m256 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { eight::bytes(bytes, by) }
     }
 
     #[inline(always)]
     unsafe fn scaled(scales: __m256, by: *const f32) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { eight::times(scales, by) }
     }
 
     #[inline(always)]
     unsafe fn add_scaled(mut self, scales: __m256, by: *const f32) -> Self {
-        // SAFETY: the instructions are there; eight floats are readable.
+        // SAFETY: the caller guarantees the instruction set and eight readable floats.
         unsafe { self.3 = _mm256_fmadd_ps(scales, _mm256_loadu_ps(by), self.3) };
         self
     }
@@ -347,7 +347,7 @@ unsafe impl Vector for Avx2 {
         q: *const u8,
         scales: __m256,
     ) -> Self {
-        // SAFETY: a chunk is readable at q.
+        // SAFETY: the caller guarantees the instruction set and a readable chunk at q.
         unsafe {
             let first = _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(2 * C as i32));
             let second = _mm256_permutevar8x32_ps(scales, _mm256_set1_epi32(2 * C as i32 + 1));
@@ -357,17 +357,17 @@ unsafe impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
-        // SAFETY: half of a chunk is writable, says the caller.
+        // SAFETY: the caller guarantees that half of a chunk is writable.
         unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
 }
 
 impl Avx2 {
-    /// Sixteen-bit products, added by pairs, times a scale for each sixteen. (The instruction for
-    /// bytes saturates at 16 bits: 8-bit codes overflow it.)
+    /// 16-bit products, added in pairs, times a scale for each sixteen. The byte instruction
+    /// saturates at 16 bits, which 8-bit codes exceed.
     ///
     /// # Safety
-    /// As [`Vector::add_dot`].
+    /// The requirements of [`Vector::add_dot`].
     #[inline(always)]
     unsafe fn add_products(
         mut self,
@@ -376,8 +376,8 @@ impl Avx2 {
         q: *const u8,
         scales: [__m256; 4],
     ) -> Self {
-        // SAFETY: a chunk is readable at q. Less their bias, codes are signed bytes; a sum of two
-        // is below 2 · 128 · 32512 < 2^24.
+        // SAFETY: the caller guarantees the instruction set and a readable chunk at q. Minus their
+        // bias, codes are signed bytes; a sum of two products is below 2 · 128 · 32512 < 2^24.
         unsafe {
             for (i, acc) in
                 [&mut self.0, &mut self.1, &mut self.2, &mut self.3].into_iter().enumerate()
@@ -396,31 +396,31 @@ impl Avx2 {
 /// The first eight signed bytes as floats.
 ///
 /// # Safety
-/// AVX2 is there.
+/// The CPU has AVX2.
 #[inline(always)]
 unsafe fn low_floats(bytes: __m128i) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)) }
 }
 
-/// The last eight.
+/// The last eight signed bytes as floats.
 ///
 /// # Safety
-/// AVX2 is there.
+/// The CPU has AVX2.
 #[inline(always)]
 unsafe fn high_floats(bytes: __m128i) -> __m256 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { low_floats(_mm_unpackhi_epi64(bytes, bytes)) }
 }
 
 /// Transposes 8 × 8 floats; the destination's rows are 32 apart.
 ///
 /// # Safety
-/// AVX2 is there; 8 rows of 8 at multiples of `stride` are readable, 8 rows of 8 at multiples of 32
-/// writable.
+/// The CPU has AVX2; 8 rows of 8 at multiples of `stride` are readable, 8 rows of 8 at multiples of
+/// 32 writable.
 #[inline(always)]
 unsafe fn transpose8(src: *const f32, stride: usize, dst: *mut f32) {
-    // SAFETY: the caller's promise covers all that is read and written.
+    // SAFETY: the caller guarantees all rows that are read and written.
     unsafe {
         let mut t = [_mm256_setzero_ps(); 8];
         for i in [0, 4] {

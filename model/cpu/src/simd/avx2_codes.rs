@@ -1,4 +1,4 @@
-//! 64 codes of any block format into four 128-bit registers, sixteen each.
+//! Unpacks 64 codes of any block format into four 128-bit registers, sixteen each.
 
 use super::{Piece, plane_pieces, unsigned};
 use crate::unpack::Described;
@@ -8,18 +8,18 @@ use std::arch::x86_64::*;
 /// See [`Vector::codes`](super::Vector::codes).
 ///
 /// # Safety
-/// AVX2 is there; both pointers are valid for a block.
+/// The CPU has AVX2; both pointers are valid for a block.
 #[inline(always)]
 pub unsafe fn codes<F: Described, const C: usize>(
     first: *const u8,
     second: *const u8,
 ) -> [__m128i; 4] {
-    // Constants of the compilation: found out at run time, they took four times as long as the
-    // products.
+    // Compile-time constants: computed at run time, they took four times as long as the products.
     let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
     let f = const { F::BLOCK };
     let u = const { unsigned(F::BLOCK.value) };
-    // SAFETY: the instructions are there; planes stay in the block, as the format's own test shows.
+    // SAFETY: the caller guarantees the instruction set and the blocks; a test of each format shows
+    // that planes stay in the block.
     unsafe {
         let mut codes = [_mm_setzero_si128(); 4];
         for (j, code) in codes.iter_mut().enumerate() {
@@ -41,10 +41,10 @@ pub unsafe fn codes<F: Described, const C: usize>(
     }
 }
 
-/// Sixteen codes' bits of one plane, piece `j` of chunk `c`, at the low end of each byte.
+/// The bits of sixteen codes of one plane, piece `j` of chunk `c`, in the low bits of each byte.
 ///
 /// # Safety
-/// As [`codes`].
+/// The requirements of [`codes`].
 #[inline(always)]
 unsafe fn sixteen(
     first: *const u8,
@@ -55,10 +55,12 @@ unsafe fn sixteen(
     j: usize,
 ) -> __m128i {
     let block = if piece.second { second } else { first };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the instruction set and the blocks; the piece stays in the
+    // block.
     unsafe {
         if plane.run == 1 {
-            // Of a block of 32 (single bits come in no larger ones), the first or second half.
+            // The first or second half of a block of 32; planes of single bits exist only in such
+            // blocks.
             return single_bits(block, plane, (4 * c + j) % 2 * 16);
         }
         let bytes = _mm_loadu_si128(block.add(piece.at).cast());
@@ -73,16 +75,16 @@ unsafe fn sixteen(
     }
 }
 
-/// Bits `i .. i + 16` of a plane of single bits in order, one in each byte.
+/// Bits `i .. i + 16` of a plane of single bits, one per byte.
 ///
 /// # Safety
-/// AVX2 is there; the plane lies in the block.
+/// The CPU has AVX2; the plane is in the block.
 #[inline(always)]
 unsafe fn single_bits(block: *const u8, plane: &Plane, i: usize) -> __m128i {
-    // SAFETY: two bytes in the block.
+    // SAFETY: the caller guarantees that these two bytes are in the block.
     unsafe {
         let bits = block.add(usize::from(plane.at) + i / 8).cast::<u16>().read_unaligned();
-        // Each byte gets the byte its bit is in, and is compared with that bit alone.
+        // Each byte gets the source byte of its bit and is compared with that bit.
         let bytes =
             _mm_shuffle_epi8(_mm_set1_epi16(bits as i16), _mm_set_epi64x(0x0101_0101_0101_0101, 0));
         let bit = _mm_set1_epi64x(0x8040_2010_0804_0201u64 as i64);

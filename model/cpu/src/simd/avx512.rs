@@ -1,4 +1,4 @@
-//! 32 floats in two AVX-512 registers.
+//! [`Vector`] as two AVX-512 registers.
 
 use super::eight;
 use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
@@ -11,7 +11,7 @@ use crate::words::WordTile;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-/// Whether the processor and the system have all that [`enter`] switches on.
+/// Whether the CPU and the system support all features that [`enter`] enables.
 pub fn present() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
@@ -23,7 +23,7 @@ pub fn present() -> bool {
 
 /// See [`Isa::ahead`](super::Isa::ahead).
 pub fn ahead() -> usize {
-    // Asked once: in a virtual machine the host answers, which takes microseconds.
+    // Read once: in a virtual machine the hypervisor answers `cpuid`, which takes microseconds.
     static AHEAD: OnceLock<usize> = OnceLock::new();
     *AHEAD.get_or_init(|| {
         let id = __cpuid(0);
@@ -32,41 +32,41 @@ pub fn ahead() -> usize {
     })
 }
 
-/// Runs a job with these instructions.
+/// Runs a job with these features.
 ///
 /// # Safety
-/// [`present`] is true, and what the job asks of its fields holds.
+/// [`present`] is true, and the job's requirements on its fields hold.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
 pub unsafe fn enter<J: Job>(job: J) -> J::Out {
-    // SAFETY: the instructions are there, says the caller.
+    // SAFETY: the caller guarantees the instruction set and the job's requirements.
     unsafe { job.run::<Avx512>() }
 }
 
-/// [`enter`] for jobs of integers.
+/// [`enter`] for int16 jobs.
 ///
 /// # Safety
-/// As [`enter`].
+/// The requirements of [`enter`].
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
 pub unsafe fn enter_words<J: WordJob>(job: J) {
-    // SAFETY: the instructions are there, says the caller.
+    // SAFETY: the caller guarantees the instruction set and the job's requirements.
     unsafe { job.run::<Avx512>() }
 }
 
-/// The matrix kernel of integers: 12 sums of a group and 12 of all are 24 registers of 32; two of
+/// The int16 matrix kernel. 12 sums of a group and 12 total sums take 24 of 32 registers; two of
 /// the panel and a broadcast make 27.
 ///
 /// # Safety
-/// As [`enter`], and as [`Words::word_tile`].
+/// The requirements of [`enter`] and [`Words::word_tile`].
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
 #[inline(never)]
 unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
-    // SAFETY: all pointers stay in what the caller vouches for.
+    // SAFETY: all pointers stay in what the caller guarantees.
     unsafe {
         let mut all = [[_mm512_setzero_ps(); 2]; M];
         for (i, all) in all.iter_mut().enumerate() {
@@ -110,13 +110,13 @@ unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
 /// The matrix kernel.
 ///
 /// # Safety
-/// As [`enter`], and as [`Tile::run`].
+/// The requirements of [`enter`] and [`Tile::run`].
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
 #[inline(never)]
 unsafe fn tile<const M: usize>(tile: Tile) {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { tile.run::<Avx512, M>() }
 }
 
@@ -127,21 +127,22 @@ pub struct Avx512(__m512, __m512);
 /// Applies an expression to both registers.
 macro_rules! both {
     ($f:ident($a:expr $(, $b:expr)*)) => {
-        // SAFETY: the instructions are there: the trait's contract.
+        // SAFETY: the trait's contract guarantees the instruction set.
         unsafe { Avx512($f($a.0 $(, $b.0)*), $f($a.1 $(, $b.1)*)) }
     };
 }
 
-// SAFETY: the instructions used are those that `enter` switches on; memory is reached only through
-// the pointers, for 32 elements.
+// SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
+// pointers, for 32 elements.
 unsafe impl Vector for Avx512 {
-    // 8 rows of two registers are 16; two of the other matrix and eight broadcasts make 26 of 32.
-    // (With 12 rows the compiler loads all broadcasts before the first product, and spills.)
+    // 8 rows of two registers are 16; with two of the other matrix and eight broadcasts, 26 of 32
+    // registers are in use. With 12 rows the compiler loads all broadcasts before the first
+    // product, and spills.
     const TILE_ROWS: usize = 8;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         let v = unsafe { _mm512_set1_ps(x) };
         Avx512(v, v)
     }
@@ -245,7 +246,7 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn round(self) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
             const TO_NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
             Avx512(
@@ -257,7 +258,7 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn pow2(self) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
             let low = _mm512_add_epi32(_mm512_cvtps_epi32(self.0), _mm512_set1_epi32(127));
             let high = _mm512_add_epi32(_mm512_cvtps_epi32(self.1), _mm512_set1_epi32(127));
@@ -270,27 +271,27 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { _mm512_reduce_add_ps(_mm512_add_ps(self.0, self.1)) }
     }
 
     #[inline(always)]
     unsafe fn largest(self) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { _mm512_reduce_max_ps(_mm512_max_ps(self.0, self.1)) }
     }
 
     #[inline(always)]
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32) {
         for (i, j) in [(0, 0), (0, 16), (16, 0), (16, 16)] {
-            // SAFETY: quarters of the tile that the caller vouches for.
+            // SAFETY: quarters of the tile that the caller guarantees.
             unsafe { transpose16(src.add(i * stride + j), stride, dst.add(j * super::LANES + i)) };
         }
     }
 
     #[inline(always)]
     unsafe fn tile<const M: usize>(t: Tile) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { tile::<M>(t) }
     }
 
@@ -298,27 +299,27 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn half(bits: u16) -> f32 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits)))) }
     }
 
     #[inline(always)]
     unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { avx512_codes::codes::<F, C>(first, second) }
     }
 
     #[inline(always)]
     unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes {
-        // SAFETY: the instructions are there; a register has 64 bytes.
+        // SAFETY: the caller guarantees the instruction set; a register has 64 bytes.
         unsafe { _mm512_loadu_si512(codes.as_ptr().cast()) }
     }
 
     #[inline(always)]
     unsafe fn widen(codes: __m512i, bias: u8) -> [Self; 2] {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe {
-            // Less their bias, codes are signed bytes.
+            // Minus their bias, codes are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
             [
                 Avx512(
@@ -335,17 +336,16 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn halves(first: f32, second: f32) -> Self {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { Avx512(_mm512_set1_ps(first), _mm512_set1_ps(second)) }
     }
 
-    /// Activations are `256 · high + low`, both signed bytes, in two halves of the chunk: two of
-    /// the instructions that multiply bytes and add by fours, the first sum shifted. The chunk's
-    /// third part has the sums of four activations, negative: times the bias they are where the
-    /// second begins to add.
+    /// Activations are `256 · high + low`, both signed bytes, in two thirds of the chunk. Two
+    /// byte-product instructions add by fours; the first sum is shifted. The last third has the
+    /// negative sums of four activations, which times the bias are the start of the second sum.
     #[inline(always)]
     unsafe fn add_dot(self, codes: __m512i, bias: u8, q: *const u8, scales: [f32; 4]) -> Self {
-        // SAFETY: a chunk is readable at q.
+        // SAFETY: the caller guarantees the instruction set and a readable chunk at q.
         unsafe {
             let all = products(codes, bias, q);
             let spread = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
@@ -354,7 +354,7 @@ unsafe impl Vector for Avx512 {
         }
     }
 
-    /// Into the second level: the first has no room for what comes 4 KB later.
+    /// Into the L2 cache: data that is used 4 KB later does not fit in L1.
     #[inline(always)]
     unsafe fn prefetch(p: *const u8) {
         // SAFETY: a prefetch reads nothing and never faults.
@@ -365,25 +365,25 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn scales(p: *const u8, step: usize) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { eight::halves(p, step) }
     }
 
     #[inline(always)]
     unsafe fn scales_of(bytes: u64, by: f32) -> __m256 {
-        // SAFETY: the instructions are there.
+        // SAFETY: the caller guarantees the instruction set.
         unsafe { eight::bytes(bytes, by) }
     }
 
     #[inline(always)]
     unsafe fn scaled(scales: __m256, by: *const f32) -> __m256 {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { eight::times(scales, by) }
     }
 
     #[inline(always)]
     unsafe fn add_scaled(self, scales: __m256, by: *const f32) -> Self {
-        // SAFETY: the instructions are there; eight floats are readable.
+        // SAFETY: the caller guarantees the instruction set and eight readable floats.
         unsafe {
             Avx512(self.0, _mm512_add_ps(self.1, _mm512_zextps256_ps512(Self::scaled(scales, by))))
         }
@@ -397,7 +397,7 @@ unsafe impl Vector for Avx512 {
         q: *const u8,
         scales: __m256,
     ) -> Self {
-        // SAFETY: a chunk is readable at q.
+        // SAFETY: the caller guarantees the instruction set and a readable chunk at q.
         unsafe {
             let all = products(codes, bias, q);
             let (a, b) = (2 * C as i32, 2 * C as i32 + 1);
@@ -409,8 +409,8 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
-        // SAFETY: 32 integers are readable; this half of each of the chunk's three parts is
-        // writable.
+        // SAFETY: `q` has 32 integers; the caller guarantees that this half of each third of the
+        // chunk is writable.
         unsafe {
             let q = [
                 _mm512_loadu_si512(q.as_ptr().cast()),
@@ -422,7 +422,7 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn round_chunk(x: *const f32, part: usize, chunk: *mut u8) -> (f32, [f32; 2]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             let (scale, q) = integers(x);
             put(q, part, chunk);
@@ -438,7 +438,8 @@ unsafe impl Vector for Avx512 {
 
     #[inline(always)]
     unsafe fn round_words(x: *const f32, to: *mut f32) -> (f32, [f32; 2]) {
-        // SAFETY: 32 elements are readable, 32 integers of two bytes writable.
+        // SAFETY: the caller guarantees the instruction set, 32 readable elements, and room for 32
+        // integers of two bytes.
         unsafe {
             let (scale, q) = integers(x);
             _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(q[0]));
@@ -454,18 +455,17 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-/// As [`round`](crate::quantise::round).
+/// [`round`](crate::host::quantise::round) for AVX-512.
 ///
 /// # Safety
-/// AVX-512 is there; 32 elements are readable.
+/// The CPU has AVX-512; 32 elements are readable.
 #[inline(always)]
 pub(super) unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
-    // SAFETY: 32 elements.
+    // SAFETY: the caller guarantees AVX-512 and 32 elements.
     unsafe {
         let (a, b) = (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16)));
         let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-        // NaN of each element that is infinite or NaN, else 0: what is wrong must not be rounded
-        // away.
+        // NaN for each element that is infinite or NaN, else 0, so that rounding does not hide it.
         let (zero, none) =
             (_mm512_setzero_ps(), _mm512_add_ps(_mm512_sub_ps(a, a), _mm512_sub_ps(b, b)));
         let wrong = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(none, zero);
@@ -481,14 +481,13 @@ pub(super) unsafe fn integers(x: *const f32) -> (f32, [__m512i; 2]) {
     }
 }
 
-/// Writes 32 integers: their high bytes, their low ones, and the sums of four, negative, times 8.
+/// Writes 32 integers: their high bytes, their low bytes, and the negative sums of four, times 8.
 ///
 /// # Safety
-/// AVX-512 and its byte products are there; half `part` of each of the chunk's three parts is
-/// writable.
+/// The CPU has AVX-512 with VNNI; half `part` of each third of the chunk is writable.
 #[inline(always)]
 unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         let round = _mm512_set1_epi32(128);
         let a = _mm512_srai_epi32::<8>(_mm512_add_epi32(q[0], round));
@@ -508,13 +507,14 @@ unsafe fn put(q: [__m512i; 2], part: usize, chunk: *mut u8) {
     }
 }
 
-// SAFETY: as for `Vector`.
+// SAFETY: the instructions used are those that `enter` enables; memory is accessed only through the
+// pointers, as the trait describes.
 unsafe impl Words for Avx512 {
     #[inline(always)]
     unsafe fn store_words(codes: __m512i, bias: u8, to: *mut f32) {
-        // SAFETY: the instructions are there; 64 integers of two bytes are writable.
+        // SAFETY: the caller guarantees the instruction set and room for 64 integers of two bytes.
         unsafe {
-            // Less their bias, codes are signed bytes.
+            // Minus their bias, codes are signed bytes.
             let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(bias as i8));
             _mm512_storeu_si512(to.cast(), _mm512_cvtepi8_epi16(_mm512_castsi512_si256(codes)));
             _mm512_storeu_si512(
@@ -526,13 +526,13 @@ unsafe impl Words for Avx512 {
 
     #[inline(always)]
     unsafe fn word_tile<const M: usize, const G: usize>(t: WordTile) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { word_tile::<M, G>(t) }
     }
 
     #[inline(always)]
     unsafe fn round_unit(x: *const f32, to: *mut f32) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { avx512_beside::round_unit(x, to) }
     }
 
@@ -545,24 +545,25 @@ unsafe impl Words for Avx512 {
     >(
         t: BesideTile,
     ) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { avx512_beside::tile::<M, WIDE, OFFSET, TABLE>(t) }
     }
 }
 
-/// The sums of four activations stand in a chunk times 2 to this power, which is Q4_0's bias: they
-/// need no shift there.
+/// log2 of the factor on the sums of four activations in a chunk. It is Q4_0's bias, which then
+/// needs no shift.
 const EIGHT: i32 = 3;
 
 /// Products of `code − bias` and activations, added by fours.
 ///
 /// # Safety
-/// AVX-512 and its byte products are there; a chunk is readable at `q`.
+/// The CPU has AVX-512 with VNNI; a chunk is readable at `q`.
 #[inline(always)]
 unsafe fn products(codes: __m512i, bias: u8, q: *const u8) -> __m512 {
-    // SAFETY: a chunk is readable at q. A sum of four is below 4 · 255 · 128 · 256 < 2^26.
+    // SAFETY: the caller guarantees the instruction set and a readable chunk. A sum of four is
+    // below 4 · 255 · 128 · 256 < 2^26.
     unsafe {
-        // The second product adds to the first, shifted, which already has the bias.
+        // The second product adds to the first one, shifted, which already includes the bias.
         let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes, _mm512_loadu_si512(q.cast()));
         let mut start = _mm512_slli_epi32::<8>(high);
         if bias != 0 {
@@ -588,27 +589,27 @@ unsafe fn products(codes: __m512i, bias: u8, q: *const u8) -> __m512 {
 /// Signed bytes as floats.
 ///
 /// # Safety
-/// AVX-512 is there.
+/// The CPU has AVX-512.
 #[inline(always)]
 unsafe fn floats(bytes: __m128i) -> __m512 {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)) }
 }
 
 /// Transposes 16 × 16 floats; the destination's rows are 32 apart.
 ///
 /// # Safety
-/// AVX-512 is there; 16 rows of 16 at multiples of `stride` are readable, 16 rows of 16 at
+/// The CPU has AVX-512; 16 rows of 16 at multiples of `stride` are readable, 16 rows of 16 at
 /// multiples of 32 writable.
 #[inline(always)]
 unsafe fn transpose16(src: *const f32, stride: usize, dst: *mut f32) {
-    // SAFETY: the caller's promise covers all that is read and written.
+    // SAFETY: the caller guarantees all rows that are read and written.
     unsafe {
         let mut r = [_mm512_setzero_ps(); 16];
         for (i, r) in r.iter_mut().enumerate() {
             *r = _mm512_loadu_ps(src.add(i * stride));
         }
-        // Inside each 128-bit lane: 4 × 4 transposes of rows i..i+4.
+        // Within each 128-bit lane: 4 × 4 transposes of rows i..i+4.
         let mut t = [_mm512_setzero_ps(); 16];
         for i in (0..16).step_by(4) {
             let (ab0, ab1) =
@@ -620,8 +621,8 @@ unsafe fn transpose16(src: *const f32, stride: usize, dst: *mut f32) {
             t[i + 2] = _mm512_shuffle_ps::<0x44>(ab1, cd1);
             t[i + 3] = _mm512_shuffle_ps::<0xee>(ab1, cd1);
         }
-        // Then the lanes: column 4·lane + c collects lane `lane` of t[c], t[4 + c], t[8 + c], t[12
-        // + c].
+        // Then across lanes: column 4·lane + c collects lane `lane` of t[c], t[4 + c], t[8 + c],
+        // t[12 + c].
         for c in 0..4 {
             let (lo0, hi0) = (
                 _mm512_shuffle_f32x4::<0x44>(t[c], t[4 + c]),

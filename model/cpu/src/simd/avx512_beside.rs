@@ -1,4 +1,5 @@
-//! Sixteen rows side by side in the lanes of a register: see [`beside`](crate::beside).
+//! Kernels for interleaved matrices, whose sixteen rows are the lanes of a register: see
+//! [`beside`](crate::host::beside).
 
 use super::LANES;
 use super::avx512::integers;
@@ -8,10 +9,11 @@ use std::arch::x86_64::*;
 /// See [`Words::round_unit`](super::Words::round_unit).
 ///
 /// # Safety
-/// AVX-512 is there; 32 elements are readable, a unit writable.
+/// The CPU has AVX-512; 32 elements are readable, a unit writable.
 #[inline(always)]
 pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
-    // SAFETY: the caller's promise; both halves of the bytes are 32.
+    // SAFETY: the caller guarantees AVX-512, 32 elements, and a unit; each half of the bytes has
+    // 32.
     unsafe {
         let (scale, [a, b]) = integers(x);
         let round = _mm512_set1_epi32(128);
@@ -26,7 +28,7 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
         _mm_storeu_si128(bytes.add(16).cast(), _mm512_cvtepi32_epi8(high_b));
         _mm_storeu_si128(bytes.add(LANES).cast(), _mm512_cvtepi32_epi8(low_a));
         _mm_storeu_si128(bytes.add(LANES + 16).cast(), _mm512_cvtepi32_epi8(low_b));
-        // Of what is infinite or NaN the integers are anything, and the scale is NaN.
+        // If an element is infinite or NaN, the integers are undefined and the scale is NaN.
         let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(a, b));
         to.add(16).write(scale);
         to.add(17).write(sum as f32 * scale);
@@ -35,13 +37,13 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
     }
 }
 
-/// See [`Words::beside_tile`](super::Words::beside_tile). Activations are `256 · high + low`: sums
-/// of either byte are added up over a block, and the first shifted, which is exact: below 32 · 255
-/// · 32512 < 2^28. Each in two registers, since a product waits for the one before that adds to the
-/// same: eight of them are 40 cycles.
+/// See [`Words::beside_tile`](super::Words::beside_tile). Activations are `256 · high + low`. The
+/// sums of each byte are added over a block, and the first is shifted. This is exact: below 32 ·
+/// 255 · 32512 < 2^28. Each sum uses two registers, since a product waits for the previous one with
+/// the same register: eight would take 40 cycles.
 ///
 /// # Safety
-/// As [`enter`](super::avx512::enter), and as the trait says.
+/// The requirements of [`enter`](super::avx512::enter) and of the trait's method.
 #[target_feature(
     enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
 )]
@@ -49,7 +51,7 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
 pub unsafe fn tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
     t: BesideTile,
 ) {
-    // SAFETY: all pointers stay in what the caller vouches for.
+    // SAFETY: all pointers stay in what the caller guarantees.
     unsafe {
         let mut all = [_mm512_setzero_ps(); M];
         let nibble = _mm512_set1_epi8(15);

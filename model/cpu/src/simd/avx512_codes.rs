@@ -1,28 +1,27 @@
-//! 64 codes of any block format into one AVX-512 register.
+//! Unpacks 64 codes of any block format into one AVX-512 register.
 //!
-//! A plane's sixteens come from four places, which are constants of the format. Few patterns occur,
-//! and each has its own cheapest way of loading; which one a plane has is found out by the
-//! compiler.
+//! The four sixteens of a plane come from four places, which are constants of the format. Few
+//! patterns occur, each with its own cheapest load; the compiler selects it.
 
 use super::{Piece, pieces, unsigned};
 use crate::unpack::Described;
 use kjit_formats::format::{BlockFormat, Plane};
 use std::arch::x86_64::*;
 
-/// How four sixteens are loaded.
+/// The load pattern of four sixteens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// Sixty-four successive bytes.
+    /// 64 successive bytes.
     All,
-    /// Thirty-two, twice.
+    /// 32 bytes, used twice.
     Twice,
-    /// Sixteen twice, then the next sixteen twice.
+    /// 16 bytes twice, then the next 16 twice.
     Doubled,
-    /// Sixteen of each block, each twice.
+    /// 16 bytes of each block, each twice.
     DoubledOfTwo,
-    /// Thirty-two of each block.
+    /// 32 bytes of each block.
     Two,
-    /// Anything else: one by one.
+    /// Any other pattern: loaded one by one.
     Each,
 }
 
@@ -39,9 +38,9 @@ const fn load(p: &[Piece; 4]) -> Load {
     }
 }
 
-/// The shift of all sixteens that have one, and which elements of sixteen bits those are; a shift
-/// of 0: none has one. (`None`: they have several. Of the instructions, the one with a shift for
-/// each element is the slowest.)
+/// The shift that all shifted sixteens share, and a mask of the shifted 16-bit elements. A shift of
+/// 0: none is shifted. `None`: several shifts; the instruction with a shift per element is the
+/// slowest.
 const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
     let (mut shift, mut which) = (0, 0);
     let mut i = 0;
@@ -58,7 +57,7 @@ const fn one_shift(p: &[Piece; 4]) -> Option<(u32, u32)> {
     Some((shift, which))
 }
 
-/// The shift of each sixteen-bit element.
+/// The shift of each 16-bit element.
 const fn shifts(p: &[Piece; 4]) -> [u16; 32] {
     let mut shifts = [0; 32];
     let mut i = 0;
@@ -69,7 +68,7 @@ const fn shifts(p: &[Piece; 4]) -> [u16; 32] {
     shifts
 }
 
-/// What is known of a plane at compile time.
+/// The compile-time properties of a plane.
 #[derive(Clone, Copy)]
 struct Known {
     pieces: [Piece; 4],
@@ -90,17 +89,17 @@ const fn plane(f: &BlockFormat, plane: usize) -> Plane {
 /// See [`Vector::codes`](super::Vector::codes).
 ///
 /// # Safety
-/// AVX-512 (F, BW) is there; both pointers are valid for a block.
+/// The CPU has AVX-512 F and BW; both pointers are valid for a block.
 #[inline(always)]
 pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *const u8) -> __m512i {
-    // SAFETY: the instructions are there; `known` stays in the block, as the format's own test
-    // shows.
+    // SAFETY: the caller guarantees the instruction set and the blocks; a test of each format shows
+    // that `known` stays in the block.
     unsafe {
         let mut codes = one_plane::<F, C, 0>(first, second);
         if const { F::BLOCK.planes.len() == 2 } {
             let up = const { plane(&F::BLOCK, 0).bits as u32 };
             let high = one_plane_or_nothing::<F, C>(first, second);
-            // The bits moved stay in their byte: both planes together have eight at most.
+            // The shifted bits stay in their byte: both planes together have at most eight.
             codes = _mm512_or_si512(codes, _mm512_sll_epi16(high, _mm_cvtsi32_si128(up as i32)));
         }
         let u = const { unsigned(F::BLOCK.value) };
@@ -114,16 +113,16 @@ pub unsafe fn codes<F: Described, const C: usize>(first: *const u8, second: *con
     }
 }
 
-/// The second plane; compiled for formats with one plane too, where it is never called.
+/// The second plane. It is compiled for formats with one plane, too, but not called there.
 ///
 /// # Safety
-/// As [`codes`].
+/// The requirements of [`codes`].
 #[inline(always)]
 unsafe fn one_plane_or_nothing<F: Described, const C: usize>(
     first: *const u8,
     second: *const u8,
 ) -> __m512i {
-    // SAFETY: the caller's promise.
+    // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         match const { F::BLOCK.planes.len() } {
             2 => one_plane::<F, C, 1>(first, second),
@@ -132,23 +131,24 @@ unsafe fn one_plane_or_nothing<F: Described, const C: usize>(
     }
 }
 
-/// One plane's bits, at the low end of each byte.
+/// The bits of one plane, in the low bits of each byte.
 ///
 /// # Safety
-/// As [`codes`].
+/// The requirements of [`codes`].
 #[inline(always)]
 unsafe fn one_plane<F: Described, const C: usize, const P: usize>(
     first: *const u8,
     second: *const u8,
 ) -> __m512i {
-    // A format with one plane is compiled with P = 1 too: it then takes plane 0, and the result is
+    // For a format with one plane, P = 1 is compiled too; it uses plane 0, and the result is
     // dropped.
     let plane = const { plane(&F::BLOCK, if P < F::BLOCK.planes.len() { P } else { 0 }) };
     let at = usize::from(plane.at);
-    // SAFETY: the instructions are there; all loads stay in the block.
+    // SAFETY: the caller guarantees the instruction set and the blocks; all loads stay in the
+    // block.
     unsafe {
         if plane.run == 1 {
-            // Single bits in order: a mask as it stands.
+            // Single bits in order are used as a mask.
             let mask = match const { F::BLOCK.elems } {
                 32 => {
                     let (low, high) = (first.add(at).cast::<u32>(), second.add(at).cast::<u32>());

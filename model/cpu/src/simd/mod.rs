@@ -1,11 +1,10 @@
-//! One vector of 32 floats on every processor: two AVX-512 registers, four AVX2 ones, eight of
-//! NEON, or an array. Kernels are written once over [`Vector`] and compiled for each instruction
-//! set; which one runs is decided once, at run time, by [`Isa::best`].
+//! A vector of 32 floats on every CPU: two AVX-512 registers, four AVX2, eight NEON, or an array.
+//! Kernels are written once over [`Vector`] and compiled for each instruction set; [`Isa::best`]
+//! chooses at run time.
 //!
-//! The pattern: a kernel is a [`Job`] whose `run` is inlined into a function that carries the
-//! `target_feature` attribute, so the intrinsics in it become instructions, not calls. 32 lanes
-//! because that is a row of registers in the matrix kernel's tile, and the length of a block of
-//! most weight formats.
+//! A kernel is a [`Job`] whose `run` is inlined into a function with the `target_feature`
+//! attribute, so that its intrinsics become instructions instead of calls. 32 lanes are a row of
+//! registers in the matrix kernel's tile, and the block length of most weight formats.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
@@ -41,37 +40,37 @@ use kjit_formats::format::{BlockFormat, Plane, Value};
 /// Floats in a [`Vector`].
 pub const LANES: usize = 32;
 
-/// Codes that are unpacked and multiplied at a time: two blocks of 32, or a quarter of a block of
+/// Codes that are unpacked and multiplied at once: two blocks of 32, or a quarter of a block of
 /// 256.
 pub const CHUNK: usize = 64;
 
-/// Bytes of 64 activations rounded to 16 bits, in each instruction set's own order, and what else
-/// it wants to know of them.
+/// Bytes of a chunk: 64 activations rounded to 16 bits, in the order of the instruction set, and
+/// sums that it needs.
 pub const CHUNK_BYTES: usize = 3 * CHUNK;
 
-/// 32 floats.
+/// A vector of 32 floats.
 ///
 /// # Safety
-/// Every function may be called only where the processor has the instruction set of the
-/// implementing type; that is inside [`Job::run`], which [`Isa::run`] enters after checking.
-/// Pointers must be valid for [`LANES`] elements; no alignment is asked for.
+/// Every function requires that the CPU has the instruction set of the implementing type.
+/// [`Isa::run`] checks that and then enters [`Job::run`]. Pointers must be valid for [`LANES`]
+/// elements; any alignment is allowed.
 pub unsafe trait Vector: Copy {
-    /// Rows of the matrix kernel's tile that fit in the registers with two more vectors.
+    /// Rows of the matrix kernel's tile that fit in the registers.
     const TILE_ROWS: usize;
 
-    /// All lanes the same.
+    /// One number in all lanes.
     unsafe fn splat(x: f32) -> Self;
-    /// From memory.
+    /// Loads from memory.
     unsafe fn load(p: *const f32) -> Self;
-    /// To memory.
+    /// Stores to memory.
     unsafe fn store(self, p: *mut f32);
-    /// From IEEE halves.
+    /// Loads f16 numbers.
     unsafe fn load_f16(p: *const u16) -> Self;
-    /// To IEEE halves, to nearest even.
+    /// Stores as f16, rounded to nearest even.
     unsafe fn store_f16(self, p: *mut u16);
-    /// From the upper halves of singles.
+    /// Loads bf16 numbers.
     unsafe fn load_bf16(p: *const u16) -> Self;
-    /// From signed bytes.
+    /// Loads signed bytes.
     unsafe fn load_i8(p: *const i8) -> Self;
     /// `self + b`.
     unsafe fn add(self, b: Self) -> Self;
@@ -81,19 +80,19 @@ pub unsafe trait Vector: Copy {
     unsafe fn mul(self, b: Self) -> Self;
     /// `self / b`.
     unsafe fn div(self, b: Self) -> Self;
-    /// `self · b + c`; rounded once where the processor can.
+    /// `self · b + c`, with a single rounding if the CPU has FMA.
     unsafe fn fma(self, b: Self, c: Self) -> Self;
-    /// The larger; `b` where one is NaN.
+    /// The larger lane; that of `b` if one is NaN.
     unsafe fn max(self, b: Self) -> Self;
-    /// The smaller; `b` where one is NaN.
+    /// The smaller lane; that of `b` if one is NaN.
     unsafe fn min(self, b: Self) -> Self;
     /// The nearest integer, ties to even.
     unsafe fn round(self) -> Self;
-    /// 2 to the lane, which holds an integer from −126 to 127.
+    /// 2 to the power of the lane, an integer from −126 to 127.
     unsafe fn pow2(self) -> Self;
     /// Sum of the lanes.
     unsafe fn sum(self) -> f32;
-    /// The largest lane; a NaN lane may be passed over.
+    /// The largest lane. NaN lanes may be ignored.
     unsafe fn largest(self) -> f32;
     /// Writes the transpose of a 32 × 32 tile: `dst[j · 32 + i] = src[i · stride + j]`.
     ///
@@ -101,66 +100,65 @@ pub unsafe trait Vector: Copy {
     /// stride`, `dst` for 1024 elements.
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32);
 
-    /// [`Tile::run`], in a function of its own: inlined into a larger one, the compiler spills its
+    /// [`Tile::run`] in a function of its own: inlined into a larger one, the compiler spills its
     /// registers.
     ///
-    /// What the tile asks for holds for `M` rows.
+    /// The tile's requirements hold for `M` rows.
     unsafe fn tile<const M: usize>(tile: Tile);
 
     /// 64 codes, each in a byte.
     type Codes: Copy;
 
-    /// Converts an IEEE half.
+    /// Converts an f16 number.
     unsafe fn half(bits: u16) -> f32;
 
-    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] says: of a format with blocks of
-    /// 32, all of `first` and then all of `second`; of a format with blocks of 256, chunk `C` of
-    /// `first`.
+    /// Unpacks 64 codes in order, made unsigned as [`Unsigned`] describes. For formats with blocks
+    /// of 32: all codes of `first`, then all of `second`. For blocks of 256: chunk `C` of `first`.
     ///
-    /// The pointers must be valid for a block each.
+    /// Each pointer must be valid for a block.
     unsafe fn codes<F: Described, const C: usize>(
         first: *const u8,
         second: *const u8,
     ) -> Self::Codes;
 
-    /// 64 codes that were unpacked elsewhere.
+    /// Loads 64 codes that are already unpacked.
     unsafe fn load_codes(codes: &[u8; CHUNK]) -> Self::Codes;
 
-    /// `code − bias` as floats, the first 32 and the second.
+    /// `code − bias` as floats: the first 32 and the second 32.
     unsafe fn widen(codes: Self::Codes, bias: u8) -> [Self; 2];
 
-    /// The first 16 lanes one number, the others another.
+    /// `first` in the first 16 lanes, `second` in the others.
     unsafe fn halves(first: f32, second: f32) -> Self;
 
-    /// Adds products of `code − bias` and activations, times a scale for each 16 of them, to some
-    /// lanes of `self`: what counts is the sum of all. The bias is a power of two or 0, the one of
-    /// the codes' format.
+    /// Adds products of `code − bias` and activations, times a scale per 16 of them, to some lanes
+    /// of `self`; only the sum of all lanes is defined. The bias is that of the codes' format, a
+    /// power of two or 0.
     ///
-    /// `q` must be valid for a chunk whose halves [`Vector::place`] wrote.
+    /// `q` must be valid for a chunk that [`Vector::place`] wrote.
     unsafe fn add_dot(self, codes: Self::Codes, bias: u8, q: *const u8, scales: [f32; 4]) -> Self;
 
-    /// Asks for the line of the cache at `p`, where there may be nothing.
+    /// Prefetches the cache line at `p`, which may be any address.
     #[inline(always)]
     unsafe fn prefetch(_p: *const u8) {}
 
-    /// A scale for each of eight successive blocks of 32 codes, which are four chunks.
+    /// Scales of eight successive blocks of 32 codes, which are four chunks.
     type Scales: Copy;
 
-    /// Eight IEEE halves, `step` bytes apart, as scales.
+    /// Loads eight f16 numbers, `step` bytes apart, as scales.
     ///
-    /// Each may be read with the two bytes behind it.
+    /// The two bytes after each must be readable, too.
     unsafe fn scales(p: *const u8, step: usize) -> Self::Scales;
 
     /// Eight bytes, the lowest first, times `by`, as scales.
     unsafe fn scales_of(bytes: u64, by: f32) -> Self::Scales;
 
-    /// Each times one of eight floats.
+    /// Products of scales and eight floats.
     unsafe fn scaled(scales: Self::Scales, by: *const f32) -> Self::Scales;
 
     /// Adds products of scales and eight floats to some lanes of `self`.
     unsafe fn add_scaled(self, scales: Self::Scales, by: *const f32) -> Self;
 
-    /// [`Vector::add_dot`] of chunk `C` of four, with its two scales.
+    /// [`Vector::add_dot`] of chunk `C` of four, with the chunk's two scales.
     unsafe fn add_chunk<const C: usize>(
         self,
         codes: Self::Codes,
@@ -175,13 +173,13 @@ pub unsafe trait Vector: Copy {
     /// `chunk` must be valid for [`CHUNK_BYTES`].
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8);
 
-    /// Rounds 32 elements to integers of 16 bits and writes them as [`Vector::place`] does; their
-    /// scale, and the sums of each sixteen.
+    /// Rounds 32 elements to 16-bit integers and writes them as [`Vector::place`] does. Returns the
+    /// scale and the sums of each sixteen.
     ///
     /// `x` must be valid for 32 elements, `chunk` for [`CHUNK_BYTES`].
     #[inline(always)]
     unsafe fn round_chunk(x: *const f32, part: usize, chunk: *mut u8) -> (f32, [f32; 2]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             let (scale, q) = round::<Self>(x);
             Self::place(&q, part, chunk);
@@ -189,12 +187,12 @@ pub unsafe trait Vector: Copy {
         }
     }
 
-    /// The same, in order.
+    /// [`Vector::round_chunk`], but the integers are written in plain order.
     ///
     /// `to` must be valid for 32 integers, which are 16 floats.
     #[inline(always)]
     unsafe fn round_words(x: *const f32, to: *mut f32) -> (f32, [f32; 2]) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe {
             let (scale, q) = round::<Self>(x);
             to.cast::<[i16; LANES]>().write_unaligned(q.map(|q| q as i16));
@@ -202,19 +200,19 @@ pub unsafe trait Vector: Copy {
         }
     }
 
-    /// e to the lane, to within 2e-7 of the result; 0 (1e-38) below −87.3, and no more than 2e38.
-    /// NaN stays NaN.
+    /// e to the power of the lane, within 2e-7 of the result. Below −87.3 the result is 0 (1e-38),
+    /// and it is at most 2e38. NaN stays NaN.
     ///
     /// `x = n · ln 2 + r` with `|r| ≤ 0.35`, and the Taylor series of `e^r` to the seventh power,
     /// whose next term is 5e-9.
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // SAFETY: the caller's promise is that of each call here.
+        // SAFETY: the caller guarantees the instruction set, which is all that these calls need.
         unsafe {
             let s = |x: f32| Self::splat(x);
             let x = s(88.3).min(s(-87.3).max(self));
             let n = x.mul(s(std::f32::consts::LOG2_E)).round();
-            // ln 2 in two parts: the first has few bits, so that n times it is exact.
+            // ln 2 in two parts. The first has few bits, so that its product with n is exact.
             let r = n.fma(s(-0.693_359_4), x);
             let r = n.fma(s(2.121_944_4e-4), r);
             let mut p = s(1.0 / 5040.0);
@@ -226,20 +224,19 @@ pub unsafe trait Vector: Copy {
     }
 }
 
-/// A vector whose processor multiplies integers of 16 bits and adds them by pairs in one
-/// instruction.
+/// A vector on a CPU that multiplies 16-bit integers and adds them in pairs with one instruction.
 ///
 /// # Safety
-/// As [`Vector`].
+/// The requirements of [`Vector`].
 pub unsafe trait Words: Vector {
-    /// Writes `code − bias` of 64 codes as integers of 16 bits.
+    /// Writes `code − bias` of 64 codes as 16-bit integers.
     ///
     /// `to` must be valid for 64 integers, which are 32 floats.
     unsafe fn store_words(codes: Self::Codes, bias: u8, to: *mut f32);
 
-    /// Products of `M` tokens with a panel, groups of `G` columns, in a function of its own.
+    /// Products of `M` tokens with a panel, in groups of `G` columns, in a function of its own.
     ///
-    /// What the tile asks for holds for `M` tokens.
+    /// The tile's requirements hold for `M` tokens.
     unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
 
     /// Rounds 32 elements as [`Vector::round_chunk`] does, into a unit of
@@ -248,33 +245,33 @@ pub unsafe trait Words: Vector {
     /// `x` must be valid for 32 elements, `to` for a unit.
     unsafe fn round_unit(x: *const f32, to: *mut f32);
 
-    /// Products of `M` tokens with sixteen rows side by side, in a function of its own: codes of 8
-    /// bits if `WIDE`, else of 4, which stand for what is in a table if `TABLE`; with offsets if
-    /// `OFFSET`.
+    /// Products of `M` tokens with sixteen interleaved rows, in a function of its own. Codes have 8
+    /// bits if `WIDE`, else 4; they are table indices if `TABLE`; there are offsets if `OFFSET`.
     ///
-    /// What the tile asks for holds for `M` tokens.
+    /// The tile's requirements hold for `M` tokens.
     unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
         tile: BesideTile,
     );
 }
 
-/// Rows of a tile: of tokens, or of the matrix.
+/// Rows of a hardware tile, of tokens or of the matrix.
 pub const TILE_ROWS: usize = 16;
 
-/// A vector whose processor multiplies tiles of halves.
+/// A vector on a CPU that multiplies tiles (AMX).
 ///
 /// # Safety
-/// As [`Vector`]; and all between [`Tiles::begin`] and [`Tiles::end`].
+/// The requirements of [`Vector`]. Calls on tiles must be between [`Tiles::begin`] and
+/// [`Tiles::end`].
 pub unsafe trait Tiles: Vector {
-    /// 32 floats, each as the sum of two of bf16.
+    /// Splits 32 floats into the sum of two bf16 numbers each.
     ///
     /// `x` must be valid for 32 elements, `high` and `low` for as many.
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16);
 
-    /// 64 codes less their bias, times the scale of their 16, as two signed bytes each: `256 · high
-    /// + low`.
+    /// 64 codes minus their bias, times the scale of their 16, as two signed bytes each: `256 ·
+    /// high + low`.
     ///
-    /// `high` and `low` must each be valid for 64 bytes; products fit 16 bits.
+    /// `high` and `low` must each be valid for 64 bytes. The products must fit 16 bits.
     unsafe fn scaled_bytes(
         codes: Self::Codes,
         bias: i16,
@@ -283,8 +280,8 @@ pub unsafe trait Tiles: Vector {
         low: *mut u8,
     );
 
-    /// The two bytes of 64 codes of 4 bits, looked up: of the first 32 in one pair of tables, of
-    /// the others in another.
+    /// Looks up the two bytes of 64 4-bit codes: the first 32 in one pair of tables, the others in
+    /// another.
     ///
     /// `high` and `low` must each be valid for 64 bytes.
     unsafe fn looked_up(
@@ -294,15 +291,15 @@ pub unsafe trait Tiles: Vector {
         low: *mut u8,
     );
 
-    /// Two rows of 32 halves, one behind the other, as 32 pairs.
+    /// Interleaves two rows of 32 bf16 numbers to 32 pairs.
     ///
-    /// `from` and `to` must be valid for 64 halves.
+    /// `from` and `to` must be valid for 64 numbers.
     unsafe fn interleave(from: *const u16, to: *mut u16);
 
-    /// Sets this thread's tiles up.
+    /// Sets up this thread's tiles.
     unsafe fn begin();
 
-    /// Gives them back.
+    /// Releases this thread's tiles.
     unsafe fn end();
 
     /// Adds the products of 32 rows with 16 or 32 tokens.
@@ -311,54 +308,54 @@ pub unsafe trait Tiles: Vector {
     /// Adds the products of 32 rows with 32 tokens in a block of 256 columns.
     unsafe fn byte_block(block: ByteBlock);
 
-    /// Asks for the line of memory at this place, which need not be there.
+    /// Prefetches a cache line for reading, at any address.
     fn soon(line: *const u8);
 
-    /// Asks for a line that will be written: other threads have it, who read what it was.
+    /// Prefetches a line for writing, since other threads have read copies of it.
     fn soon_written(line: *mut u8);
 }
 
 /// Columns of a [`TileBlock`]'s unit: two tiles.
 pub const TILE_UNIT: usize = 64;
 
-/// `c[r][t] += Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂` for 32 rows and 32 tokens. Lengths are in floats, in
-/// which halves are two.
+/// `c[r][t] += Σ_k w₁ x₁ + w₂ x₁ + w₁ x₂` for 32 rows and 32 tokens. Lengths are in floats; a float
+/// holds two bf16 numbers.
 #[derive(Clone, Copy)]
 pub struct TileBlock {
-    /// Columns by 64; not 0.
+    /// Columns / 64; not 0.
     pub units: usize,
-    /// Four tiles for each unit: 16 rows of 32 first halves, of 32 second ones, and the same of the
-    /// next 32 columns.
+    /// Four tiles per unit: 16 rows of 32 high halves, of 32 low halves, and both for the next 32
+    /// columns.
     pub w: *const f32,
-    /// To the next 16 rows.
+    /// Distance to the next 16 rows.
     pub w_next: usize,
-    /// For each unit, by pairs of columns, 32 tokens' first halves, and then the second ones.
+    /// Per unit, by pairs of columns: the high halves of 32 tokens, then the low halves.
     pub x: *const f32,
-    /// Of the block that follows; only a hint.
+    /// `x` of the next block; a prefetch hint.
     pub x_soon: *const f32,
-    /// Only the first 16 tokens are wanted; the others' sums are anything then.
+    /// Whether only the first 16 tokens are needed. The sums of the others are then undefined.
     pub half: bool,
     /// Sums: 32 rows of 32 tokens.
     pub c: *mut f32,
 }
 
-/// `c[r][t] += s[r] d[t] (256 Σ a h + Σ (a l + b h))` of signed bytes, for 32 rows and 32 tokens of
+/// `c[r][t] += s[r] d[t] (256 Σ a h + Σ (a l + b h))` of signed bytes, for 32 rows, 32 tokens and
 /// 256 columns.
 #[derive(Clone, Copy)]
 pub struct ByteBlock {
-    /// For each 16 rows, by 64 columns: a tile of `a`, and one of `b`.
+    /// For each 16 rows, by 64 columns: a tile of `a` and a tile of `b`.
     pub w: *const f32,
-    /// Of 32 rows.
+    /// Scales of 32 rows.
     pub w_scales: *const f32,
-    /// By 128 columns, in words of four: 32 words of 32 tokens of `h`, and as many of `l`.
+    /// By 128 columns, in words of four bytes: 32 words of 32 tokens of `h`, then of `l`.
     pub x: *const f32,
-    /// Of 32 tokens.
+    /// Scales of 32 tokens.
     pub x_scales: *const f32,
-    /// Of the block that follows, null if it is the same; only a hint.
+    /// `x` of the next block, or null if it is the same; a prefetch hint.
     pub x_soon: *const f32,
-    /// Only the first 16 tokens are wanted; the others' sums are anything then.
+    /// Whether only the first 16 tokens are needed. The sums of the others are then undefined.
     pub half: bool,
-    /// Four tiles, on whole lines.
+    /// Scratch space for four tiles, aligned to cache lines.
     pub room: *mut f32,
     /// Sums: 32 rows of 32 tokens.
     pub c: *mut f32,
@@ -369,16 +366,15 @@ pub trait TileJob {
     /// Does the work.
     ///
     /// # Safety
-    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields
-    /// holds.
+    /// The CPU has `V`'s instruction set, and the job's requirements on its fields hold.
     unsafe fn run<V: Tiles>(self);
 }
 
 /// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with
-/// signed ones: the value before scaling is `u − bias`.
+/// signed bytes. The value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
-    /// Subtracted.
+    /// Subtracted from `u`.
     pub bias: u8,
     /// `u = code ^ flip`.
     pub flip: u8,
@@ -388,10 +384,10 @@ pub struct Unsigned {
     pub table: Option<[u8; 16]>,
 }
 
-/// [`Unsigned`] of a format.
+/// The [`Unsigned`] of a format.
 pub const fn unsigned(value: Value) -> Unsigned {
     let u = made_unsigned(value);
-    // What AVX-512 does with a bias is right for these alone.
+    // The AVX-512 code requires this.
     assert!(u.bias == 0 || u.bias.is_power_of_two(), "a bias is a power of two or 0");
     u
 }
@@ -418,8 +414,8 @@ const fn made_unsigned(value: Value) -> Unsigned {
     }
 }
 
-/// Where 16 codes of a plane whose runs are at least 16 long begin: in the second block instead of
-/// the first, byte and shift.
+/// The place of 16 codes of a plane with runs of at least 16: whether they are in the second block,
+/// the byte, and the shift.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     pub second: bool,
@@ -440,21 +436,19 @@ pub const fn pieces(f: &BlockFormat, plane: &Plane, c: usize) -> [Piece; 4] {
     pieces
 }
 
-/// The pieces of chunk `c` of plane `p` of a format; of its first plane, where there is no such
-/// one.
+/// The pieces of chunk `c` of plane `p` of a format, or of its first plane if it has no plane `p`.
 pub const fn plane_pieces(f: &BlockFormat, p: usize, c: usize) -> [Piece; 4] {
     pieces(f, &f.planes[if p < f.planes.len() { p } else { 0 }], c)
 }
 
-/// [`Vector::Scales`] and what is done with them, for a vector that has nothing better than an
-/// array.
+/// [`Vector::Scales`] as an array, for vectors without a faster form.
 macro_rules! scales_in_an_array {
     () => {
         type Scales = [f32; 8];
 
         #[inline(always)]
         unsafe fn scales(p: *const u8, step: usize) -> [f32; 8] {
-            // SAFETY: eight halves, says the caller.
+            // SAFETY: the caller guarantees eight f16 numbers.
             std::array::from_fn(|i| unsafe {
                 Self::half(u16::from_le_bytes(p.add(i * step).cast::<[u8; 2]>().read()))
             })
@@ -467,14 +461,14 @@ macro_rules! scales_in_an_array {
 
         #[inline(always)]
         unsafe fn scaled(scales: [f32; 8], by: *const f32) -> [f32; 8] {
-            // SAFETY: eight floats, says the caller.
+            // SAFETY: the caller guarantees eight floats.
             let by = unsafe { by.cast::<[f32; 8]>().read() };
             std::array::from_fn(|i| scales[i] * by[i])
         }
 
         #[inline(always)]
         unsafe fn add_scaled(self, scales: [f32; 8], by: *const f32) -> Self {
-            // SAFETY: the caller's promise; a vector has 32 lanes.
+            // SAFETY: the caller guarantees eight floats; `products` has 32 lanes.
             unsafe {
                 let mut products = [0.0; $crate::simd::LANES];
                 products[..8].copy_from_slice(&Self::scaled(scales, by));
@@ -491,7 +485,7 @@ macro_rules! scales_in_an_array {
             scales: [f32; 8],
         ) -> Self {
             let (a, b) = (scales[2 * C], scales[2 * C + 1]);
-            // SAFETY: the caller's promise.
+            // SAFETY: this function's safety contract, which the caller upholds, covers the call.
             unsafe { self.add_dot(codes, bias, q, [a, a, b, b]) }
         }
     };
@@ -499,16 +493,15 @@ macro_rules! scales_in_an_array {
 
 use scales_in_an_array;
 
-/// A kernel: what it works on, and how with any vector.
+/// A kernel: its data, and its computation with any vector.
 pub trait Job {
-    /// What it gives back.
+    /// The result.
     type Out;
 
     /// Does the work.
     ///
     /// # Safety
-    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields
-    /// holds.
+    /// The CPU has `V`'s instruction set, and the job's requirements on its fields hold.
     unsafe fn run<V: Vector>(self) -> Self::Out;
 }
 
@@ -517,8 +510,7 @@ pub trait WordJob {
     /// Does the work.
     ///
     /// # Safety
-    /// The processor has `V`'s instruction set, and whatever the job itself asks of its fields
-    /// holds.
+    /// The CPU has `V`'s instruction set, and the job's requirements on its fields hold.
     unsafe fn run<V: Words>(self);
 }
 
@@ -529,23 +521,23 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
-    /// [`Kind::Avx512`] and tiles.
+    /// [`Kind::Avx512`] with tiles.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
-    /// Tiles as their instructions are described, for the tests.
+    /// An emulation of tiles, for tests.
     #[cfg(test)]
     PlainTiles,
 }
 
-/// An instruction set that this processor has. It can be had only from [`Isa::available`] and
-/// [`Isa::best`], which ask the processor.
+/// An instruction set that this CPU has. Only [`Isa::available`] and [`Isa::best`] create it, after
+/// asking the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Kind);
 
 impl Isa {
-    /// All that this processor has, the plain one first, the best one last.
+    /// All instruction sets of this CPU, the plain one first, the best one last.
     pub fn available() -> Vec<Isa> {
         #[allow(unused_mut, reason = "other processors have the plain one alone")]
         let mut all = vec![Isa(Kind::Plain)];
@@ -569,14 +561,14 @@ impl Isa {
         all
     }
 
-    /// Those that have tiles: described, and this processor's, if it has them.
+    /// Instruction sets with tiles: the emulated one, and this CPU's if it has tiles.
     #[cfg(test)]
     pub fn with_tiles() -> Vec<Isa> {
         let here = Isa::available().into_iter().filter(|isa| isa.has_tiles());
         std::iter::once(Isa(Kind::PlainTiles)).chain(here).collect()
     }
 
-    /// The best that this processor has.
+    /// The best instruction set of this CPU.
     pub fn best() -> Isa {
         Isa::available().last().copied().unwrap_or(Isa(Kind::Plain))
     }
@@ -598,13 +590,12 @@ impl Isa {
         }
     }
 
-    /// How many bytes before it reads them a product with few tokens asks for its weights; 0: that
-    /// is left to the processor.
+    /// The prefetch distance of products with few tokens, in bytes; 0: no software prefetch.
     ///
-    /// A core of a Xeon (Sapphire Rapids, rented, 2026-11-24) reads what its loads wait for at 5.5
-    /// to 6 GB/s and, asked 4 KB before, at 10, which is all that it has: 64 weights of Q4_1 take
-    /// 7.2 and 4.1 ns, of Q4_K 6.3 and 3.6, 8 KB no less. An EPYC sees the stream by itself: 3.2
-    /// ns, and 4.1 if it is asked.
+    /// A core of a Xeon (Sapphire Rapids, rented, 2026-11-24) reads at 5.5 to 6 GB/s by plain loads
+    /// and at 10 GB/s, its limit, with a prefetch 4 KB ahead: 64 weights of Q4_1 take 7.2 and 4.1
+    /// ns, of Q4_K 6.3 and 3.6 ns; 8 KB is no faster. An EPYC's hardware prefetcher suffices: 3.2
+    /// ns, and 4.1 ns with software prefetch.
     pub fn ahead(self) -> usize {
         match self.0 {
             #[cfg(target_arch = "x86_64")]
@@ -615,7 +606,7 @@ impl Isa {
         }
     }
 
-    /// Whether [`Isa::run_words`] does anything.
+    /// Whether [`Isa::run_words`] runs jobs.
     pub fn has_words(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.0 == Kind::Avx512 || self.has_tiles();
@@ -623,7 +614,7 @@ impl Isa {
         false
     }
 
-    /// Whether [`Isa::run_tiles`] does anything.
+    /// Whether [`Isa::run_tiles`] runs jobs.
     pub fn has_tiles(self) -> bool {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -634,36 +625,38 @@ impl Isa {
         }
     }
 
-    /// Runs a kernel of tiles, where [`Isa::has_tiles`].
+    /// Runs a kernel of tiles, if [`Isa::has_tiles`].
     ///
     /// # Safety
-    /// What the job asks of its fields holds.
+    /// The job's requirements on its fields hold.
     #[inline]
     pub unsafe fn run_tiles<J: TileJob>(self, job: J) {
         match self.0 {
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the
-            // caller's promise.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Kind::Amx => unsafe { amx::enter(job) },
-            // SAFETY: as of the plain vector.
+            // SAFETY: the plain vector needs no instruction set; the caller guarantees the job's
+            // requirements.
             #[cfg(test)]
             Kind::PlainTiles => unsafe { job.run::<plain::Plain>() },
             _ => drop(job),
         }
     }
 
-    /// Runs a kernel of integers of 16 bits, where [`Isa::has_words`].
+    /// Runs an int16 kernel, if [`Isa::has_words`].
     ///
     /// # Safety
-    /// What the job asks of its fields holds.
+    /// The job's requirements on its fields hold.
     #[inline]
     pub unsafe fn run_words<J: WordJob>(self, job: J) {
         match self.0 {
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the
-            // caller's promise.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512::enter_words(job) },
-            // SAFETY: as above.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Kind::Amx => unsafe { avx512::enter_words(job) },
             _ => drop(job),
@@ -673,27 +666,31 @@ impl Isa {
     /// Runs a kernel with this instruction set.
     ///
     /// # Safety
-    /// What the job asks of its fields holds.
+    /// The job's requirements on its fields hold.
     #[inline]
     pub unsafe fn run<J: Job>(self, job: J) -> J::Out {
         match self.0 {
-            // SAFETY: the plain vector asks nothing of the processor; the rest is the caller's
-            // promise.
+            // SAFETY: the plain vector needs no instruction set; the caller guarantees the job's
+            // requirements.
             Kind::Plain => unsafe { plain::enter(job) },
-            // SAFETY: as above.
+            // SAFETY: the plain vector needs no instruction set; the caller guarantees the job's
+            // requirements.
             #[cfg(test)]
             Kind::PlainTiles => unsafe { plain::enter(job) },
-            // SAFETY: an `Isa` of this kind exists only where `present` said so; the rest is the
-            // caller's promise.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => unsafe { avx2::enter(job) },
-            // SAFETY: as above.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => unsafe { avx512::enter(job) },
-            // SAFETY: as above.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Kind::Amx => unsafe { avx512::enter(job) },
-            // SAFETY: as above.
+            // SAFETY: an `Isa` of this kind exists only after `present` returned true; the caller
+            // guarantees the job's requirements.
             #[cfg(target_arch = "aarch64")]
             Kind::Neon => unsafe { neon::enter(job) },
         }

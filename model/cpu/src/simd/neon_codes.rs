@@ -1,4 +1,4 @@
-//! 64 codes of any block format into four NEON registers, sixteen each.
+//! Unpacks 64 codes of any block format into four NEON registers, sixteen each.
 
 use super::{Piece, plane_pieces, unsigned};
 use crate::unpack::Described;
@@ -8,17 +8,18 @@ use std::arch::aarch64::*;
 /// See [`Vector::codes`](super::Vector::codes).
 ///
 /// # Safety
-/// NEON is there; both pointers are valid for a block.
+/// The CPU has NEON; both pointers are valid for a block.
 #[inline(always)]
 pub unsafe fn codes<F: Described, const C: usize>(
     first: *const u8,
     second: *const u8,
 ) -> [uint8x16_t; 4] {
-    // Constants of the compilation, as on other processors.
+    // Compile-time constants, as for the other instruction sets.
     let known = const { [plane_pieces(&F::BLOCK, 0, C), plane_pieces(&F::BLOCK, 1, C)] };
     let f = const { F::BLOCK };
     let u = const { unsigned(F::BLOCK.value) };
-    // SAFETY: the instructions are there; planes stay in the block, as the format's own test shows.
+    // SAFETY: the caller guarantees the instruction set and the blocks; a test of each format shows
+    // that planes stay in the block.
     std::array::from_fn(|j| unsafe {
         let mut code = sixteen(first, second, &f.planes[0], known[0][j], C, j);
         if let [low, high] = f.planes {
@@ -33,10 +34,10 @@ pub unsafe fn codes<F: Described, const C: usize>(
     })
 }
 
-/// Sixteen codes' bits of one plane, piece `j` of chunk `c`, at the low end of each byte.
+/// The bits of sixteen codes of one plane, piece `j` of chunk `c`, in the low bits of each byte.
 ///
 /// # Safety
-/// As [`codes`].
+/// The requirements of [`codes`].
 #[inline(always)]
 unsafe fn sixteen(
     first: *const u8,
@@ -47,14 +48,16 @@ unsafe fn sixteen(
     j: usize,
 ) -> uint8x16_t {
     let block = if piece.second { second } else { first };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the instruction set and the blocks; the piece stays in the
+    // block.
     unsafe {
         if plane.run == 1 {
-            // Of a block of 32 (single bits come in no larger ones), the first or second half.
+            // The first or second half of a block of 32; planes of single bits exist only in such
+            // blocks.
             return single_bits(block, plane, (4 * c + j) % 2 * 16);
         }
         let bytes = vld1q_u8(block.add(piece.at));
-        // A negative shift is one to the right.
+        // A negative shift is a right shift.
         let bytes = match piece.shift {
             0 => bytes,
             shift => vshlq_u8(bytes, vdupq_n_s8(-(shift as i8))),
@@ -66,14 +69,14 @@ unsafe fn sixteen(
     }
 }
 
-/// Bits `i .. i + 16` of a plane of single bits in order, one in each byte.
+/// Bits `i .. i + 16` of a plane of single bits, one per byte.
 ///
 /// # Safety
-/// NEON is there; the plane lies in the block.
+/// The CPU has NEON; the plane is in the block.
 #[inline(always)]
 unsafe fn single_bits(block: *const u8, plane: &Plane, i: usize) -> uint8x16_t {
     const BIT: [u8; 16] = [1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128];
-    // SAFETY: two bytes in the block.
+    // SAFETY: the caller guarantees that these two bytes are in the block.
     unsafe {
         let at = block.add(usize::from(plane.at) + i / 8);
         let bytes = vcombine_u8(vdup_n_u8(*at), vdup_n_u8(*at.add(1)));

@@ -1,23 +1,22 @@
-//! The vector that every processor has: an array, which the compiler may or may not turn into
-//! registers.
+//! [`Vector`] as an array, for every CPU. The compiler may or may not use registers for it.
 
 use super::{CHUNK, Job, LANES, Piece, Vector, plane_pieces, unsigned};
 use crate::gemm::Tile;
 use crate::unpack::Described;
 use half::f16;
 
-/// Runs a job. In a function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is
-/// compiled with each of its callers.
+/// Runs a job. A function of its own, which is compiled once: [`Isa::run`](super::Isa::run) is
+/// compiled for each caller.
 ///
 /// # Safety
-/// What the job asks of its fields holds.
+/// The job's requirements on its fields hold.
 #[inline(never)]
 pub unsafe fn enter<J: Job>(job: J) -> J::Out {
-    // SAFETY: the vector asks nothing of the processor; the rest is the caller's promise.
+    // SAFETY: this vector needs no instruction set; the caller guarantees the job's requirements.
     unsafe { job.run::<Plain>() }
 }
 
-/// 32 floats in an array.
+/// An array of 32 floats.
 #[derive(Clone, Copy)]
 pub struct Plain([f32; LANES]);
 
@@ -33,8 +32,8 @@ impl Plain {
     }
 }
 
-// SAFETY: needs no instruction set; memory is reached only through the pointers, for 32 elements,
-// as the trait says.
+// SAFETY: no instruction set is needed; memory is accessed only through the pointers, for 32
+// elements, as the trait describes.
 unsafe impl Vector for Plain {
     const TILE_ROWS: usize = 1;
 
@@ -45,26 +44,26 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn load(p: *const f32) -> Self {
-        // SAFETY: valid for 32 elements, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid for 32 elements.
         Plain(unsafe { p.cast::<[f32; LANES]>().read_unaligned() })
     }
 
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
-        // SAFETY: valid for 32 elements, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid for 32 elements.
         unsafe { p.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(p: *const u16) -> Self {
-        // SAFETY: valid for 32 elements, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid for 32 elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Plain(bits.map(|b| f16::from_bits(b).to_f32()))
     }
 
     #[inline(always)]
     unsafe fn store_f16(self, p: *mut u16) {
-        // SAFETY: valid for 32 elements, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid for 32 elements.
         unsafe {
             p.cast::<[u16; LANES]>().write_unaligned(self.0.map(|x| f16::from_f32(x).to_bits()))
         }
@@ -72,14 +71,14 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self {
-        // SAFETY: valid for 32 elements, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid for 32 elements.
         let bits = unsafe { p.cast::<[u16; LANES]>().read_unaligned() };
         Plain(bits.map(|b| f32::from_bits(u32::from(b) << 16)))
     }
 
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self {
-        // SAFETY: valid for 32 elements, says the caller.
+        // SAFETY: the caller guarantees that the pointer is valid for 32 elements.
         let bytes = unsafe { p.cast::<[i8; LANES]>().read_unaligned() };
         Plain(bytes.map(f32::from))
     }
@@ -106,8 +105,8 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // Two roundings: without the instruction, `mul_add` is a call to a function of a hundred
-        // cycles.
+        // Two roundings: without the FMA instruction, `mul_add` is a function call of about a
+        // hundred cycles.
         Plain(std::array::from_fn(|i| self.0[i] * b.0[i] + c.0[i]))
     }
 
@@ -133,8 +132,8 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn sum(self) -> f32 {
-        // Pairwise, as the registers' reductions do: half the lanes onto the other half, five
-        // times.
+        // Pairwise, like the reductions of registers: five times half the lanes are added to the
+        // other half.
         let mut a = self.0;
         for half in [16, 8, 4, 2, 1] {
             for i in 0..half {
@@ -153,8 +152,8 @@ unsafe impl Vector for Plain {
     unsafe fn transpose(src: *const f32, stride: usize, dst: *mut f32) {
         for i in 0..LANES {
             for j in 0..LANES {
-                // SAFETY: inside the 32 rows of 32 and the 1024 elements that the caller vouches
-                // for.
+                // SAFETY: inside the 32 rows of 32 and the 1024 elements that the caller
+                // guarantees.
                 unsafe { *dst.add(j * LANES + i) = *src.add(i * stride + j) };
             }
         }
@@ -162,7 +161,7 @@ unsafe impl Vector for Plain {
 
     #[inline(never)]
     unsafe fn tile<const M: usize>(tile: Tile) {
-        // SAFETY: the caller's promise.
+        // SAFETY: this function's safety contract, which the caller upholds, covers the call.
         unsafe { tile.run::<Plain, M>() }
     }
 
@@ -188,9 +187,9 @@ unsafe impl Vector for Plain {
                 let Piece { second: in_second, at, shift } = known[j];
                 let block = if in_second { second } else { first };
                 let mask = ((1u16 << plane.bits) - 1) as u8;
-                // SAFETY: the plane lies in the block, as the format's own test shows, and a block
-                // is readable: of single bits in order two bytes, else a byte for each of the
-                // sixteen.
+                // SAFETY: a test of each format shows that the plane is in the block, and the
+                // caller guarantees a readable block: two bytes for single bits in order, else one
+                // byte for each of the sixteen.
                 unsafe {
                     if plane.run == 1 {
                         let bits = u16::from_le_bytes(block.add(at).cast::<[u8; 2]>().read());
@@ -237,7 +236,7 @@ unsafe impl Vector for Plain {
         q: *const u8,
         scales: [f32; 4],
     ) -> Self {
-        // SAFETY: a chunk of 64 integers of two bytes, says the caller.
+        // SAFETY: the caller guarantees a chunk of 64 integers of two bytes.
         let q = unsafe { q.cast::<[i16; CHUNK]>().read_unaligned() };
         for (i, (codes, q)) in codes.chunks_exact(16).zip(q.chunks_exact(16)).enumerate() {
             let sum: i32 = codes
@@ -254,18 +253,18 @@ unsafe impl Vector for Plain {
 
     #[inline(always)]
     unsafe fn place(q: &[i32; LANES], part: usize, chunk: *mut u8) {
-        // SAFETY: half of a chunk, says the caller.
+        // SAFETY: the caller guarantees that half of a chunk is writable.
         unsafe { chunk.cast::<[i16; LANES]>().add(part).write_unaligned(q.map(|q| q as i16)) };
     }
 }
 
-// SAFETY: as for `Vector`. The tests hold the layout of tiles against f64 by this; no processor
-// computes with it.
+// SAFETY: no instruction set is needed; memory is accessed only through the pointers. Only tests
+// use it, to check the layout of tiles against f64.
 #[cfg(test)]
 unsafe impl super::Tiles for Plain {
     unsafe fn split(x: *const f32, high: *mut u16, low: *mut u16) {
         for i in 0..LANES {
-            // SAFETY: 32 elements each, says the caller.
+            // SAFETY: the caller guarantees 32 elements at each pointer.
             unsafe {
                 let x = *x.add(i);
                 let h = half::bf16::from_f32(x);
@@ -284,7 +283,7 @@ unsafe impl super::Tiles for Plain {
     ) {
         for (i, code) in codes.into_iter().enumerate() {
             let w = (i16::from(code) - bias) * scales[i / 16];
-            // SAFETY: 64 bytes each, says the caller.
+            // SAFETY: the caller guarantees 64 bytes at each pointer.
             unsafe {
                 *high.add(i) = ((w + 128) >> 8) as u8;
                 *low.add(i) = w as u8;
@@ -300,14 +299,14 @@ unsafe impl super::Tiles for Plain {
     ) {
         for (i, code) in codes.into_iter().enumerate() {
             let [a, b] = tables[i / 32].map(|table| table[usize::from(code)]);
-            // SAFETY: 64 bytes each, says the caller.
+            // SAFETY: the caller guarantees 64 bytes at each pointer.
             unsafe { (*high.add(i), *low.add(i)) = (a, b) };
         }
     }
 
     unsafe fn interleave(from: *const u16, to: *mut u16) {
         for i in 0..LANES {
-            // SAFETY: 64 halves each, says the caller.
+            // SAFETY: the caller guarantees 64 bf16 numbers at each pointer.
             unsafe {
                 *to.add(2 * i) = *from.add(i);
                 *to.add(2 * i + 1) = *from.add(LANES + i);
@@ -323,7 +322,7 @@ unsafe impl super::Tiles for Plain {
 
     fn soon_written(_: *mut u8) {}
 
-    /// As the instructions multiply: words of four bytes.
+    /// Computes in the order of the hardware instructions: words of four bytes.
     unsafe fn byte_block(b: super::ByteBlock) {
         let tile = super::TILE_ROWS * 16;
         for r in 0..LANES {
@@ -331,7 +330,7 @@ unsafe impl super::Tiles for Plain {
                 let (mut high, mut middle) = (0i32, 0i32);
                 for k in 0..256 {
                     let (unit, word, byte) = (k / 64, k % 64 / 4, k % 4);
-                    // SAFETY: tiles of rows, and words of tokens, which the caller vouches for.
+                    // SAFETY: the caller guarantees the tiles of rows and the words of tokens.
                     unsafe {
                         let w =
                             b.w.add(r / 16 * 8 * tile + 2 * unit * tile + r % 16 * 16 + word)
@@ -347,7 +346,7 @@ unsafe impl super::Tiles for Plain {
                     }
                 }
                 let sum = (256 * high + middle) as f32;
-                // SAFETY: 32 scales each, and 32 rows of 32 sums.
+                // SAFETY: the caller guarantees 32 scales each and 32 rows of 32 sums.
                 unsafe {
                     *b.c.add(r * LANES + t) += sum * (*b.w_scales.add(r) * *b.x_scales.add(t))
                 };
@@ -355,8 +354,8 @@ unsafe impl super::Tiles for Plain {
         }
     }
 
-    /// The instructions' own words: row `m` of the one and column `n` of the other, by pairs of
-    /// elements.
+    /// Computes with the layout of the hardware instructions: row `m` of one factor and column `n`
+    /// of the other, by pairs of elements.
     unsafe fn tile_block(b: super::TileBlock) {
         let float = |bits: u16| f32::from_bits(u32::from(bits) << 16);
         // The sums of a tile, as one instruction adds them.
@@ -364,8 +363,8 @@ unsafe impl super::Tiles for Plain {
             for m in 0..super::TILE_ROWS {
                 for n in 0..super::TILE_ROWS {
                     for pair in 0..16 {
-                        // SAFETY: 16 rows of 32 halves, 16 rows of pairs, 64 halves apart, and 16
-                        // rows of sums.
+                        // SAFETY: the caller guarantees 16 rows of 32 bf16 numbers, 16 rows of
+                        // pairs, 64 numbers apart, and 16 rows of sums.
                         unsafe {
                             let (w, x) = (w.add(32 * m + 2 * pair), x.add(64 * pair + 2 * n));
                             *c.add(m * LANES + n) += float(*w) * float(*x);
@@ -380,7 +379,7 @@ unsafe impl super::Tiles for Plain {
                 if b.half && t == 16 {
                     continue;
                 }
-                // SAFETY: a step's tiles, which the caller vouches for.
+                // SAFETY: the caller guarantees the tiles of each step.
                 unsafe {
                     let w = b.w.add(r / 16 * b.w_next + 512 * step).cast::<u16>();
                     let x = b.x.add(step / 2 * 2048 + step % 2 * 512 + t).cast::<u16>();

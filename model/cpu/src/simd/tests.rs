@@ -1,4 +1,4 @@
-//! Each instruction set against f64.
+//! Tests of each instruction set against f64.
 
 use super::*;
 use crate::testing::Rng;
@@ -9,7 +9,7 @@ impl Job for Exp<'_> {
     type Out = (f32, f32);
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> (f32, f32) {
-        // SAFETY: arrays of 32.
+        // SAFETY: the caller guarantees the instruction set; the arrays have 32 elements.
         unsafe {
             let v = V::load(self.0.as_ptr());
             v.exp().store(self.1.as_mut_ptr());
@@ -25,7 +25,7 @@ fn exponentials_sums_and_maxima_agree_with_f64() {
         for _ in 0..2000 {
             let x: [f32; LANES] = std::array::from_fn(|_| rng.real() * 87.0);
             let mut y = [f32::NAN; LANES];
-            // SAFETY: the job asks for nothing.
+            // SAFETY: this job has no requirement on its fields.
             let (sum, largest) = unsafe { isa.run(Exp(&x, &mut y)) };
             for (x, y) in x.iter().zip(y) {
                 let want = f64::from(*x).exp();
@@ -45,7 +45,7 @@ fn exponentials_of_extremes_are_harmless_and_nan_stays() {
         let mut x = [0.0; LANES];
         (x[0], x[1], x[2], x[31]) = (f32::NEG_INFINITY, -1e30, f32::INFINITY, f32::NAN);
         let mut y = [0.0; LANES];
-        // SAFETY: the job asks for nothing.
+        // SAFETY: this job has no requirement on its fields.
         unsafe { isa.run(Exp(&x, &mut y)) };
         assert!(y[0] >= 0.0 && y[0] < 2e-38 && y[1] < 2e-38, "{}: {y:?}", isa.name());
         assert!(y[2] > 1e38 && y[2].is_finite(), "{}: {y:?}", isa.name());
@@ -61,8 +61,8 @@ impl Job for Moves<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let mut half = [0u16; LANES];
-        // SAFETY: the slices are as long as the test makes them: 32 rows at the stride, 1024
-        // elements, arrays of 32.
+        // SAFETY: the caller guarantees the instruction set; the test makes the slices long enough:
+        // 32 rows at the stride, 1024 elements, arrays of 32.
         unsafe {
             V::transpose(self.0.as_ptr(), self.1, self.2.as_mut_ptr());
             V::load(self.0.as_ptr()).store_f16(half.as_mut_ptr());
@@ -78,7 +78,7 @@ fn transposes_and_halves_are_exact() {
         for stride in [32, 33, 50] {
             let src = rng.reals(32 * stride);
             let (mut dst, mut half) = (vec![f32::NAN; 1024], [f32::NAN; LANES]);
-            // SAFETY: the job's slices are long enough.
+            // SAFETY: the job's slices are long enough: 32 rows at `stride`, 1024 and 32 elements.
             unsafe { isa.run(Moves(&src, stride, &mut dst, &mut half)) };
             for i in 0..32 {
                 assert_eq!(half[i], half::f16::from_f32(src[i]).to_f32(), "{}", isa.name());

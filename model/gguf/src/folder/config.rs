@@ -1,5 +1,4 @@
-//! `config.json` → what the model is: its type and sizes, and metadata under the keys that a GGUF
-//! file has.
+//! Reads `config.json`: the model's type and sizes, and metadata under GGUF's keys.
 
 use super::error::FolderError;
 use super::fail;
@@ -10,22 +9,22 @@ use crate::Error;
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// The types that run as folders.
+/// The model types that run from folders.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Llama, and what has its shape.
+    /// Llama and models with its architecture.
     Llama,
-    /// Mistral: llama's shape, layers may see a window only.
+    /// Mistral: llama's architecture, with optional sliding windows.
     Mistral,
     /// Qwen 2 and 2.5: biases on queries, keys and values.
     Qwen2,
-    /// Qwen 3: heads are normed.
+    /// Qwen 3: norms on query and key heads.
     Qwen3,
-    /// Gemma 3: norms everywhere, windows on five layers of six.
+    /// Gemma 3: norms around each part, windows on five of six layers.
     Gemma3,
 }
 
-/// `model_type`, and what it is.
+/// Model types by `model_type`.
 const KINDS: &[(&str, Kind)] = &[
     ("llama", Kind::Llama),
     ("mistral", Kind::Mistral),
@@ -52,12 +51,11 @@ impl Kind {
     }
 }
 
-/// What a model is.
+/// The type and sizes of a model.
 pub struct Config {
     /// The whole file.
     pub file: Object,
-    /// The part of it that is about the text model: of a multimodal model `text_config`, else all
-    /// of it.
+    /// The text model's part of the file: `text_config` of a multimodal model, else the whole file.
     text: Object,
     /// Its type.
     pub kind: Kind,
@@ -75,25 +73,25 @@ pub struct Config {
     pub head: u32,
     /// Width of the feed-forward part.
     pub inner: u32,
-    /// The output projection is the embedding's matrix.
+    /// Whether the output projection shares the embedding's matrix.
     pub tied: bool,
-    /// Queries, keys, values and the projection behind attention have biases.
+    /// Whether queries, keys, values and the attention output have biases.
     pub attention_bias: bool,
-    /// The feed-forward part has biases.
+    /// Whether the feed-forward part has biases.
     pub ffn_bias: bool,
 }
 
-/// More layers than any model has: names are made for each.
+/// Maximum number of layers; names are made for each.
 const MOST_LAYERS: u32 = 10_000;
 
-/// More than any model has of heads, and of elements of one.
+/// Maximum number of heads, and of elements of a head.
 const MOST_HEADS: u32 = 1 << 16;
 
-/// More than any model's rows have elements.
+/// Maximum row length.
 const MOST_WIDTH: u32 = 1 << 24;
 
 impl Config {
-    /// Reads the file; none if it is not there.
+    /// Reads the file; `None` if it does not exist.
     pub fn read(path: PathBuf) -> Result<Option<Config>, Error> {
         let Some(file) = Object::read(path.clone())? else { return Ok(None) };
         if let Some(quantized) = file.inner("quantization_config")? {
@@ -111,7 +109,7 @@ impl Config {
     }
 
     fn of(file: Object, text: Object, kind: Kind) -> Result<Config, Error> {
-        // Where configs of a type leave keys out, transformers has these values for it.
+        // The default values of transformers for keys that configs of a type omit.
         let gemma = |value: u32| (kind == Kind::Gemma3).then_some(value);
         let size = |key: &str, default: Option<u32>, most: u32| -> Result<u32, Error> {
             match text.require(key, text.u32(key)?.or(default))? {
@@ -152,7 +150,7 @@ impl Config {
             kind,
             layers,
             width,
-            // Held against the tokens that there are.
+            // Later checked against the number of tokens.
             vocab: size("vocab_size", gemma(262_208), u32::MAX)?,
             heads,
             kv_heads,
@@ -168,7 +166,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What is computed in one way only, as the files of these types have it.
+    /// Checks settings for which only one value is supported.
     fn check(&self) -> Result<(), Error> {
         let (text, gemma) = (&self.text, self.kind == Kind::Gemma3);
         let key = if text.get("hidden_activation").is_some() {
@@ -186,7 +184,7 @@ impl Config {
             );
         }
         if gemma {
-            // The largest model alone scales queries by the width per head (arch/table.rs).
+            // Only the largest model scales queries by width / heads (arch/table.rs).
             let scalar = if self.layers == 62 { self.width / self.heads } else { self.head };
             if text.f64("query_pre_attn_scalar")?.unwrap_or(256.0) != f64::from(scalar) {
                 return Err(
@@ -202,7 +200,7 @@ impl Config {
         Ok(())
     }
 
-    /// Metadata.
+    /// Writes the metadata.
     pub fn write(&self, name: &str, header: &mut Header) -> Result<(), Error> {
         let (text, arch) = (&self.text, self.kind.arch());
         let key = |name: &str| format!("{arch}.{name}");
@@ -240,7 +238,7 @@ impl Config {
         rotation::write(text, self, context, header)
     }
 
-    /// The window, and which layers have it.
+    /// The window, and whether each layer has it.
     fn windows(&self) -> Result<Option<(u32, Vec<bool>)>, Error> {
         let text = &self.text;
         let on = match self.kind {
@@ -248,7 +246,7 @@ impl Config {
             Kind::Mistral | Kind::Gemma3 => true,
             Kind::Qwen2 | Kind::Qwen3 => text.bool("use_sliding_window")?.unwrap_or(false),
         };
-        // What is not there is 4096 to transformers, and null is no window.
+        // For transformers, a missing key means 4096, and null means no window.
         let window = match text.u32("sliding_window")? {
             None if text.is_null("sliding_window") => 0,
             window => window.unwrap_or(4096),

@@ -1,25 +1,25 @@
-//! What can be wrong with a folder as a model: one line each, naming the key or tensor. The file
-//! stands in [`gguf::Error`](crate::Error) before it.
+//! Errors of folders: one line each that names the key or tensor.
+//! [`gguf::Error`](crate::gguf::Error) puts the file before it.
 
 use crate::Shown;
 
-/// Why a file of a folder cannot be used.
+/// The reasons why a file of a folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// A file that a model needs.
+    /// A required file is missing.
     #[error("is not there{hint}")]
     NotThere {
-        /// What to do, where that helps.
+        /// What to do, if that helps.
         hint: &'static str,
     },
-    /// A folder without a model that is known.
+    /// The folder contains no known model.
     #[error(
         "is a directory, not a model file: name the .gguf file in it, or a folder with \
          config.json, *.safetensors and tokenizer.json"
     )]
     NoModel,
-    /// The operating system refused.
+    /// The operating system refused an operation.
     #[error("cannot {doing}: {source}")]
     Io {
         /// The attempted operation, as a verb.
@@ -27,37 +27,37 @@ pub enum FolderError {
         /// The system's reason.
         source: std::io::Error,
     },
-    /// A file beyond what is read into memory.
+    /// The file exceeds the limit for reading it into memory.
     #[error("has {bytes} bytes: more than {most} are not read")]
     Large {
-        /// Its bytes.
+        /// Its size.
         bytes: u64,
-        /// What is read.
+        /// The limit.
         most: u64,
     },
-    /// Not JSON, or JSON of another form.
+    /// The file is not JSON, or has an unexpected structure.
     #[error("cannot be read: {why}")]
     Json {
-        /// What is wrong, and where.
+        /// The error and its place.
         why: String,
     },
-    /// A key that must be there.
+    /// A required key is missing.
     #[error("key {} is missing, and kjit does not guess it", Shown(key))]
     MissingKey {
         /// The key.
         key: String,
     },
-    /// A key with a value that cannot be used.
+    /// A key has an unusable value.
     #[error("key {} is {}: {why}", Shown(key), Shown(value))]
     Value {
         /// The key.
         key: String,
         /// Its value.
         value: String,
-        /// Why that cannot be used.
+        /// The reason.
         why: String,
     },
-    /// An architecture that does not run as a folder.
+    /// The architecture is not supported as a folder.
     #[error(
         "model_type is {}: {known} run as folders; a GGUF file of this model may run",
         Shown(found)
@@ -65,10 +65,10 @@ pub enum FolderError {
     ModelType {
         /// The type in the file.
         found: String,
-        /// Those that run.
+        /// The supported types.
         known: String,
     },
-    /// Quantised weights.
+    /// The weights are quantised.
     #[error(
         "quantization_config says {}: a folder's weights are BF16, F16 or F32; use the model's \
          original folder or a GGUF file",
@@ -78,13 +78,13 @@ pub enum FolderError {
         /// `quant_method`.
         method: String,
     },
-    /// A header that is none.
+    /// The header is invalid.
     #[error("is no safetensors file, or damaged: {why}")]
     Header {
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// A tensor's bytes are not all in the file.
+    /// A tensor's bytes are not completely in the file.
     #[error(
         "ends at byte {len}, inside tensor {} (bytes {at} to {end}): truncated, fetch it again",
         Shown(tensor)
@@ -92,14 +92,14 @@ pub enum FolderError {
     Truncated {
         /// The tensor.
         tensor: String,
-        /// Where it begins in the file.
+        /// Offset of its start.
         at: u64,
-        /// Where it ends.
+        /// Offset of its end.
         end: u64,
-        /// Bytes of the file.
+        /// Size of the file.
         len: u64,
     },
-    /// A tensor's place does not fit its type and shape.
+    /// A tensor's byte range does not match its type and shape.
     #[error(
         "tensor {} has {found} bytes, where its type and shape take {want}: damaged, fetch \
          it again",
@@ -108,12 +108,12 @@ pub enum FolderError {
     Bytes {
         /// The tensor.
         tensor: String,
-        /// Its bytes by its place.
+        /// Bytes of its range.
         found: u64,
-        /// Its bytes by its shape.
+        /// Bytes by its type and shape.
         want: u64,
     },
-    /// A type of weights that is not read.
+    /// The type of the weights is not supported.
     #[error("tensor {} is {dtype}: a folder's weights are BF16, F16 or F32", Shown(tensor))]
     Dtype {
         /// The tensor.
@@ -121,17 +121,17 @@ pub enum FolderError {
         /// Its type.
         dtype: String,
     },
-    /// A shape other than the sizes in `config.json` say.
+    /// A shape differs from the sizes in `config.json`.
     #[error("tensor {} has the shape {found:?}, where config.json says {want:?}", Shown(tensor))]
     Shape {
         /// The tensor.
         tensor: String,
         /// Its shape.
         found: Vec<u64>,
-        /// The shape by the sizes.
+        /// The expected shape.
         want: Vec<u64>,
     },
-    /// A tensor that the model needs.
+    /// A required tensor is missing.
     #[error(
         "tensor {} is in none of the folder's files: an incomplete download, or another model \
          than config.json says",
@@ -141,13 +141,13 @@ pub enum FolderError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that two files have, or one under two names.
+    /// A tensor is in two files, or under two names.
     #[error("tensor {} is there twice", Shown(tensor))]
     Twice {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that the index promises.
+    /// A tensor that the index lists is missing.
     #[error(
         "tensor {} is not in it, though model.safetensors.index.json says so: fetch it again",
         Shown(tensor)
@@ -156,8 +156,7 @@ pub enum FolderError {
         /// The tensor.
         tensor: String,
     },
-    /// A tensor that nothing reads: a variant that kjit does not know is not computed as if it were
-    /// another.
+    /// A tensor that nothing uses: the model may be an unknown variant.
     #[error("tensor {} is none that a {model_type} model has by its config.json", Shown(tensor))]
     UnknownTensor {
         /// The tensor.
@@ -165,13 +164,13 @@ pub enum FolderError {
         /// The model's type.
         model_type: &'static str,
     },
-    /// Several files and nothing that says which are the model.
+    /// There are several files and no index of the model's files.
     #[error(
         "has several .safetensors files and no model.safetensors.index.json that says which are \
          the model's"
     )]
     Unclear,
-    /// A tokenizer that cannot be translated.
+    /// A tokenizer that cannot be converted.
     #[error(
         "{what} is {}, which kjit does not know: a GGUF file of this model may run",
         Shown(found)
@@ -179,23 +178,23 @@ pub enum FolderError {
     Tokenizer {
         /// The part of the tokenizer.
         what: &'static str,
-        /// What it is.
+        /// Its value.
         found: String,
     },
-    /// Nothing says when an answer is at its end.
+    /// No token ends an answer.
     #[error(
         "says nowhere which token ends an answer: eos_token in tokenizer_config.json, or \
          eos_token_id in config.json or generation_config.json"
     )]
     NoEnd,
-    /// Tokens that do not fit the model.
+    /// The tokens do not match the model.
     #[error("token {} has the id {id}: {why}", Shown(text))]
     Token {
         /// Its text.
         text: String,
         /// Its id.
         id: u64,
-        /// What is wrong with that.
+        /// The reason.
         why: String,
     },
 }

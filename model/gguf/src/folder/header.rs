@@ -1,7 +1,7 @@
-//! What a folder does not have as it is wanted, as a GGUF file in memory: metadata, and vectors in
-//! F32.
+//! Builds a GGUF file in memory for the parts of a folder that need conversion: metadata, and
+//! vectors in f32.
 
-/// A GGUF file's start in the making.
+/// A GGUF file under construction.
 #[derive(Default)]
 pub struct Header {
     keys: Vec<u8>,
@@ -9,7 +9,7 @@ pub struct Header {
     tensors: Vec<Made>,
 }
 
-/// A tensor that lies in this file.
+/// A tensor in this file.
 struct Made {
     name: String,
     dims: Vec<u64>,
@@ -17,10 +17,10 @@ struct Made {
     bytes: Vec<u8>,
 }
 
-/// ggml's number of F32.
+/// ggml's id of F32.
 pub const F32: u32 = 0;
 
-/// Where data may start.
+/// The alignment of data.
 const ALIGNMENT: usize = 32;
 
 impl Header {
@@ -31,22 +31,22 @@ impl Header {
         self.keys.extend_from_slice(value);
     }
 
-    /// An integer.
+    /// Adds an integer.
     pub fn u32(&mut self, key: &str, value: u32) {
         self.key(key, 4, &value.to_le_bytes());
     }
 
-    /// A number.
+    /// Adds a number.
     pub fn f32(&mut self, key: &str, value: f64) {
         self.key(key, 6, &(value as f32).to_le_bytes());
     }
 
-    /// Yes or no.
+    /// Adds a boolean.
     pub fn bool(&mut self, key: &str, value: bool) {
         self.key(key, 7, &[u8::from(value)]);
     }
 
-    /// A text.
+    /// Adds a string.
     pub fn str(&mut self, key: &str, value: &str) {
         let mut bytes = Vec::with_capacity(8 + value.len());
         push_str(&mut bytes, value.as_bytes());
@@ -58,43 +58,43 @@ impl Header {
         self.key(key, 9, &[&head, elements].concat());
     }
 
-    /// Texts.
+    /// Adds an array of strings.
     pub fn strs<'a>(&mut self, key: &str, values: impl ExactSizeIterator<Item = &'a str>) {
         let (mut bytes, len) = (vec![], values.len());
         values.for_each(|value| push_str(&mut bytes, value.as_bytes()));
         self.array(key, 8, len, &bytes);
     }
 
-    /// Integers.
+    /// Adds an array of integers.
     pub fn i32s(&mut self, key: &str, values: &[i32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.array(key, 5, values.len(), &bytes);
     }
 
-    /// Numbers.
+    /// Adds an array of numbers.
     pub fn f32s(&mut self, key: &str, values: &[f32]) {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.array(key, 6, values.len(), &bytes);
     }
 
-    /// Truth values.
+    /// Adds an array of booleans.
     pub fn bools(&mut self, key: &str, values: &[bool]) {
         let bytes: Vec<u8> = values.iter().map(|v| u8::from(*v)).collect();
         self.array(key, 7, values.len(), &bytes);
     }
 
-    /// A tensor with its bytes.
+    /// Adds a tensor with its bytes.
     pub fn tensor(&mut self, name: &str, dims: &[u64], ty: u32, bytes: Vec<u8>) {
         self.tensors.push(Made { name: name.to_owned(), dims: dims.to_vec(), ty, bytes });
     }
 
-    /// A vector.
+    /// Adds a vector.
     pub fn vector(&mut self, name: &str, values: &[f32]) {
         let bytes = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.tensor(name, &[values.len() as u64], F32, bytes);
     }
 
-    /// The file.
+    /// The bytes of the file.
     pub fn bytes(self) -> Vec<u8> {
         let mut out = b"GGUF\x03\0\0\0".to_vec();
         out.extend_from_slice(&(self.tensors.len() as u64).to_le_bytes());

@@ -1,5 +1,5 @@
-//! JSON files of a folder: read with a bound, values asked for by key, every refusal with the
-//! file's name.
+//! Reads the JSON files of a folder, with a size limit and typed access. Every error names the
+//! file.
 
 use super::error::FolderError;
 use super::fail;
@@ -14,19 +14,19 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the largest file of settings, or template, that is read: a large one has 10 kB.
+/// Maximum bytes of a settings file or a template. A large one has 10 kB.
 pub const MOST: u64 = 1 << 20;
-/// That of `tokenizer_config.json`, which lists added tokens: Gemma 3's has 1.2 MB.
+/// Maximum bytes of `tokenizer_config.json`, which lists added tokens. Gemma 3's has 1.2 MB.
 pub const MOST_TOKENIZER_CONFIG: u64 = 16 << 20;
-/// That of `tokenizer.json`: Gemma 3's has 33 MB.
+/// Maximum bytes of `tokenizer.json`. Gemma 3's has 33 MB.
 pub const MOST_TOKENIZER: u64 = 64 << 20;
-/// That of the index of `*.safetensors`: of a model of 91,000 tensors it has 9 MB.
+/// Maximum bytes of the index of `*.safetensors`. For a model of 91,000 tensors it has 9 MB.
 pub const MOST_INDEX: u64 = 16 << 20;
 
-/// The bytes of a file, `most` of them; none if it is not there.
+/// The bytes of a file, at most `most`; `None` if it does not exist.
 pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     let refused = |doing| move |source| fail(path, FolderError::Io { doing, source });
-    // A named pipe would wait for a writer.
+    // Non-blocking, since opening a named pipe would wait for a writer.
     let file = match fs::File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -41,7 +41,7 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     }
     let mut bytes = vec![];
     if kind.len() <= most {
-        // One byte more than is allowed: a file that grows meanwhile shows.
+        // One byte more than allowed, to detect a file that grows meanwhile.
         file.take(most + 1).read_to_end(&mut bytes).map_err(refused("read"))?;
     }
     match kind.len().max(bytes.len() as u64) {
@@ -50,9 +50,8 @@ pub fn bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     }
 }
 
-/// The bytes of a JSON file. What Python writes where a number is none (`NaN`, `Infinity`,
-/// `-Infinity`) is no JSON: it becomes a text that nothing else is, so that it is refused where it
-/// is read and nowhere else.
+/// The bytes of a JSON file. Python writes `NaN`, `Infinity` and `-Infinity`, which are not JSON.
+/// Each becomes a unique string, so that it is refused only where its value is used.
 pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     Ok(bytes(path, most)?.map(|mut bytes| {
         mark_bare_words(&mut bytes);
@@ -60,7 +59,7 @@ pub fn json_bytes(path: &Path, most: u64) -> Result<Option<Vec<u8>>, Error> {
     }))
 }
 
-/// A word that is no JSON, the text that takes its place, as long in bytes, and how that is read.
+/// A bare word, the string of equal length that replaces it, and the parsed form of that string.
 const BARE: [(&[u8], &[u8], &str); 3] = [
     (b"NaN", b"\"\x7f\"", "\x7f"),
     (b"-Infinity", b"\"-\\uffff\"", "-\u{ffff}"),
@@ -72,7 +71,7 @@ fn mark_bare_words(bytes: &mut [u8]) {
     while let Some(rest) = bytes.get_mut(at..).filter(|rest| !rest.is_empty()) {
         at += 1;
         match rest.first() {
-            // What is escaped ends no text.
+            // An escaped character does not end a string.
             Some(b'\\') if in_text => at += 1,
             Some(b'"') => in_text = !in_text,
             Some(b'N' | b'I' | b'-') if !in_text => {
@@ -87,13 +86,13 @@ fn mark_bare_words(bytes: &mut [u8]) {
     }
 }
 
-/// Bytes as JSON of some form.
+/// Parses bytes as JSON.
 pub fn parse<'a, T: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<T, Error> {
     serde_json::from_slice(bytes)
         .map_err(|e| fail(path, FolderError::Json { why: one_line(&e.to_string()) }))
 }
 
-/// The keys of an object that are wanted, and their values; the others are read and not kept.
+/// Deserialises only the listed keys of an object; others are skipped.
 struct Only<'a>(&'a [&'a str]);
 
 impl<'de> DeserializeSeed<'de> for Only<'_> {
@@ -123,7 +122,7 @@ impl<'de> Visitor<'de> for Only<'_> {
     }
 }
 
-/// A JSON object in a file.
+/// A JSON object of a file.
 #[derive(Clone)]
 pub struct Object {
     path: PathBuf,
@@ -131,14 +130,14 @@ pub struct Object {
 }
 
 impl Object {
-    /// Reads a file; none if it is not there.
+    /// Reads a file; `None` if it does not exist.
     pub fn read(path: PathBuf) -> Result<Option<Object>, Error> {
         let Some(bytes) = json_bytes(&path, MOST)? else { return Ok(None) };
         let map = parse(&path, &bytes)?;
         Ok(Some(Object { path, map }))
     }
 
-    /// Reads these keys of a file of at most `most` bytes; none if it is not there.
+    /// Reads these keys of a file of at most `most` bytes; `None` if it does not exist.
     pub fn read_keys(path: PathBuf, most: u64, keys: &[&str]) -> Result<Option<Object>, Error> {
         let Some(bytes) = json_bytes(&path, most)? else { return Ok(None) };
         let mut from = serde_json::Deserializer::from_slice(&bytes);
@@ -148,7 +147,7 @@ impl Object {
         Ok(Some(Object { path, map }))
     }
 
-    /// An object in this one, of the same file.
+    /// A nested object of the same file.
     pub fn inner(&self, key: &str) -> Result<Option<Object>, Error> {
         match self.get(key) {
             None => Ok(None),
@@ -159,17 +158,17 @@ impl Object {
         }
     }
 
-    /// A value; `null` is none.
+    /// A value; `None` if it is missing or `null`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
 
-    /// Whether `null` stands there, which some keys tell from nothing.
+    /// Whether the value is `null`, which some keys distinguish from a missing one.
     pub fn is_null(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_null)
     }
 
-    /// The keys, by name.
+    /// The keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.map.keys().map(String::as_str)
     }
@@ -177,7 +176,7 @@ impl Object {
     /// An integer from 0 to 2^32 − 1.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
-        // Some files have integers as 4096.0.
+        // Some files store integers as 4096.0.
         let number = value
             .as_u64()
             .or_else(|| value.as_f64().filter(|x| x.fract() == 0.0 && *x >= 0.0).map(|x| x as u64));
@@ -187,7 +186,7 @@ impl Object {
         }
     }
 
-    /// A number that a single can hold.
+    /// A number in the range of f32.
     pub fn f64(&self, key: &str) -> Result<Option<f64>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_f64().filter(|x| (*x as f32).is_finite()) {
@@ -196,19 +195,19 @@ impl Object {
         }
     }
 
-    /// Yes or no.
+    /// A boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| self.bad(key, "true or false is wanted"))
     }
 
-    /// A text.
+    /// A string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         let Some(value) = self.get(key) else { return Ok(None) };
         value.as_str().map(Some).ok_or_else(|| self.bad(key, "a text is wanted"))
     }
 
-    /// One integer or several.
+    /// One integer or a list of them.
     pub fn ids(&self, key: &str) -> Result<Vec<u32>, Error> {
         let Some(value) = self.get(key) else { return Ok(vec![]) };
         let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -219,19 +218,19 @@ impl Object {
         ids.ok_or_else(|| self.bad(key, "ids of tokens are wanted"))
     }
 
-    /// A value that must be there.
+    /// A required value.
     pub fn require<T>(&self, key: &str, value: Option<T>) -> Result<T, Error> {
         value.ok_or_else(|| fail(&self.path, FolderError::MissingKey { key: key.to_owned() }))
     }
 
-    /// The error for a value that cannot be used.
+    /// The error for an unusable value.
     pub fn bad(&self, key: &str, why: impl Into<String>) -> Error {
         let value = self.map.get(key).map_or_else(String::new, short);
         fail(&self.path, FolderError::Value { key: key.to_owned(), value, why: why.into() })
     }
 }
 
-/// JSON as text for an error, which cuts it; a value may be megabytes long.
+/// A JSON value as text for an error. Long values are cut, since they may have megabytes.
 pub fn short(value: &Value) -> String {
     match value {
         Value::String(text) => match BARE.iter().find(|(.., read)| text == read) {
@@ -240,7 +239,7 @@ pub fn short(value: &Value) -> String {
         },
         Value::Array(list) if list.len() > 8 => format!("a list of {}", list.len()),
         Value::Object(map) if map.len() > 8 => format!("an object of {}", map.len()),
-        // Eight things may be megabytes long each.
+        // Each of eight entries may have megabytes.
         Value::Array(_) | Value::Object(_) if !is_small(value, &mut 64) => {
             "a long value".to_owned()
         }
@@ -248,7 +247,7 @@ pub fn short(value: &Value) -> String {
     }
 }
 
-/// Whether there are few values in this one, and no long text.
+/// Whether a value contains few values and no long string.
 fn is_small(value: &Value, left: &mut usize) -> bool {
     *left = left.saturating_sub(1);
     *left > 0
@@ -262,7 +261,7 @@ fn is_small(value: &Value, left: &mut usize) -> bool {
         }
 }
 
-/// What another says, on one line, not too long.
+/// A text on one line, cut to 300 characters.
 pub fn one_line(text: &str) -> String {
     text.chars().take(300).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -286,7 +285,7 @@ mod tests {
             ["Infinity", "-Infinity", "NaN"]
         );
         assert_eq!((&read["Infinity"], &read["c"]), (&"NaN, \" -Infinity".into(), &(-1).into()));
-        // Parts of words are none, and what was no JSON is none still.
+        // Parts of these words are not replaced, and invalid JSON stays invalid.
         for text in ["{\"a\": Nan}", "{\"a\": Infinit}", "Infinity5", "\"\\", "NaN NaN"] {
             let mut bytes = text.as_bytes().to_vec();
             mark_bare_words(&mut bytes);

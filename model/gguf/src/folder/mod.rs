@@ -1,10 +1,10 @@
-//! A folder with `config.json`, `*.safetensors` and `tokenizer.json` as another source of a model
-//! file: what comes out is a [`Gguf`], so nothing behind it knows that there was no GGUF file.
+//! Opens a folder with `config.json`, `*.safetensors` and `tokenizer.json` as a model. The result
+//! is a [`Gguf`], so the rest of kjit does not depend on the file format.
 //!
-//! Matrices are views of the mapped files, as they are. What a GGUF file has in another way is made
-//! in memory: metadata from the JSON files, and vectors (norms, biases) in F32. Rows of queries and
-//! keys are not reordered, as converters do for llama's kin: their halves turn instead of their
-//! neighbours (`rope.pairing`), which is the same sum in another order.
+//! Matrices are views of the mapped files. Parts that differ in GGUF are made in memory: metadata
+//! from the JSON files, and vectors (norms, biases) in f32. Converters reorder the rows of queries
+//! and keys for llama's architecture; here they are not reordered, and halves rotate instead of
+//! neighbours (`rope.pairing`), which gives the same sums in another order.
 
 mod config;
 mod error;
@@ -28,7 +28,7 @@ use shards::{Found, Shard};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
-/// What a tensor's data start at a multiple of ([`crate::Tensor::data`]).
+/// Alignment of a tensor's data ([`crate::gguf::Tensor::data`]).
 const ALIGNMENT: u64 = 8;
 
 /// Opens a folder.
@@ -90,7 +90,7 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
     Gguf::of_folder(&path, &header.bytes(), parts, remarks)
 }
 
-/// A tensor's place in its file; none for one that was made anew in memory.
+/// A tensor's place in its file; `None` if it was converted in memory.
 fn place(
     shard: &Shard,
     found: &Found,

@@ -1,6 +1,5 @@
-//! Names of tensors: a folder's, those of a GGUF file, and the shape that the sizes in
-//! `config.json` give each. What a model has is the whole list: what is missing, and what is there
-//! beside it, is refused by name.
+//! Tensor names in folders and in GGUF files, and the shapes that the sizes in `config.json`
+//! require. The list is complete: a missing tensor and an unknown one are both errors.
 
 use super::config::{Config, Kind};
 use std::collections::HashMap;
@@ -16,41 +15,42 @@ enum Size {
     KvHeads,
     /// One head.
     Head,
-    /// Of the feed-forward part.
+    /// Width of the feed-forward part.
     Inner,
 }
 
-/// Which models have a tensor.
+/// The models that have a tensor.
 #[derive(Debug, Clone, Copy)]
 enum Has {
     All,
-    /// The output projection is a matrix of its own.
+    /// Models with a separate output projection.
     Output,
-    /// Heads are normed.
+    /// Models with norms on query and key heads.
     HeadNorms,
-    /// Norms before each part of a layer.
+    /// Models with norms before each part of a layer.
     Before,
-    /// Norms before and after each part.
+    /// Models with norms before and after each part.
     Around,
-    /// Biases of queries, keys and values.
+    /// Models with biases of queries, keys and values.
     QkvBias,
-    /// A bias behind attention.
+    /// Models with a bias of the attention output.
     OutBias,
-    /// Biases of the feed-forward part.
+    /// Models with biases of the feed-forward part.
     FfnBias,
 }
 
-/// A tensor's two names, its shape with rows first, and who has it.
+/// A tensor's name in the folder, its name in GGUF, its shape (rows first), and the models that
+/// have it.
 type Row = (&'static str, &'static str, &'static [Size], Has);
 
-/// Of the whole model.
+/// Tensors of the whole model.
 const WHOLE: &[Row] = &[
     ("embed_tokens.weight", "token_embd.weight", &[Size::Vocab, Size::Width], Has::All),
     ("norm.weight", "output_norm.weight", &[Size::Width], Has::All),
     (OUTPUT, "output.weight", &[Size::Vocab, Size::Width], Has::Output),
 ];
 
-/// Of each layer.
+/// Tensors of each layer.
 const LAYER: &[Row] = &[
     ("input_layernorm.weight", "attn_norm.weight", &[Size::Width], Has::All),
     ("self_attn.q_proj.weight", "attn_q.weight", &[Size::Heads, Size::Width], Has::All),
@@ -78,17 +78,17 @@ const LAYER: &[Row] = &[
 /// The output projection.
 const OUTPUT: &str = "lm_head.weight";
 
-/// What stands before a name: the model's place in what it was saved as.
+/// Prefixes of names: the model's path within the saved object.
 const PLACES: &[&str] =
     &["language_model.model.", "model.language_model.", "language_model.", "model."];
 
-/// What a multimodal model has beside the one that reads text.
+/// Prefixes of a multimodal model's other parts.
 const BESIDE: &[&str] = &["vision_tower.", "multi_modal_projector."];
 
-/// A tensor that a model has.
+/// A required tensor.
 #[derive(Debug)]
 pub struct Wanted {
-    /// Its name in the folder, without the model's place.
+    /// Its name in the folder, without the prefix.
     pub theirs: String,
     /// Its name in a GGUF file.
     pub ours: String,
@@ -96,17 +96,17 @@ pub struct Wanted {
     pub shape: Vec<u64>,
 }
 
-/// What a name in a folder means.
+/// The meaning of a name in a folder.
 #[derive(Debug)]
 pub enum Meaning<'a> {
-    /// A tensor of the model.
+    /// A tensor of the text model.
     Of(&'a Wanted),
-    /// One of another part of a multimodal model: of this one.
+    /// A tensor of another part of a multimodal model, named here.
     Beside(&'static str),
-    /// One that holds nothing of its own: frequencies that are computed, the output projection of a
-    /// model whose embedding is that.
+    /// A redundant tensor: rotation frequencies, or the output projection of a model that shares
+    /// its embedding.
     Nothing,
-    /// Nothing that is known.
+    /// An unknown tensor.
     Unknown,
 }
 
@@ -119,7 +119,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Those that a model has.
+    /// The tensors of a model with this config.
     pub fn new(config: &Config) -> Names {
         let mut wanted = vec![];
         let mut add = |rows: &[Row], before: (&str, &str)| {
@@ -140,7 +140,7 @@ impl Names {
         Names { wanted, by_name, tied: config.tied, multimodal: config.kind == Kind::Gemma3 }
     }
 
-    /// What a name means.
+    /// The meaning of a name.
     pub fn find(&self, name: &str) -> Meaning<'_> {
         if self.multimodal {
             let plain = name.strip_prefix("model.").unwrap_or(name);

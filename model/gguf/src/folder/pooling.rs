@@ -1,5 +1,5 @@
-//! How a folder of sentence-transformers makes one vector of a text: `modules.json` says which
-//! steps there are, and the file of the pooling step how rows become one.
+//! The pooling of a sentence-transformers folder: `modules.json` lists the steps, and the pooling
+//! step's file states how rows become one vector.
 
 use super::error::FolderError;
 use super::fail;
@@ -9,8 +9,8 @@ use crate::Error;
 use serde::Deserialize;
 use std::path::{Component, Path, PathBuf};
 
-/// Ways to pool that run, as GGUF numbers them (`pooling_type`); a flag each in files of most
-/// versions.
+/// Supported kinds of pooling with their numbers in GGUF (`pooling_type`). Most versions of the
+/// file have a flag for each.
 const MODES: &[(&str, u32)] = &[
     ("mean_tokens", 1),
     ("mean", 1),
@@ -20,7 +20,7 @@ const MODES: &[(&str, u32)] = &[
     ("last_token", 3),
 ];
 
-/// What flags of ways to pool begin with.
+/// Prefix of the flags.
 const FLAG: &str = "pooling_mode_";
 
 /// A step.
@@ -32,7 +32,7 @@ struct Module {
     path: String,
 }
 
-/// Writes how to pool; most folders say nothing of it.
+/// Writes the kind of pooling. Most folders have none.
 pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error> {
     let Some((path, named)) = step(folder)? else { return Ok(()) };
     let file = match Object::read(path.clone())? {
@@ -75,8 +75,8 @@ pub fn write(folder: &Path, arch: &str, header: &mut Header) -> Result<(), Error
     Ok(())
 }
 
-/// The pooling step's file, and whether a list of steps names it: copies of a folder may be without
-/// one.
+/// The pooling step's file, and whether `modules.json` lists it. Some copies of folders lack
+/// `modules.json`.
 fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
     let path = folder.join("modules.json");
     let Some(bytes) = json::json_bytes(&path, json::MOST)? else {
@@ -88,7 +88,7 @@ fn step(folder: &Path) -> Result<Option<(PathBuf, bool)>, Error> {
             fail(&path, FolderError::Value { key: "type".to_owned(), value, why: why.to_owned() })
         };
         match module.name.rsplit('.').next().unwrap_or_default() {
-            // Vectors of a server have the length 1, those of the command if that is asked for.
+            // The server always returns vectors of length 1; the command does on request.
             "Transformer" | "Normalize" => {}
             "Pooling" => {
                 let inside = Path::new(&module.path)

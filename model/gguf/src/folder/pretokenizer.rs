@@ -1,12 +1,12 @@
-//! Which of the known pre-tokenizers a `tokenizer.json` describes. Regular expressions are
-//! recognised by their text: whoever wrote another one is refused, never taken for the nearest.
+//! Identifies the pre-tokenizer of a `tokenizer.json`. Regular expressions are compared as text; an
+//! unknown one is refused instead of approximated.
 
 use super::json::short;
 use serde_json::Value;
 
-/// GPT-2's, which is what `ByteLevel` does by itself.
+/// GPT-2's expression, the default of `ByteLevel`.
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-/// Digits one by one.
+/// Single digits.
 const DIGITS: &str = r"\p{N}";
 /// Llama 3's.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -15,7 +15,7 @@ const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 /// Mistral NeMo's.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// Expressions in their order, whether whole pieces go before merges, and the name in
+/// Expressions in order, whether whole pieces take precedence over merges, and the name in
 /// `tokenizer.ggml.pre`.
 const KNOWN: &[(&[&str], bool, &str)] = &[
     (&[GPT2], false, "gpt-2"),
@@ -26,7 +26,7 @@ const KNOWN: &[(&[&str], bool, &str)] = &[
     (&[TEKKEN], true, "tekken"),
 ];
 
-/// The name of a byte-level pre-tokenizer, or what it is.
+/// The name of a byte-level pre-tokenizer; the error describes an unknown one.
 pub fn byte_level(pre: Option<&Value>, ignore_merges: bool) -> Result<&'static str, String> {
     let whole = || pre.map_or_else(|| "nothing".to_owned(), short);
     let mut expressions = vec![];
@@ -36,13 +36,13 @@ pub fn byte_level(pre: Option<&Value>, ignore_merges: bool) -> Result<&'static s
         .find(|(list, whole, _)| bytes && *list == expressions && *whole == ignore_merges);
     match (known, &expressions[..]) {
         (Some((_, _, name)), _) => Ok(name),
-        // The expression is what tells, and a file has much around it.
+        // The expression identifies it best; the file has much around it.
         (None, [one]) if bytes => Err(format!("{one} (ignore_merges: {ignore_merges})")),
         (None, _) => Err(whole()),
     }
 }
 
-/// Adds the expressions of a pre-tokenizer, and says whether it turns bytes into letters.
+/// Collects the expressions of a pre-tokenizer. Returns whether it converts bytes to letters.
 fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, String> {
     let flag = |key: &str, default: bool| pre.get(key).map_or(Some(default), Value::as_bool);
     match pre.get("type").and_then(Value::as_str) {
@@ -51,7 +51,7 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
                 pre.get("pretokenizers").and_then(Value::as_array).ok_or_else(|| short(pre))?;
             let mut bytes = false;
             for one in list {
-                // Behind the letters no expression finds what it is written for.
+                // After that conversion, expressions would match other text than intended.
                 if bytes {
                     return Err(short(pre));
                 }
@@ -71,8 +71,8 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
         }
         Some("Split") => {
             let how = (pre.get("behavior").and_then(Value::as_str), flag("invert", false));
-            // Matches stand alone: of what is between them nothing is dropped, as these match
-            // everything.
+            // Matches become pieces. These expressions match everything, so no text between matches
+            // is dropped.
             let alone =
                 matches!(how, (Some("Isolated"), Some(false)) | (Some("Removed"), Some(true)));
             let text =
@@ -84,8 +84,8 @@ fn read<'a>(pre: &'a Value, expressions: &mut Vec<&'a str>) -> Result<bool, Stri
     }
 }
 
-/// How a vocabulary of SentencePiece's kind treats spaces: whether one is put in front of a text,
-/// or what there is that is not known. Spaces become U+2581 in the normalizer or in the
+/// The treatment of spaces in a SentencePiece-like vocabulary: whether a space is added before a
+/// text. The error describes an unknown part. Spaces become U+2581 in the normalizer or the
 /// pre-tokenizer.
 pub fn spaces(
     normalizer: Option<&Value>,
@@ -123,7 +123,8 @@ pub fn spaces(
         None => {}
         Some(pre) => match kind(pre).as_deref() {
             Some("Metaspace") if text(pre, "replacement").as_deref() == mark => {
-                // Words are not to be cut at spaces: that is what SentencePiece does not do either.
+                // Words must not be split at spaces, since SentencePiece does not split them
+                // either.
                 if pre.get("split").and_then(Value::as_bool) != Some(false) {
                     return unknown(pre);
                 }
@@ -136,7 +137,7 @@ pub fn spaces(
                 };
                 replaced = true;
             }
-            // Gemma's: it finds nothing, as there are no spaces any more.
+            // Gemma's: it matches nothing, since the spaces are already replaced.
             Some("Split")
                 if pre.get("pattern").and_then(|p| text(p, "String")).as_deref() == Some(" ")
                     && replaced => {}

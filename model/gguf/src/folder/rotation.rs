@@ -1,5 +1,5 @@
-//! How heads turn: the base, and how it is stretched. Frequencies that are stretched one by one
-//! become a tensor, as converters make it.
+//! Rotary position embedding: the base and its scaling. Individually scaled frequencies become a
+//! tensor, as converters write it.
 
 use super::config::{Config, Kind};
 use super::header::Header;
@@ -7,7 +7,7 @@ use super::json::Object;
 use crate::Error;
 use std::f64::consts::TAU;
 
-/// Writes what the keys say. Files of transformers 5 have `rope_parameters`, older ones
+/// Writes the keys of the rotation. Files of transformers 5 have `rope_parameters`, older ones
 /// `rope_theta` and `rope_scaling`.
 pub fn write(
     text: &Object,
@@ -51,8 +51,8 @@ pub fn write(
     let base = theta.or(text.f64("rope_theta")?).unwrap_or(usual);
     header.f32(&key("freq_base"), base);
     if config.kind.arch() == "llama" {
-        // A GGUF file's rows are reordered, so that neighbours turn; a folder's are as they were
-        // trained.
+        // A GGUF file's rows are reordered, so that neighbours rotate; a folder's rows have the
+        // order of training.
         header.str(&key("pairing"), "halves");
     }
     if config.kind == Kind::Gemma3 {
@@ -99,7 +99,7 @@ pub fn write(
             header.u32(&key("scaling.original_context_length"), original);
             header.f32(&key("scaling.yarn_beta_fast"), positive("beta_fast")?.unwrap_or(32.0));
             header.f32(&key("scaling.yarn_beta_slow"), positive("beta_slow")?.unwrap_or(1.0));
-            // GGUF's factor goes on top of YaRN's own, a folder's stands in its place.
+            // GGUF's factor multiplies YaRN's own; a folder's factor replaces it.
             if let Some(attention) = positive("attention_factor")? {
                 header.f32(&key("scaling.attn_factor"), attention / (1.0 + 0.1 * factor.ln()));
             }
@@ -121,13 +121,13 @@ pub fn write(
     Ok(())
 }
 
-/// The key that says how: it had another name once.
+/// The key of the scaling's kind, which has an older name.
 fn kind_of(scaling: &Object) -> &'static str {
     if scaling.get("rope_type").is_some() { "rope_type" } else { "type" }
 }
 
-/// Llama 3.1's divisors of frequencies: none for waves that are short beside the original context,
-/// the whole factor for long ones, between them a share of it.
+/// Llama 3.1's frequency divisors: 1 for wavelengths that are short relative to the original
+/// context, the whole factor for long ones, interpolated in between.
 fn llama3(head: u32, base: f64, factor: f64, (low, high): (f64, f64), original: f64) -> Vec<f32> {
     let divisor = |i: u32| {
         let wave = TAU * base.powf(f64::from(2 * i) / f64::from(head));
@@ -141,7 +141,7 @@ fn llama3(head: u32, base: f64, factor: f64, (low, high): (f64, f64), original: 
 mod tests {
     use super::*;
 
-    /// Those of Llama 3.1 and 3.2, by arithmetic done elsewhere.
+    /// Values of Llama 3.1 and 3.2, computed independently.
     #[test]
     fn llama_3_divides_slow_frequencies() {
         let divisors = llama3(128, 5e5, 8.0, (1.0, 4.0), 8192.0);

@@ -1,5 +1,5 @@
-//! The `*.safetensors` files of a folder: which are the model's, mapped, and what lies where in
-//! each. The format: <https://huggingface.co/docs/safetensors>.
+//! The `*.safetensors` files of a folder: selects the model's files, maps them and locates their
+//! tensors. The format: <https://huggingface.co/docs/safetensors>.
 
 use super::error::FolderError;
 use super::fail;
@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
-/// A file.
+/// A mapped file.
 pub struct Shard {
     /// Its path.
     pub path: PathBuf,
     /// Its bytes.
     pub map: Mmap,
-    /// Its tensors, by their places.
+    /// Its tensors, ordered by place.
     pub tensors: Vec<Found>,
 }
 
@@ -30,18 +30,18 @@ pub struct Found {
     pub name: String,
     /// Its type.
     pub dtype: Dtype,
-    /// Rows first.
+    /// The shape, rows first.
     pub shape: Vec<u64>,
-    /// Where it begins in the file; all of it is in the file.
+    /// Offset of its start. The whole tensor is in the file.
     pub at: u64,
-    /// Its bytes.
+    /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// A file's path, and what the index says is in it.
+/// A file's path, and the tensors that the index lists for it.
 type Promised = (PathBuf, Vec<String>);
 
-/// What a file begins with: tensors as they are listed, also one that is there twice.
+/// The header of a file: its tensors in order, including duplicates.
 struct Head(Vec<(String, TensorInfo)>);
 
 impl<'de> Deserialize<'de> for Head {
@@ -62,7 +62,7 @@ impl<'de> Visitor<'de> for Entries {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut tensors = vec![];
         while let Some(name) = map.next_key::<String>()? {
-            // Words of whoever wrote it.
+            // Free-form text of the file's writer.
             if name == "__metadata__" {
                 map.next_value::<IgnoredAny>()?;
             } else {
@@ -73,11 +73,10 @@ impl<'de> Visitor<'de> for Entries {
     }
 }
 
-/// Bytes of the longest header that is read: of a file with 100,000 tensors it has 12 MB. The
-/// format allows 100 MB.
+/// Maximum bytes of a header. A file with 100,000 tensors has 12 MB; the format allows 100 MB.
 const MOST_HEADER: u64 = 16 << 20;
 
-/// The only file of a model that has one.
+/// The file name of a model in one file.
 const WHOLE: &str = "model.safetensors";
 
 #[derive(Deserialize)]
@@ -85,7 +84,7 @@ struct Index {
     weight_map: Files,
 }
 
-/// The tensors that each file has, as an index lists them: a name with its file for each.
+/// The tensors of each file, inverted from an index that lists a file for each tensor.
 struct Files(BTreeMap<String, Vec<String>>);
 
 impl<'de> Deserialize<'de> for Files {
@@ -115,15 +114,15 @@ impl<'de> Visitor<'de> for Listed {
     }
 }
 
-/// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too,
-/// takes before the index; else those of the index; else the only one.
+/// The model's files, and a remark: `model.safetensors` if it exists (as in transformers, even with
+/// an index), else the files of the index, else the only file.
 pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
     if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
         let Files(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
         for (file, tensors) in &files {
-            // A name that leads out of the folder is none of a file in it.
+            // A file name must not lead out of the folder.
             let mut parts = Path::new(file).components();
             if !matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None)) {
                 let why = "the name of a file in the folder is wanted".to_owned();
@@ -162,7 +161,7 @@ pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
     }
 }
 
-/// Maps a file and reads what is in it.
+/// Maps a file and reads its tensors.
 pub fn open((path, promised): Promised) -> Result<Shard, Error> {
     let map = map_file(&path)?;
     let tensors = read(&map).map_err(|e| fail(&path, e))?;
@@ -173,7 +172,8 @@ pub fn open((path, promised): Promised) -> Result<Shard, Error> {
     Ok(Shard { path, map, tensors })
 }
 
-/// What is in a file, every place held to the file's end and to the tensor's own shape.
+/// Reads a file's tensors. Every place is checked against the end of the file and the tensor's
+/// shape.
 fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
     let damaged = |why: String| FolderError::Header { why };
     let len = file.len() as u64;
@@ -191,8 +191,8 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
             "its header has {header} bytes by the first eight, the file has {len}"
         )));
     };
-    // The crate says what a tensor's entry is; places are checked here, so that the tensor can be
-    // named.
+    // The crate parses a tensor's entry. Places are checked here, so that errors can name the
+    // tensor.
     let Head(mut entries) =
         serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
     entries.sort_by(|a, b| a.0.cmp(&b.0));
@@ -236,7 +236,7 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
     Ok(tensors)
 }
 
-/// ggml's number of a type of weights, and the bytes of one.
+/// ggml's id and element size of a type of weights.
 pub fn ggml(dtype: Dtype) -> Option<(u32, u64)> {
     match dtype {
         Dtype::F32 => Some((super::header::F32, 4)),
@@ -246,7 +246,7 @@ pub fn ggml(dtype: Dtype) -> Option<(u32, u64)> {
     }
 }
 
-/// Bytes as singles.
+/// Converts bytes to f32.
 pub fn singles(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
     let halves = |of: fn([u8; 2]) -> f32| bytes.as_chunks::<2>().0.iter().map(|b| of(*b)).collect();
     match dtype {

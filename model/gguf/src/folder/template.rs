@@ -1,4 +1,4 @@
-//! The chat templates of a folder: a file of their own, or a key of `tokenizer_config.json`.
+//! The chat templates of a folder: a separate file, or a key of `tokenizer_config.json`.
 
 use super::error::FolderError;
 use super::fail;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 const KEY: &str = "tokenizer.chat_template";
 
-/// Writes what there is; a folder may have none.
+/// Writes the templates; a folder may have none.
 pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
     let path = folder.join("chat_template.jinja");
     if let Some(bytes) = json::bytes(&path, json::MOST)? {
@@ -30,7 +30,7 @@ pub fn write(folder: &Path, header: &mut Header) -> Result<(), Error> {
         match file.get("chat_template") {
             None => continue,
             Some(Value::String(text)) => header.str(KEY, text),
-            // Several by name, of which `default` is the one that is meant without.
+            // Several named templates; `default` is the one without a name in GGUF.
             Some(Value::Array(list)) => {
                 let mut seen = std::collections::HashSet::new();
                 for one in list {

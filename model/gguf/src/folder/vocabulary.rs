@@ -1,9 +1,9 @@
-//! `tokenizer.json` → the vocabulary of a GGUF file, so that ids are those of the same model as
-//! GGUF.
+//! Converts `tokenizer.json` to the vocabulary of a GGUF file, so that ids equal those of the same
+//! model as GGUF.
 //!
-//! Two forms of BPE: of bytes (`gpt2` there), with a pre-tokenizer that is recognised; and of
-//! characters with bytes for what is unknown (`llama` there), as SentencePiece's vocabularies are
-//! written. Merges of the second kind become scores: whatever is merged first has the best.
+//! Two kinds of BPE: byte-level (`gpt2` in GGUF) with a known pre-tokenizer, and characters with
+//! bytes for unknown ones (`llama` in GGUF, as SentencePiece writes them). The merges of the second
+//! kind become scores: the first merge has the best score.
 
 use super::config::Config;
 use super::error::FolderError;
@@ -21,12 +21,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::path::Path;
 
-/// The part of `tokenizer.json` that is used.
+/// The used part of `tokenizer.json`.
 #[derive(Deserialize)]
 struct File<'a> {
     #[serde(default, deserialize_with = "some")]
     added_tokens: Vec<Added>,
-    // Steps as they are written: what is made of them takes many times their length.
+    // Steps as raw text: parsed values would take many times their length.
     #[serde(borrow)]
     normalizer: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -36,14 +36,14 @@ struct File<'a> {
     model: Model,
 }
 
-/// Bytes of the longest step that is read: one with a large table of characters has 400 kB.
+/// Maximum bytes of a step. One with a large character table has 400 kB.
 const MOST_STEP: usize = json::MOST as usize;
 
-/// The most tokens and merges that are read, each: four times what the largest vocabulary has,
-/// twice its merges.
+/// Maximum number of tokens, and of merges: four times the largest vocabulary, and twice its
+/// merges.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// A token that no merge makes.
+/// An added token, which no merge produces.
 #[derive(Deserialize)]
 struct Added {
     id: u32,
@@ -75,7 +75,7 @@ struct Model {
     end_of_word_suffix: Option<String>,
 }
 
-/// What the two are that are joined: old files have them in one text.
+/// The two parts of a merge; old files have both in one text.
 enum Merge {
     Text(String),
     Pair(String, String),
@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for Merge {
     }
 }
 
-/// Reads a merge, and no more of anything else than shows that it is none.
+/// Deserialises a merge, and stops early on anything else.
 struct OneMerge;
 
 impl<'de> Visitor<'de> for OneMerge {
@@ -109,14 +109,14 @@ impl<'de> Visitor<'de> for OneMerge {
     }
 }
 
-/// A list or a table of [`MOST_ENTRIES`] at most.
+/// A list or a table of at most [`MOST_ENTRIES`].
 fn some<'de, D: Deserializer<'de>, T: Deserialize<'de> + Entries<'de>>(
     from: D,
 ) -> Result<T, D::Error> {
     T::read(from)
 }
 
-/// What is filled entry by entry.
+/// A container that is filled entry by entry.
 trait Entries<'de>: Sized {
     fn read<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
 }
@@ -174,7 +174,7 @@ impl<'de> Entries<'de> for HashMap<String, u32> {
     }
 }
 
-/// Which algorithm a file is for, read before the rest: others have another form.
+/// The algorithm of a file, read first, since other algorithms have another structure.
 #[derive(Deserialize)]
 struct Which {
     model: WhichModel,
@@ -186,7 +186,7 @@ struct WhichModel {
     name: Option<String>,
 }
 
-/// Types of tokens as GGUF numbers them.
+/// Token types as numbered in GGUF.
 mod types {
     pub const NORMAL: i32 = 1;
     pub const UNKNOWN: i32 = 2;
@@ -196,11 +196,11 @@ mod types {
     pub const BYTE: i32 = 6;
 }
 
-/// The worst score: of tokens that no merge makes. Nothing is joined to one
+/// The score of tokens that no merge produces. They are never joined
 /// (`tokenizer.ggml.never_score`).
 const NEVER: f32 = -1e9;
 
-/// Writes the vocabulary; what comes back is to be said.
+/// Writes the vocabulary. Returns remarks for the user.
 pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<String>, Error> {
     let path = folder.join("tokenizer.json");
     let Some(bytes) = json::json_bytes(&path, json::MOST_TOKENIZER)? else {
@@ -252,7 +252,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
             tokens.set(unk, types::UNKNOWN);
         }
     } else {
-        // Text is not brought into NFC: a GGUF file's is not either, and ids are to be the same.
+        // Text is not normalised to NFC: GGUF files do not require that, and ids must be equal.
         if let Some(other) = normalizer.filter(|n| !is_nfc(n)) {
             return Err(refuse("the normalizer", short(other)));
         }
@@ -264,7 +264,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         header.strs("tokenizer.ggml.merges", merges.iter().map(String::as_str));
     }
     let mut remarks: Vec<String> = tokens.remark().into_iter().collect();
-    // With bytes for letters nothing is done to a text before, so it is the same.
+    // Byte-level BPE does not normalise text, so the flag has no effect there.
     let normalized: Vec<&Added> =
         file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
     if let [first, ..] = normalized[..] {
@@ -303,22 +303,22 @@ impl Merge {
         }
     }
 
-    /// What comes out of it.
+    /// The result of the merge.
     fn joined(&self) -> String {
         match self {
-            // No token of these vocabularies has a space.
+            // No token of these vocabularies contains a space.
             Merge::Text(text) => text.replacen(' ', "", 1),
             Merge::Pair(left, right) => format!("{left}{right}"),
         }
     }
 }
 
-/// All tokens: as many as the embedding has rows.
+/// All tokens, one for each row of the embedding.
 struct Tokens {
     texts: Vec<String>,
     types: Vec<i32>,
     ids: HashMap<String, u32>,
-    /// Added tokens behind the embedding's last row.
+    /// Number of added tokens after the embedding's last row.
     beyond: usize,
 }
 
@@ -327,8 +327,8 @@ impl Tokens {
         let refuse = |text: &str, id: u32, why: String| {
             fail(path, FolderError::Token { text: text.to_owned(), id: id.into(), why })
         };
-        // A row for each token and no more tokens than this file has room for: nothing is made for
-        // a number alone.
+        // The number of rows must not exceed what this file can fill: memory is not allocated for a
+        // mere number.
         let n = rows as usize;
         let most = file.model.vocab.len() + file.added_tokens.len();
         if n > most.saturating_mul(4).max(1 << 20) {
@@ -355,7 +355,7 @@ impl Tokens {
         for added in &file.added_tokens {
             let (id, text) = (added.id, added.content.as_str());
             match texts.get_mut(id as usize) {
-                // Gemma 3 has a token for images that its models without vision have no row for.
+                // Gemma 3 has a token for images, for which its text-only models have no row.
                 None => {
                     all.beyond += 1;
                     continue;
@@ -381,7 +381,7 @@ impl Tokens {
                 }
             };
             all.ids.insert(text.clone(), id as u32);
-            // These are looked for in the text as it is, where spaces are spaces.
+            // These tokens are searched in the original text, in which spaces are spaces.
             let spelled = pieces && all.types.get(id) == Some(&types::USER_DEFINED);
             all.texts.push(if spelled { text.replace('\u{2581}', " ") } else { text });
         }
@@ -413,13 +413,13 @@ impl Tokens {
     }
 }
 
-/// Whether a token is one byte: `<0x0A>`.
+/// Whether a token is a byte, such as `<0x0A>`.
 fn is_byte(text: &str) -> bool {
     let hex = text.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
     hex.is_some_and(|hex| hex.len() == 2 && u8::from_str_radix(hex, 16).is_ok())
 }
 
-/// Markup that some files do not call special: text that people write is not to become it.
+/// Whether a token is markup that some files do not mark as special. User text must not produce it.
 fn looks_special(text: &str) -> bool {
     [("<|", "|>"), ("<\u{ff5c}", "\u{ff5c}>"), ("<unused", ">")]
         .iter()
@@ -437,8 +437,8 @@ fn is_nfc(normalizer: &Value) -> bool {
     }
 }
 
-/// A score for each token: less by one for each merge before the first that makes it. So all merges
-/// of a token have one place, and are refused where those of other tokens lie between them.
+/// A score for each token: minus the index of the first merge that produces it. All merges of a
+/// token must therefore be adjacent; others are refused.
 fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Error> {
     let mut scores: Vec<Option<f32>> = vec![None; tokens.texts.len()];
     let mut last = None;
@@ -446,8 +446,8 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
         let text = merge.joined();
         let Some(id) = tokens.id(&text) else { continue };
         let Some(score) = scores.get_mut(id as usize) else { continue };
-        // Added tokens are cut out of a text before. Runs of one character had one score for all
-        // lengths in some vocabularies, which merges tell by length.
+        // Added tokens are split off a text earlier. In some vocabularies, runs of one character
+        // had one score for all lengths, which merges order by length.
         let mut letters = text.chars();
         let first = letters.next();
         if tokens.types.get(id as usize) == Some(&types::NORMAL)
@@ -467,7 +467,7 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
     Ok(scores.into_iter().map(|score| score.unwrap_or(NEVER)).collect())
 }
 
-/// What a text gets in front and at its end, by the last step of a tokenizer.
+/// The tokens that the post-processor adds at the start and the end of a text.
 #[derive(Default)]
 struct Ends {
     first: Option<String>,
@@ -510,7 +510,7 @@ fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
     }
 }
 
-/// Tokens with a role, from the three files that may name them.
+/// The special tokens, from the three files that may name them.
 fn roles(
     folder: &Path,
     path: &Path,
@@ -527,7 +527,7 @@ fn roles(
         &keys,
     )?;
     let of_generation = Object::read(folder.join("generation_config.json"))?;
-    // As text, or as an object that has it.
+    // A string, or an object with `content`.
     let named = |role: &str| -> Result<Option<u32>, Error> {
         let Some(file) = &of_tokenizer else { return Ok(None) };
         let Some(value) = file.get(role) else { return Ok(None) };
@@ -552,7 +552,7 @@ fn roles(
     let flag = |name: &str| of_tokenizer.as_ref().map_or(Ok(None), |file| file.bool(name));
     let (add_bos, add_eos) = (flag("add_bos_token")?, flag("add_eos_token")?);
     let refuse = |what, found| fail(path, FolderError::Tokenizer { what, found });
-    // Where the flags say it, what tokenizer.json says does not count.
+    // Flags take precedence over tokenizer.json.
     let at_end = |text: Option<String>, flag: Option<bool>| match text.filter(|_| flag.is_none()) {
         None => Ok(None),
         Some(text) => {
@@ -561,7 +561,7 @@ fn roles(
     };
     let (first, last) = (at_end(ends.first, add_bos)?, at_end(ends.last, add_eos)?);
     let (starts, mut stops) = (ids("bos_token_id")?, ids("eos_token_id")?);
-    // `null` says that there is none, whatever other files name.
+    // `null` means that there is none, even if other files name one.
     let no_bos =
         of_tokenizer.as_ref().is_some_and(|file| file.is_null("bos_token")) && first.is_none();
     let bos = named("bos_token")?.or(starts.first().copied().filter(|_| !no_bos)).or(first);
@@ -576,7 +576,7 @@ fn roles(
     }
     let mut eos = named("eos_token")?.or(stops.first().copied());
     let mut remark = None;
-    // Of embedding models: their texts end with another token than answers do.
+    // Embedding models: their texts end with another token than answers do.
     if let Some(last) = last.filter(|last| Some(*last) != eos)
         && let Some(old) = eos.replace(last)
     {
@@ -596,7 +596,7 @@ fn roles(
             header.u32(&key(&format!("{role}_token_id")), id);
         }
     }
-    // Instruction models end their turn with other tokens than their texts.
+    // Instruction models end a turn with other tokens than a text.
     let stops: Vec<i32> = stops.iter().filter_map(|id| i32::try_from(*id).ok()).collect();
     if !stops.is_empty() {
         header.i32s(&key("eog_token_ids"), &stops);

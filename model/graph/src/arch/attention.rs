@@ -1,4 +1,4 @@
-//! Attention with heads of its own keys and values.
+//! Attention whose heads have their own keys and values (MHA, GQA, MQA).
 
 use super::facts::{QkNorm, Scale, Temper};
 use super::layer::Layer;
@@ -34,7 +34,8 @@ pub fn heads(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
     output(l, b, x, mixed, heads * value_dim)
 }
 
-/// Attention of queries over a state, with what the file and the facts say of scores.
+/// Attention of queries over a state, with the scale, cap, window and bias of the file and the
+/// facts.
 pub fn attend(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -56,7 +57,7 @@ pub fn attend(
     }))
 }
 
-/// What follows attention: its gate, its norm, its factor, the output projection.
+/// The rest of an attention part: gate, norm, factor, output projection.
 pub fn output(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -77,8 +78,8 @@ pub fn output(
     l.project(b, "attn_output", mixed, width, size)
 }
 
-/// Queries, keys and values, from three tensors or one; and the gate that lies behind each query
-/// head, where there are such.
+/// Queries, keys and values, from three tensors or one fused one. Also the gate, if the query
+/// tensor has one behind each head.
 fn projected(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -119,7 +120,7 @@ fn projected(
     Ok((out, gate))
 }
 
-/// Queries as they grow with the position.
+/// Scales queries by a factor that grows with the position.
 pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<ValueId, GraphError> {
     let (h, name) = (l.h(), l.name("attn_q_tempered"));
     match l.m.facts.temper {
@@ -144,7 +145,7 @@ pub fn tempered(l: &Layer<'_, '_>, b: &mut Builder<'_>, q: ValueId) -> Result<Va
     }
 }
 
-/// Heads normed before they turn.
+/// Norms of heads before the rotation (QK norm).
 pub fn normed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -163,7 +164,7 @@ pub fn normed(
     }
 }
 
-/// Heads turned, and normed behind that where the architecture does so.
+/// Rotated heads. Normed after the rotation, if the architecture does so.
 pub fn turned(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

@@ -1,4 +1,5 @@
-//! A decoder of layers of two parts each, as its facts say.
+//! A decoder (or encoder) whose layers have two parts each, attention and feed-forward, built from
+//! its facts.
 
 use super::facts::{Facts, Parallel, Scale};
 use super::layer::{Layer, Model};
@@ -6,10 +7,10 @@ use crate::op::By;
 use crate::{Activation, Builder, Graph, GraphError, Part, Pooling, ValueId, WeightId};
 use kjit_gguf::Gguf;
 
-/// What is added to logits.
+/// The tensor that is added to the logits.
 pub const OUTPUT_BIAS: &str = "output.bias";
 
-/// The graph of a file.
+/// Builds the graph of a file from its facts.
 pub fn build(gguf: &Gguf, facts: &Facts) -> Result<Graph, GraphError> {
     let (m, mut b) = Model::open(gguf, facts)?;
     let (x, table) = input(&m, &mut b)?;
@@ -17,7 +18,7 @@ pub fn build(gguf: &Gguf, facts: &Facts) -> Result<Graph, GraphError> {
     finish(&m, b, x, table)
 }
 
-/// Embedding, with what is added to or done with it before the first layer.
+/// The input of the first layer: token embedding, learned positions, token types, norm.
 pub fn input(m: &Model<'_>, b: &mut Builder<'_>) -> Result<(ValueId, WeightId), GraphError> {
     let (mut x, table) = m.embedding(b)?;
     if let Some(dims) = b.dims("position_embd.weight") {
@@ -28,7 +29,7 @@ pub fn input(m: &Model<'_>, b: &mut Builder<'_>) -> Result<(ValueId, WeightId), 
         x = b.add("embed_at", x, positions);
     }
     if let Some(dims) = b.dims("token_types.weight") {
-        // A text by itself is all of the first type.
+        // A single text has token type 0 throughout.
         let of = dims.iter().product::<u64>() as usize;
         let first = b.vector_part("token_types.weight", Part { at: 0, take: m.h.width, of })?;
         x = b.affine("embed_typed", x, 1.0, (None, Some(first)));
@@ -81,7 +82,7 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
         (true, _) => normed,
     };
     let out = (facts.rest)(l, b, from)?;
-    // Converters of grok wrote this norm under either name.
+    // Converters of grok use two names for this norm.
     const OTHER: &str = "post_ffw_norm";
     let after =
         norms.ffn_after.map(|name| if !l.has(b, name) && l.has(b, OTHER) { OTHER } else { name });
@@ -103,7 +104,7 @@ pub fn finish(
     };
     if m.facts.encoder {
         let x = dense(m, &mut b, x)?;
-        // What most of them were trained with.
+        // Mean pooling is the default: most encoders were trained with it.
         b.pool(super::pooling(m.h.gguf())?.unwrap_or(Pooling::Mean));
         return complete(m, b, x);
     }
@@ -111,8 +112,9 @@ pub fn finish(
     complete(m, b, logits)
 }
 
-/// Two projections of the vector, where a file has them (sentence transformers' dense modules): of
-/// rows, which is the same, since a vector is a mean of rows or one of them.
+/// The dense modules of sentence transformers: two projections, if the file has them. They are
+/// applied to each row instead of the pooled vector. That is equal, since pooling takes a mean of
+/// rows or one row.
 fn dense(m: &Model<'_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (mut x, mut width) = (x, m.h.width);
     for name in ["dense_2", "dense_3"] {
@@ -140,7 +142,7 @@ pub fn head(
         b.opt_vector(OUTPUT_BIAS, m.h.vocab)?.filter(|_| !m.facts.unused.contains(&OUTPUT_BIAS));
     let scale = m.scale(m.facts.logit_scale, 1.0)?;
     let cap = m.cap("final_logit_softcapping", m.facts.final_cap)?;
-    // The value that is the result is called logits, whatever was done to it.
+    // The result is always named `logits`, with or without a factor and a cap.
     let scaled = matches!(m.facts.logit_scale, Scale::One) || scale == 1.0;
     let name = |last: bool| if last { "logits" } else { "scores" };
     let out = b.matmul(name(scaled && cap.is_none()), x, output, bias);
@@ -159,10 +161,11 @@ pub fn head(
     })
 }
 
-/// The graph, with every tensor of the file used but those that are known not to matter.
+/// The finished graph. A tensor that nothing uses is an error, except those in `ANY` and in the
+/// facts.
 pub fn complete(m: &Model<'_>, b: Builder<'_>, logits: ValueId) -> Result<Graph, GraphError> {
-    // Rotations that are computed, the choices of long and short ones, and scales of formats that
-    // kjit has not.
+    // Rotations that kjit computes itself, long and short rotation factors, and scales of formats
+    // that kjit does not have.
     const ANY: &[&str] =
         &["rope_freqs", "rope_factors_", "rot_embd", "rope.freqs", "inv_freq", ".nextn."];
     let layers = m.h.layers;

@@ -6,12 +6,12 @@ use super::{attention, latent};
 use crate::op::{LinearInputs, NormKind};
 use crate::{Activation, Builder, GraphError, Part, ValueId};
 
-/// Qwen3-Next: neighbouring value heads share a key head; every so many layers have full attention.
+/// Qwen3-Next: neighbouring value heads share a key head. Every n-th layer has full attention.
 pub fn grouped(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if is_full(l)? { attention::heads(l, b, x) } else { gated(l, b, x, false) }
 }
 
-/// Qwen3.5: value heads far apart share a key head.
+/// Qwen3.5: value head `i` uses key head `i % key_heads`.
 pub fn tiled(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if is_full(l)? { attention::heads(l, b, x) } else { gated(l, b, x, true) }
 }
@@ -31,21 +31,21 @@ fn is_full(l: &Layer<'_, '_>) -> Result<bool, GraphError> {
     Ok((l.index + 1).is_multiple_of(every))
 }
 
-/// The heads of a layer: what they keep, and how much of it.
+/// The heads of a layer and the inputs of the delta rule.
 struct Heads {
     q: ValueId,
     k: ValueId,
     v: ValueId,
-    /// What stays of the state.
+    /// The factor by which the state decays.
     decay: ValueId,
-    /// How much of a key's value is replaced, before its sigmoid.
+    /// The share of a key's old value that is replaced; a sigmoid is applied to it here.
     beta: ValueId,
     count: usize,
     size: usize,
 }
 
-/// One step of the rule: of what the state has under the key, `β` is replaced by the value. Queries
-/// and keys are √size long here, and the state so much shorter.
+/// One step of the delta rule: it replaces the share `β` of the value stored under the key. Queries
+/// and keys have length √size here, so the state is divided by it.
 fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
     let Heads { q, k, v, decay, beta, count, size } = heads;
     let size = size as f32;
@@ -58,7 +58,7 @@ fn rule(l: &Layer<'_, '_>, b: &mut Builder<'_>, heads: Heads) -> ValueId {
     b.linear_attention(&l.name("delta"), inputs, count)
 }
 
-/// Heads of the same length, √size: `x / sqrt(Σ x² + eps)` times that.
+/// Norms each head to length √size: `√size · x / sqrt(Σ x² + eps)`.
 fn unit_heads(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -69,7 +69,7 @@ fn unit_heads(
     b.norm(l.name(name), x, NormKind::Rms, size, (None, None), l.h().eps / size as f32)
 }
 
-/// `e^(a · softplus(x + dt))`, a number below zero for each head.
+/// The decay of each head, `e^(a · softplus(x + dt))`. `a` is negative.
 fn decay(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -84,8 +84,8 @@ fn decay(
     Ok(b.act(l.name("delta_decay"), x, Activation::Exp))
 }
 
-/// What is convolved (queries, keys, values), and the gate: of two tensors, or, in older files, of
-/// one with the four parts of each key head.
+/// The input of the convolution (queries, keys, values) and the gate. They come from two tensors;
+/// older files have one tensor with the four parts of each key head.
 fn mixed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -151,8 +151,7 @@ fn gated(
     l.project(b, "ssm_out", y, width, values)
 }
 
-/// Kimi Linear: a decay for each channel; layers with heads have latent attention that does not
-/// turn.
+/// Kimi Linear: a decay for each channel. Layers with heads have latent attention without rotation.
 pub fn by_channel(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

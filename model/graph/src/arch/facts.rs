@@ -1,5 +1,5 @@
-//! In what an architecture differs from llama, as data. A row of the table reads like its
-//! description: only what is not llama's stands there.
+//! The facts of an architecture: its differences from llama, as data. A row of the table names
+//! these differences only.
 
 use super::hparams::Hparams;
 use super::layer::Layer;
@@ -7,50 +7,51 @@ use super::{attention, ffn};
 use crate::op::{Gating, NormKind};
 use crate::{Activation, Builder, GraphError, Pairing, ValueId};
 
-/// A part of a layer: from its input to what it adds to the residual stream.
+/// A part of a layer: a function of its input that returns the part's addition to the residual
+/// stream.
 pub type Block = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
-/// What is true of every file of an architecture. What a file says by its own keys and tensors
-/// (sizes, biases, fused projections, shared experts, sinks) is not repeated here.
+/// Facts that hold for every file of an architecture. Facts that a file's keys and tensors state
+/// (sizes, biases, fused projections, shared experts, sinks) are not repeated here.
 #[derive(Clone, Copy)]
 pub struct Facts {
     /// `general.architecture`.
     pub arch: &'static str,
-    /// Of the layers and the head: RMS, or with the mean taken off.
+    /// Norm of the layers and the head: RMS norm or layer norm.
     pub norm: NormKind,
-    /// Norms' epsilon may stand under the other key.
+    /// The epsilon of the norms may also be under the key of the other kind of norm.
     pub either_epsilon: bool,
-    /// Norms have no factors.
+    /// Norms have no weights.
     pub plain_norms: bool,
-    /// Which norms a layer has.
+    /// The norms of a layer.
     pub norms: Norms,
-    /// The norms after each part are behind the residual, too.
+    /// The norms after each part apply to the sum of the part and the residual (post-norm).
     pub norm_sums: bool,
-    /// All tokens see each other, and the result is one vector.
+    /// An encoder: all tokens see each other, and the result is one pooled vector.
     pub encoder: bool,
-    /// Whether the two parts of a layer read the same residual stream.
+    /// Parallel attention and feed-forward: whether both read the same residual stream.
     pub parallel: Parallel,
-    /// How heads turn; `None`: they do not.
+    /// Pairing of the rotation (RoPE). `None`: no rotation.
     pub rope: Option<Pairing>,
-    /// Which layers turn them.
+    /// The layers with rotation.
     pub rope_on: RopeOn,
-    /// The rotation of layers with a window.
+    /// The rotation of layers with a sliding window.
     pub local_rope: LocalRope,
-    /// Whether a key says how pairs share the positions of texts with pictures.
+    /// Whether and how `rope.dimension_sections` is read (multimodal positions).
     pub sections: SectionsKey,
-    /// What YaRN's logarithmic multiplier is.
+    /// The meaning of `rope.scaling.yarn_log_multiplier`.
     pub log_multiplier: LogMultiplier,
-    /// `rope.scaling.alpha` makes the base larger.
+    /// `rope.scaling.alpha` enlarges the base.
     pub rope_alpha: bool,
-    /// The file's own numbers say whether it is YaRN, and its β is 8 where it is not said.
+    /// The file's own numbers turn YaRN on. The default of its β is 8.
     pub yarn_keys: bool,
-    /// Which layers see a window only.
+    /// The layers with a sliding window.
     pub windows: Windows,
-    /// How wide it is.
+    /// The width of the window.
     pub width: Width,
     /// Norms of queries and keys.
     pub qk_norm: QkNorm,
-    /// The query's tensor has a gate behind each head.
+    /// The query tensor has a gate behind each head.
     pub gated_queries: bool,
     /// Factor on scores.
     pub scale: Scale,
@@ -62,31 +63,31 @@ pub struct Facts {
     pub alibi: Scale,
     /// Factor on the embedding.
     pub embed_scale: Scale,
-    /// Factor on what each part of a layer adds.
+    /// Factor on the addition of each part of a layer.
     pub residual_scale: Scale,
     /// Factor on the logits.
     pub logit_scale: Scale,
-    /// What grows with the position.
+    /// A factor on queries that grows with the position.
     pub temper: Temper,
     /// The dense feed-forward part.
     pub ffn: Ffn,
-    /// `hidden_activation` says which function a fused one has.
+    /// `hidden_activation` names the function of a fused unit.
     pub activation_key: bool,
-    /// How wide it is.
+    /// The width of the dense feed-forward part.
     pub ffn_size: FfnSize,
-    /// Experts, where a layer's tensors have them.
+    /// The experts of layers that have a router tensor.
     pub experts: Option<Experts>,
-    /// What mixes tokens.
+    /// The part that mixes tokens: attention or a state.
     pub mix: Block,
-    /// What works on each token.
+    /// The part that works on each token alone.
     pub rest: Block,
-    /// The tensor of the last norm; empty: there is none.
+    /// The tensor of the last norm. Empty: no such norm.
     pub out_norm: &'static str,
-    /// Tensors that files may have and the forward pass does not use: parts of their names.
+    /// Substrings of names of tensors that files may have and the forward pass does not use.
     pub unused: &'static [&'static str],
 }
 
-/// llama's.
+/// The facts of llama.
 pub const LLAMA: Facts = Facts {
     arch: "llama",
     norm: NormKind::Rms,
@@ -125,10 +126,10 @@ pub const LLAMA: Facts = Facts {
     unused: &[],
 };
 
-/// The same with heads that turn by halves.
+/// llama with rotation of halves (NeoX pairing).
 pub const QWEN: Facts = Facts { rope: Some(Pairing::Halves), ..LLAMA };
 
-/// Names of a layer's norms; `None`: there is none.
+/// Names of a layer's norms. `None`: no norm at that place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Norms {
     /// Before attention.
@@ -144,7 +145,7 @@ pub struct Norms {
 /// Before each part.
 pub const PRE: Norms =
     Norms { before: Some("attn_norm"), after: None, ffn: Some("ffn_norm"), ffn_after: None };
-/// Before each part, the second under another name.
+/// Before each part; the second norm has another name.
 pub const PRE_POST: Norms = Norms { ffn: Some("post_attention_norm"), ..PRE };
 /// After each part.
 pub const AFTER: Norms = Norms {
@@ -157,7 +158,7 @@ pub const AFTER: Norms = Norms {
 pub const AROUND: Norms =
     Norms { after: Some("post_attention_norm"), ffn_after: Some("post_ffw_norm"), ..PRE };
 
-/// Behind each part and its residual, as BERT has them.
+/// After each part and its residual addition, as in BERT.
 pub const BEHIND: Norms = Norms {
     before: None,
     after: Some("attn_output_norm"),
@@ -165,52 +166,52 @@ pub const BEHIND: Norms = Norms {
     ffn_after: Some("layer_output_norm"),
 };
 
-/// Whether attention and feed-forward part are added side by side.
+/// Whether attention and feed-forward read the same input and are added together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parallel {
-    /// One after the other.
+    /// Sequential.
     No,
-    /// Both from the norm before attention.
+    /// Parallel, both from the norm before attention.
     SameNorm,
-    /// Both from the same stream, each through its own norm, where `use_parallel_residual` says so
-    /// (the default).
+    /// Parallel from the same stream, each through its own norm, if `use_parallel_residual` is true
+    /// or absent.
     IfKey,
-    /// [`Parallel::SameNorm`] where the layer has no norm for the second.
+    /// [`Parallel::SameNorm`] if the layer has no second norm.
     IfNoNorm,
 }
 
-/// Which layers turn heads.
+/// The layers with rotation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeOn {
     /// All.
     All,
-    /// Those with a window.
+    /// Layers with a window.
     Windowed,
-    /// Those with a window, if any layer has one; else all.
+    /// Layers with a window if any layer has one, else all.
     WindowedIfAny,
-    /// All but the last of each so many.
+    /// All but the last of every n layers.
     AllBut(usize),
-    /// All but the first of each so many, if some layers have a window and there are more layers
-    /// than that.
+    /// All but the first of every n layers, if some layers have a window and the model has more
+    /// than n layers.
     AllButFirst(usize),
-    /// Those that a key's list says.
+    /// The layers that the list under this key names.
     Key(&'static str),
-    /// All, unless a key says `false`.
+    /// All, unless this key is `false`.
     Unless(&'static str),
-    /// All where there are so many layers, else none.
+    /// All if the model has this number of layers, else none.
     IfLayers(usize),
 }
 
 /// The rotation of layers with a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum LocalRope {
-    /// That of the others.
+    /// Equal to the other layers.
     Same,
-    /// That of the others with `rope.freq_base_swa` as its base, where it is there.
+    /// Equal to the other layers, with `rope.freq_base_swa` as base if the file has it.
     OwnBase,
-    /// That of the others, without stretching and its factor.
+    /// Equal to the other layers, without scaling and its factor.
     Plain,
-    /// Never stretched, of `rope.freq_base_swa` or this base.
+    /// Never scaled. The base is `rope.freq_base_swa`, or this number.
     Base(f32),
 }
 
@@ -219,53 +220,53 @@ pub enum LocalRope {
 pub enum SectionsKey {
     /// No.
     Unread,
-    /// Positions one behind the other.
+    /// The positions of a section follow each other.
     Blocks,
-    /// The same, if the first two have pairs.
+    /// Blocks, if the first two sections have pairs.
     IfTwo,
-    /// Positions in turn.
+    /// The positions of the sections alternate.
     Interleaved,
 }
 
-/// What `rope.scaling.yarn_log_multiplier` says.
+/// The meaning of `rope.scaling.yarn_log_multiplier`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogMultiplier {
     /// It is not read.
     Unread,
-    /// What part of the sharpening is taken off rotations.
+    /// The part of the attention factor that rotations do not get.
     AsItIs,
-    /// The same, in tenths; scores have it instead.
+    /// The same part, stored times 0.1. Scores get that part instead.
     Tenths,
-    /// In tenths; scores have it, and rotations nothing.
+    /// Stored times 0.1. Scores get it; rotations get nothing.
     Scores,
 }
 
-/// How wide a window is.
+/// The width of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Width {
-    /// As the key says, which must be there.
+    /// The value of the key, which is required.
     Key,
-    /// As the key says, else this.
+    /// The value of the key, or this default.
     Or(usize),
-    /// This, whatever the key says.
+    /// This number, even if the key is there.
     Is(usize),
 }
 
-/// Which layers see a window only.
+/// The layers with a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Windows {
     /// None.
     None,
-    /// All layers but the last of each so many (0: all), unless `attention.sliding_window_pattern`
-    /// says otherwise.
+    /// All layers but the last of every n (0: all layers). `attention.sliding_window_pattern`
+    /// overrides n.
     AllBut(usize),
-    /// The same where the key is there.
+    /// `AllBut`, if the window's key is there.
     IfKey(usize),
-    /// The same where there are so many layers.
+    /// `AllBut(second)`, if the model has `first` layers.
     IfLayers(usize, usize),
-    /// Where the key is there, all layers but the first of each so many.
+    /// If the key is there: all layers but the first of every n.
     AllButFirst(usize),
-    /// Positions in chunks of so many, all layers but the last of each so many.
+    /// Attention in chunks of this many positions, on all layers but the last of every n.
     Chunks(usize, usize),
 }
 
@@ -274,40 +275,41 @@ pub enum Windows {
 pub enum QkNorm {
     /// None.
     None,
-    /// Of each head, before it turns.
+    /// Of each head, before the rotation.
     Head,
-    /// Of each head, where the file has factors for it.
+    /// Of each head, if the file has weights for it.
     IfThere,
-    /// Of all heads as one.
+    /// One norm over all heads.
     Whole,
-    /// Of all heads as one, where the file has factors for it.
+    /// One norm over all heads, if the file has weights for it.
     WholeIfThere,
-    /// Of each head, after it has turned.
+    /// Of each head, after the rotation.
     HeadTurned,
-    /// Of each head that has turned, without factors, unless there are so many experts.
+    /// Of each head after the rotation, without weights, unless the model has this number of
+    /// experts.
     PlainTurned(usize),
 }
 
-/// A factor.
+/// A factor, or the key or formula that gives it.
 #[derive(Clone, Copy)]
 pub enum Scale {
     /// 1.
     One,
     /// 1/√head size; scores only.
     Head,
-    /// This.
+    /// This number.
     Is(f32),
     /// √width.
     SqrtWidth,
-    /// The number under a key; absent or 0, the default of its place.
+    /// The value of a key. If it is absent or 0: the default of its place.
     Key(&'static str),
-    /// One over the number under a key.
+    /// One over the value of a key.
     Over(&'static str),
-    /// The number under a key, else this of the sizes.
+    /// The value of a key, or this function of the sizes.
     Or(&'static str, fn(&Hparams<'_>) -> f32),
-    /// One over the number under a key, else this of the sizes.
+    /// One over the value of a key, or this function of the sizes.
     OverOr(&'static str, fn(&Hparams<'_>) -> f32),
-    /// Something of the sizes.
+    /// A function of the sizes.
     Of(fn(&Hparams<'_>) -> f32),
 }
 
@@ -316,24 +318,24 @@ pub enum Scale {
 pub enum Ffn {
     /// `down(act(gate x) · up x)`.
     Gated(Activation),
-    /// The same, gate and up in one tensor, the gate first.
+    /// `Gated`, with gate and up in one tensor, the gate first.
     Fused(Activation),
     /// `down(act(up x))`.
     Plain(Activation),
-    /// Any of the three, as the layer's tensors are.
+    /// One of the three above, as the layer's tensors show.
     PlainOrFused(Activation),
-    /// The same with xIELU, whose numbers stand in the file, one for each layer.
+    /// `Plain` with xIELU. The file has its parameters, one set per layer.
     Xielu,
 }
 
-/// How wide the dense feed-forward part is.
+/// The width of the dense feed-forward part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FfnSize {
     /// `feed_forward_length`.
     Key,
     /// Half of it.
     HalfKey,
-    /// As the residual stream.
+    /// Equal to the width of the residual stream.
     Width,
 }
 
@@ -342,35 +344,35 @@ pub enum FfnSize {
 pub enum Temper {
     /// None.
     None,
-    /// By `attention.temperature_scale`, a step for each so many positions as stand under this key.
+    /// By `attention.temperature_scale`, one step per n positions; this key gives n.
     Key(&'static str),
-    /// By 0.1 for each 8192 positions, in layers that do not turn.
+    /// By 0.1 per 8192 positions, in layers without rotation.
     Unturned,
 }
 
-/// How experts are chosen and what they are, unless keys say otherwise.
+/// The routing of experts and their units, unless keys of the file differ.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
-    /// What scores become; `expert_gating_func` goes before.
+    /// The function on router scores. `expert_gating_func` takes precedence.
     pub gating: Gating,
-    /// Shares sum to one; `expert_weights_norm` goes before.
+    /// The weights of the chosen experts sum to one. `expert_weights_norm` takes precedence.
     pub renormalise: bool,
-    /// Of the gated unit, or of an ungated one.
+    /// The activation of the unit, gated or not.
     pub act: Activation,
-    /// Shares go on the experts' inputs, not on their results.
+    /// The weights scale the experts' inputs instead of their results.
     pub share_input: bool,
 }
 
-/// Softmax over all, shares that sum to one, silu gates.
+/// Softmax over all experts, weights that sum to one, SiLU gates.
 pub const MIXTURE: Experts = Experts {
     gating: Gating::Softmax,
     renormalise: true,
     act: Activation::Silu,
     share_input: false,
 };
-/// The same, each share as it is.
+/// [`MIXTURE`] without renormalised weights.
 pub const UNNORMED: Experts = Experts { renormalise: false, ..MIXTURE };
-/// Sigmoid gating, shares that sum to one.
+/// Sigmoid gating, weights that sum to one.
 pub const SIGMOID: Experts = Experts { gating: Gating::Sigmoid, ..MIXTURE };
-/// Sigmoid gating, each share as it is.
+/// Sigmoid gating without renormalised weights.
 pub const SIGMOID_UNNORMED: Experts = Experts { renormalise: false, ..SIGMOID };

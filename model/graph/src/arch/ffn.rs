@@ -1,11 +1,11 @@
-//! The part of a layer that works on each token: dense, or through experts.
+//! The feed-forward part of a layer: dense, or a mixture of experts.
 
 use super::facts::{Experts, Ffn, FfnSize};
 use super::layer::Layer;
 use crate::op::{Gating, Groups, NormKind};
 use crate::{Activation, Builder, GraphError, Part, ValueId, WeightId};
 
-/// Experts where the layer's tensors have them, else the dense part.
+/// Experts if the layer has a router tensor, else the dense part.
 pub fn feed_forward(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -26,9 +26,9 @@ pub fn routed_early(
     experts(l, b, x, l.input)
 }
 
-/// Experts, and behind them smaller ones that several of them share (GroveMoE, arXiv 2508.07785): a
-/// token computes those of the experts that it chose. They read what the experts made, as in
-/// llama.cpp.
+/// Experts, followed by smaller ones that groups of them share (GroveMoE, arXiv 2508.07785). A
+/// token computes the shared experts of its chosen ones. These read the output of the experts, as
+/// in llama.cpp.
 pub fn with_shared_by_groups(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -63,7 +63,7 @@ pub fn with_shared_by_groups(
     Ok(b.add(l.name("ffn_grove"), own, scaled))
 }
 
-/// The dense part, and experts that read the layer's input through a norm of their own.
+/// The dense part plus experts that read the layer's input through their own norm.
 pub fn beside_experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -75,7 +75,7 @@ pub fn beside_experts(
     Ok(b.add(l.name("ffn_sum"), out, chosen))
 }
 
-/// The dense part where there is one, and experts that read the same: their mean, times √2.
+/// Experts, plus the dense part if there is one, both of the same input: `(dense + experts) / √2`.
 pub fn with_experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -90,7 +90,7 @@ pub fn with_experts(
     Ok(b.affine(l.name("ffn_mean"), sum, std::f32::consts::FRAC_1_SQRT_2, (None, None)))
 }
 
-/// The dense part, of the layer's own width.
+/// The dense part, with the layer's own width.
 pub fn dense(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let size = l.h().need_at("feed_forward_length", l.index)?;
     let size = match l.m.facts.ffn_size {
@@ -101,7 +101,7 @@ pub fn dense(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
     unit(l, b, x, ("", kind(l)?), size)
 }
 
-/// What the layer's dense part is.
+/// The kind of unit of the layer's dense part.
 fn kind(l: &Layer<'_, '_>) -> Result<Ffn, GraphError> {
     const KEY: &str = "hidden_activation";
     let (h, facts) = (l.h(), &l.m.facts);
@@ -114,7 +114,7 @@ fn kind(l: &Layer<'_, '_>) -> Result<Ffn, GraphError> {
     }
 }
 
-/// The numbers of the layer's xIELU: they stand under keys without the architecture's name.
+/// The xIELU parameters of the layer. Their keys lack the architecture's name.
 fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
     let h = l.h();
     let number = |name: &str| -> Result<f32, GraphError> {
@@ -134,8 +134,8 @@ fn xielu(l: &Layer<'_, '_>) -> Result<Activation, GraphError> {
             None => Err(bad(format!("a list of {}", all.len()), "there are more layers")),
         }
     };
-    // The file has what was learned; what is used is above zero, and the curve steeper than its
-    // slope at zero.
+    // The file has the learned parameters. The slopes in use are softplus of them, and the negative
+    // one is increased by beta.
     let (positive, negative) =
         (Activation::Softplus.of(number("alpha_p")?), Activation::Softplus.of(number("alpha_n")?));
     let beta = number("beta")?;
@@ -164,7 +164,7 @@ pub fn unit(
             let u = l.project_part(b, (&up, &up), x, part(size), width)?;
             b.glu(l.name(&format!("ffn_glu{suffix}")), g, u, act)
         }
-        // A file without a gate of its own may have it in the other matrix.
+        // If there is no gate tensor, the up matrix may contain the gate.
         Ffn::PlainOrFused(act) if l.width_of(b, &up, 1) == Some(2 * size) => {
             return unit(l, b, x, (suffix, Ffn::Fused(act)), size);
         }
@@ -186,7 +186,7 @@ pub fn unit(
     l.project(b, &down, hidden, width, size)
 }
 
-/// What a layer's experts are.
+/// The number of experts of a layer, the number in use, and their kind.
 struct Mixture {
     facts: Experts,
     count: usize,
@@ -242,8 +242,7 @@ impl Mixture {
     }
 }
 
-/// The chosen experts' units, weighted by their shares, and the experts that all tokens share;
-/// `scored` is what the router reads.
+/// The chosen experts' units, weighted, plus the shared experts. The router reads `scored`.
 pub fn experts(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -255,7 +254,7 @@ pub fn experts(
     mixture(l, b, &e, x, scores)
 }
 
-/// The same, of scores that are there.
+/// [`experts`], from router scores that are already computed.
 fn mixture(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -269,7 +268,8 @@ fn mixture(
     if e.facts.share_input {
         from = b.spread(l.name("ffn_spread"), x, shares);
     }
-    // What enters is as wide as the residual stream, or narrower: what their last matrices give.
+    // The experts' width is that of their down matrices' output. It is the residual stream's width
+    // or a narrower latent.
     let inner = l.width_of(b, "ffn_down_exps", 1).unwrap_or(width);
     if let Some(rank) = Some(inner).filter(|n| *n != width) {
         from = l.project(b, "ffn_latent_down", from, rank, width)?;
@@ -290,7 +290,7 @@ fn mixture(
     }
 }
 
-/// The chosen experts and their shares.
+/// The chosen experts and their weights.
 fn routed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -308,7 +308,7 @@ fn routed(
     }))
 }
 
-/// From the experts' inputs to what their last matrices read.
+/// The experts' hidden values: the input of their down matrices.
 fn expert_units(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -348,7 +348,7 @@ fn expert_units(
     Ok(b.glu(l.name("ffn_glu"), gate, up, act))
 }
 
-/// A matrix per expert.
+/// A tensor with one matrix per expert.
 fn stack(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -358,7 +358,7 @@ fn stack(
     b.experts_part(&l.weight_name(name), count, rows, cols)
 }
 
-/// A row per expert, if the file has them.
+/// A tensor with one row per expert, if the file has it.
 fn expert_bias(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -369,13 +369,13 @@ fn expert_bias(
     b.opt_vector(&l.name(&format!("{name}.bias")), count * rows)
 }
 
-/// The experts that every token takes, if the layer has them; their width is their tensors'.
+/// The shared experts that every token uses, if the layer has them. Their tensors give their width.
 fn shared(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
     x: ValueId,
 ) -> Result<Option<ValueId>, GraphError> {
-    // What the down projection reads is as wide as the unit.
+    // The down projection's input length is the width of the unit.
     let Some(size) = l.width_of(b, "ffn_down_shexp", 0) else { return Ok(None) };
     let ffn = match l.m.facts.ffn {
         Ffn::Gated(act) if !l.has(b, "ffn_gate_shexp") => Ffn::Fused(act),

@@ -1,4 +1,4 @@
-//! Gemma 4, and what it has in common with Gemma 3n: layers that share keys and values, and an
+//! Gemma 4, and the parts that it shares with Gemma 3n: layers that share keys and values, and an
 //! embedding for each layer.
 
 use super::decoder::{finish, input};
@@ -11,7 +11,7 @@ use crate::{
 };
 use kjit_gguf::Gguf;
 
-/// What is true of both.
+/// The facts that both share.
 pub const FACTS: Facts = Facts {
     rope: Some(Pairing::Halves),
     embed_scale: Scale::SqrtWidth,
@@ -20,8 +20,8 @@ pub const FACTS: Facts = Facts {
     local_rope: LocalRope::Base(10000.0),
     final_cap: 30.0,
     experts: Some(Experts { act: Activation::GeluTanh, ..MIXTURE }),
-    // Layers that read another one's keys and values may have tensors of their own, which nobody
-    // reads.
+    // Layers that read another layer's keys and values may have their own tensors, which are
+    // unused.
     unused: &[".attn_k", ".attn_v"],
     ..LLAMA
 };
@@ -51,7 +51,7 @@ pub fn gemma4(gguf: &Gguf) -> Result<Graph, GraphError> {
     finish(&m, b, x, table)
 }
 
-/// The dense part, and where the layer has experts, these beside it: each through norms of its own.
+/// The dense part, plus experts if the layer has them. Each has its own norms.
 fn feed_forward(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let normed = l.norm(b, "ffn_norm", x)?;
     let dense = ffn::dense(l, b, normed)?;
@@ -70,16 +70,17 @@ fn feed_forward(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     Ok(b.add(l.name("ffn_sum"), dense, experts))
 }
 
-/// Layers whose keys and values others read.
+/// The states of layers whose keys and values later layers read.
 pub struct SharedKv {
-    /// Layers that have their own.
+    /// The number of layers with their own keys and values.
     own: usize,
-    /// The last state of a layer that sees everything, and of one that sees a window.
+    /// The last state of a layer with full attention, and of a layer with a window.
     last: [Option<StateId>; 2],
 }
 
 impl SharedKv {
-    /// What the file says, else so many of the last layers.
+    /// Reads `attention.shared_kv_layers`; `default` if the key is absent. That many last layers
+    /// share.
     pub fn read(m: &Model<'_>, default: usize) -> Result<SharedKv, GraphError> {
         let shared = m.h.number("attention.shared_kv_layers")?.unwrap_or(default);
         match m.h.layers.checked_sub(shared).filter(|own| *own > 0) {
@@ -93,7 +94,7 @@ impl SharedKv {
     }
 }
 
-/// Attention with scores as they come: heads are normed, values too.
+/// Attention with unscaled scores. Queries, keys and values are normed per head.
 pub fn attention(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -156,9 +157,8 @@ pub fn attention(
     l.project(b, "attn_output", mixed, width, heads * dim)
 }
 
-/// What each layer gets of a token beside the residual stream: rows of a second table, with a
-/// projection of the embedding; so wide, if no key says how wide. Empty where the model has no such
-/// thing.
+/// The per-layer inputs of a token: rows of a second embedding table plus a projection of the
+/// embedding. `width` is the default if no key gives it. Empty if the model has no such table.
 pub fn layer_inputs(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -184,7 +184,7 @@ pub fn layer_inputs(
         .collect())
 }
 
-/// What a layer makes of its own input.
+/// The addition of a layer from its own per-layer input.
 pub fn layer_branch(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

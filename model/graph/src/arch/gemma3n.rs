@@ -1,6 +1,6 @@
 //! Gemma 3n (Google 2025): several residual streams (AltUp, arXiv 2301.13310), a low-rank branch
-//! beside attention (Laurel, arXiv 2411.07501), gates of which few stay, layers that share keys and
-//! values, an embedding for each layer.
+//! next to attention (Laurel, arXiv 2411.07501), sparse gates, layers that share keys and values,
+//! and an embedding for each layer.
 
 use super::decoder::finish;
 use super::gemma::{FACTS, SharedKv, attention, layer_branch, layer_inputs};
@@ -9,14 +9,14 @@ use crate::op::NormKind;
 use crate::{Activation, Builder, Graph, GraphError, ValueId};
 use kjit_gguf::Gguf;
 
-/// Below any length of a row that matters.
+/// An epsilon far below any row length that occurs.
 const TINY: f32 = 1e-12;
 
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let (m, mut b) = Model::open(gguf, &FACTS)?;
     let (x, table) = m.embedding(&mut b)?;
     let per_layer = layer_inputs(&m, &mut b, x, 256)?;
-    // What the file does not say is as in the models that there are.
+    // The defaults are those of the published models.
     let streams = m.h.opt_size("altup.num_inputs")?.unwrap_or(4);
     let active = m.h.number("altup.active_idx")?.unwrap_or(0);
     if active >= streams || streams < 2 {
@@ -43,13 +43,13 @@ pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     finish(&m, b, x, table)
 }
 
-/// √Σx².
+/// The length of a row, √Σx².
 fn length(b: &mut Builder<'_>, name: &str, x: ValueId) -> ValueId {
     let squares = b.dot(format!("{name}_squares"), x, x, 1);
     b.act(format!("{name}_length"), squares, Activation::Sqrt)
 }
 
-/// Projections for all streams but the active one, each as long as it is.
+/// Projections for all streams but the active one, each scaled to the length of `like`.
 fn projected(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -65,7 +65,7 @@ fn projected(
     Ok(b.glu(format!("{name}_like"), length, made, Activation::Identity))
 }
 
-/// The streams, from the embedding: the active one is it.
+/// The streams from the embedding. The active one is the embedding itself.
 fn opened(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -86,7 +86,7 @@ fn opened(
         .collect())
 }
 
-/// One stream again: the mean of the active one and the others brought back.
+/// Merges the streams: the mean of the active one and the projected others.
 fn closed(
     m: &Model<'_>,
     b: &mut Builder<'_>,
@@ -110,7 +110,7 @@ fn closed(
     Ok(b.affine("streams_mean", sum, 1.0 / all.len() as f32, (None, None)))
 }
 
-/// What a layer's predictions and corrections depend on: a few numbers of a stream.
+/// The coefficients that a layer predicts and corrects with: a few numbers computed from a stream.
 fn modalities(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -124,7 +124,7 @@ fn modalities(
     Ok(b.act(l.name("altup_router_tanh"), x, Activation::Tanh))
 }
 
-/// Each stream, with parts of all of them.
+/// Predicts each stream as a mix of all streams.
 fn predict(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -149,7 +149,7 @@ fn predict(
     Ok(predicted)
 }
 
-/// Each predicted stream, with a part of what the layer made of the active one.
+/// Corrects each predicted stream by a part of the layer's result for the active stream.
 fn correct(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -169,14 +169,14 @@ fn correct(
         let name = |what: &str| l.name(&format!("altup_{what}.{s}"));
         let part = b.slice(name("share"), parts, 1, s, 1);
         let part = b.glu(name("shared"), part, new, Activation::Identity);
-        // A whole, and a part of it more.
+        // The factor is `1 + part`: the whole plus a part.
         let whole = b.add(name("whole"), stream, new);
         all.push(b.add(name("corrected"), whole, part));
     }
     Ok(all)
 }
 
-/// Attention beside a low-rank branch, then a sparse unit.
+/// Attention with a low-rank branch, then a sparse unit.
 fn layer(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -202,7 +202,8 @@ fn layer(
     Ok(b.add(l.name("residual"), both, out))
 }
 
-/// A gated unit; of layers that say so, gates below so many deviations over their mean are zero.
+/// A gated unit. In layers with a sparsity above zero, gates below mean + n standard deviations are
+/// zero.
 fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (h, width) = (l.h(), l.h().width);
     let size = h.need_at("feed_forward_length", l.index)?;
@@ -215,7 +216,7 @@ fn sparse_unit(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Val
         None => 0.0,
     };
     if deviations > 0.0 && size > 1 {
-        // In units of the deviation over all n; the threshold is in that over n − 1.
+        // Here the deviation divides by n; the threshold is defined with n − 1.
         let n = size as f32;
         let units =
             b.norm(l.name("ffn_gate_units"), gate, NormKind::Layer, size, (None, None), TINY);

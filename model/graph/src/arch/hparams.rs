@@ -1,4 +1,4 @@
-//! The sizes that every architecture here has, read and checked once.
+//! The sizes that every architecture has, read from the file and checked once.
 
 use super::facts::{Facts, LogMultiplier, SectionsKey};
 use crate::op::NormKind;
@@ -10,15 +10,15 @@ pub struct Hparams<'a> {
     gguf: &'a Gguf,
     /// `general.architecture`, the prefix of its keys.
     pub arch: &'a str,
-    /// Tokens seen in training.
+    /// The context length of training.
     pub context: usize,
-    /// Layers of the forward pass: those that predict further tokens are not among them.
+    /// Layers of the forward pass, without those of multi-token prediction.
     pub layers: usize,
     /// Width of the residual stream.
     pub width: usize,
-    /// Query heads of each layer; 0 where it has no attention.
+    /// Query heads of each layer; 0 if it has no attention.
     pub heads: Vec<usize>,
-    /// Key and value heads of each layer; 0 where it has no attention.
+    /// Key and value heads of each layer; 0 if it has no attention.
     pub kv_heads: Vec<usize>,
     /// Elements of a head's query and key.
     pub head_dim: usize,
@@ -26,11 +26,11 @@ pub struct Hparams<'a> {
     pub value_dim: usize,
     /// Epsilon of the norms.
     pub eps: f32,
-    /// Size of the vocabulary: rows of the embedding.
+    /// Size of the vocabulary: the rows of the embedding.
     pub vocab: usize,
 }
 
-/// The matrix of the embedding; some files have that of the output alone.
+/// The tensor of the embedding. Some files have the output matrix only.
 pub fn table_name(gguf: &Gguf) -> &'static str {
     const OWN: &str = "token_embd.weight";
     if gguf.tensor_info(OWN).is_none() && gguf.tensor_info("output.weight").is_some() {
@@ -40,11 +40,11 @@ pub fn table_name(gguf: &Gguf) -> &'static str {
     }
 }
 
-/// No model has a size above this; it keeps products of two sizes far from overflow.
+/// The upper limit of any size. It keeps products of two sizes far from overflow.
 const LARGEST: u32 = 1 << 24;
 
 impl<'a> Hparams<'a> {
-    /// Reads the sizes under `arch.`; the norms' epsilon stands under one of two keys.
+    /// Reads the sizes under `arch.`. The epsilon of the norms is under one of two keys.
     pub fn read(gguf: &'a Gguf, facts: &Facts) -> Result<Self, GraphError> {
         const LAYER: &str = "attention.layer_norm_epsilon";
         let arch = gguf.architecture()?;
@@ -86,8 +86,8 @@ impl<'a> Hparams<'a> {
         h.layers = layers - further;
         h.width = h.size("embedding_length")?;
         h.heads = h.per_layer("attention.head_count")?.unwrap_or_else(|| vec![0; h.layers]);
-        // The format's documented defaults: as many key heads as query heads, and heads that share
-        // the width.
+        // The defaults of the format: as many key heads as query heads, and a head size of width /
+        // heads.
         h.kv_heads = h.per_layer("attention.head_count_kv")?.unwrap_or_else(|| h.heads.clone());
         for (&heads, &kv_heads) in h.heads.iter().zip(&h.kv_heads) {
             if kv_heads > 0 && !heads.is_multiple_of(kv_heads) {
@@ -140,7 +140,8 @@ impl<'a> Hparams<'a> {
         self.gguf
     }
 
-    /// A size per layer of the forward pass, one for all or a list, if it is there; 0 is a size.
+    /// A size for each layer of the forward pass, if the key is there: one number for all, or a
+    /// list. 0 is a valid size.
     pub fn per_layer(&self, name: &str) -> Result<Option<Vec<usize>>, GraphError> {
         let all = self.size("block_count")?;
         let Some(list) = self.gguf.opt_per_layer_u32(&self.key(name), all)? else {
@@ -152,24 +153,24 @@ impl<'a> Hparams<'a> {
         Ok(Some(list.into_iter().take(self.layers).map(|v| v as usize).collect()))
     }
 
-    /// A size of a layer, one for all or of a list, if it is there and not 0.
+    /// The size of one layer, if it is there and not 0.
     pub fn size_at(&self, name: &str, layer: usize) -> Result<Option<usize>, GraphError> {
         Ok(self.per_layer(name)?.and_then(|all| all.get(layer).copied()).filter(|n| *n > 0))
     }
 
-    /// The same, which must be there.
+    /// The size of one layer, which is required.
     pub fn need_at(&self, name: &str, layer: usize) -> Result<usize, GraphError> {
         match self.size_at(name, layer)? {
             Some(n) => Ok(n),
             None if self.gguf.contains(&self.key(name)) => {
                 Err(self.bad(name, 0, "it must be above zero"))
             }
-            // The error of a missing key.
+            // Returns the error of a missing key.
             None => self.size(name),
         }
     }
 
-    /// A size, if it is there; 0 is one.
+    /// A size, if it is there. 0 is valid.
     pub fn number(&self, name: &str) -> Result<Option<usize>, GraphError> {
         match self.gguf.opt_u32(&self.key(name))? {
             Some(v) if v > LARGEST => {
@@ -187,12 +188,12 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// A finite number that is there and not 0, which means the same as absent.
+    /// A finite number; `None` if it is absent or 0.
     pub fn factor(&self, name: &str) -> Result<Option<f32>, GraphError> {
         Ok(self.real(name)?.filter(|v| *v != 0.0))
     }
 
-    /// Yes or no, if it is there.
+    /// A boolean, if it is there.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, GraphError> {
         Ok(self.gguf.opt_bool(&self.key(name))?)
     }
@@ -216,13 +217,13 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// The error for a value that makes no sense.
+    /// The error for an invalid value.
     pub fn bad(&self, name: &str, value: impl ToString, why: &str) -> GraphError {
         GraphError::Value { key: self.key(name), value: value.to_string(), why: why.into() }
     }
 
-    /// The rotation that the keys describe, of heads of so many elements; `factors` are the
-    /// divisors of its frequencies. And how layers of a base of their own turn: not stretched.
+    /// The rotation that the keys describe, for heads of `head` elements; `factors` divide its
+    /// frequencies. The second one is for layers with their own base and is not scaled.
     pub fn ropes(
         &self,
         facts: &Facts,
@@ -246,7 +247,7 @@ impl<'a> Hparams<'a> {
         Ok((full, local))
     }
 
-    /// How pairs share positions, where the architecture has texts with pictures.
+    /// The sections of multimodal positions, if the architecture has them.
     fn sections(&self, facts: &Facts) -> Result<Option<Sections>, GraphError> {
         const KEY: &str = "rope.dimension_sections";
         let interleaved = match facts.sections {
@@ -274,7 +275,7 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// Elements of what turns: a head, or of latent attention the part of it that turns.
+    /// Elements of the rotated part: a head, or the RoPE part of latent attention.
     pub fn rope_head(&self) -> Result<usize, GraphError> {
         match self.opt_size("attention.kv_lora_rank")? {
             Some(_) => self.size("rope.dimension_count"),
@@ -282,7 +283,7 @@ impl<'a> Hparams<'a> {
         }
     }
 
-    /// Elements of a head that turn.
+    /// Elements of a head that are rotated.
     pub fn rope_dims(&self, head: usize) -> Result<usize, GraphError> {
         let dims = self.opt_size("rope.dimension_count")?.unwrap_or(head);
         if !dims.is_multiple_of(2) || dims > head {
@@ -292,13 +293,13 @@ impl<'a> Hparams<'a> {
         Ok(dims)
     }
 
-    /// By how much positions are stretched: 1, not at all.
+    /// The scaling factor of positions; 1 is none.
     pub fn rope_factor(&self) -> Result<f32, GraphError> {
         let positive = |name: &str| match self.real(name)? {
             Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
             v => Ok(v),
         };
-        // Files older than the typed keys have `rope.scale_linear` alone; 0 is none.
+        // Files older than the typed keys have `rope.scale_linear` only; 0 is none.
         let factor = match positive("rope.scaling.factor")? {
             Some(f) => Some(f),
             None => positive("rope.scale_linear")?,
@@ -306,8 +307,8 @@ impl<'a> Hparams<'a> {
         Ok(factor.filter(|f| *f > 0.0).unwrap_or(1.0))
     }
 
-    /// How rotations are stretched; the factor on what turns; what part of it stands for the
-    /// stretching.
+    /// The scaling of rotations, the factor on rotated values, and the part of that factor that
+    /// comes from the scaling.
     fn stretching(&self, facts: &Facts) -> Result<(RopeScaling, f32, f32), GraphError> {
         let number = |name: &str, default: f32| match self.factor(name)? {
             Some(v) if v < 0.0 => Err(self.bad(name, v, "it must be above zero")),
@@ -316,7 +317,7 @@ impl<'a> Hparams<'a> {
         let kind = self.gguf.opt_str(&self.key("rope.scaling.type"))?.unwrap_or("linear");
         let yarn = match kind {
             "yarn" => true,
-            // Factors of single frequencies are tensors.
+            // longrope's factors per frequency are tensors.
             "none" | "linear" | "longrope" => false,
             other => {
                 return Err(self.bad(
@@ -327,7 +328,7 @@ impl<'a> Hparams<'a> {
             }
         };
         let (factor, own) = (self.rope_factor()?, number("rope.scaling.attn_factor", 1.0)?);
-        // grok's files say by a number whether it is YaRN.
+        // In grok's files this number turns YaRN on.
         let yarn = match self
             .real("rope.scaling.yarn_ext_factor")?
             .filter(|n| facts.yarn_keys && *n >= 0.0)
@@ -363,7 +364,8 @@ impl<'a> Hparams<'a> {
             )?,
             beta_slow: number("rope.scaling.yarn_beta_slow", 1.0)?,
         };
-        // Scores grow by 1 + 0.1 · ln(factor), or in part elsewhere, as a multiplier says.
+        // YaRN multiplies rotated values by 1 + 0.1 · ln(factor). The multiplier may move a part of
+        // that to the scores.
         let grown = |part: f32| if factor > 1.0 { 1.0 + 0.1 * part * factor.ln() } else { 1.0 };
         let sharpened = match self.log_multiplier(facts)? {
             0.0 => grown(1.0),
@@ -373,8 +375,8 @@ impl<'a> Hparams<'a> {
         Ok((scaling, own * sharpened, 1.0 + 0.1 * factor.ln()))
     }
 
-    /// What part of YaRN's sharpening is done to scores, not to rotations; 0 where the file has
-    /// none.
+    /// The part of YaRN's attention factor that is applied to scores instead of rotations; 0 if the
+    /// file has none.
     pub fn log_multiplier(&self, facts: &Facts) -> Result<f32, GraphError> {
         let number = || Ok(self.factor("rope.scaling.yarn_log_multiplier")?.unwrap_or(0.0));
         match facts.log_multiplier {

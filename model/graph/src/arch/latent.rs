@@ -1,5 +1,5 @@
-//! Latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are projections
-//! of one short row per token.
+//! Multi-head latent attention, MLA (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads
+//! are projections of one short row per token, the latent.
 
 use super::attention::{attend, output};
 use super::facts::LogMultiplier;
@@ -7,18 +7,18 @@ use super::layer::Layer;
 use crate::op::NormKind;
 use crate::{Builder, GraphError, Kv, Pairing, Rope, RopeScaling, StateKind, ValueId};
 
-/// Added to the variance of an indexer's key: no key has it.
+/// The epsilon of the norm of an indexer's key. No file has a key for it.
 const INDEXER_EPS: f32 = 1e-6;
 
-/// Sizes of a latent layer.
+/// Sizes of a layer with latent attention.
 struct Sizes {
-    /// Of the latent.
+    /// Elements of the latent.
     rank: usize,
-    /// Of the part of keys that turns.
+    /// Elements of a key with rotation.
     rope: usize,
-    /// Of the part that does not.
+    /// Elements of a key without rotation.
     nope: usize,
-    /// Of a head's value.
+    /// Elements of a head's value.
     value: usize,
 }
 
@@ -45,13 +45,14 @@ impl Sizes {
     }
 }
 
-/// As the layer's tensors are: projections of single heads, or one from the latent.
+/// Chooses by the layer's tensors: a shared projection from the latent, or projections of single
+/// heads.
 pub fn either(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     if l.has(b, "attn_kv_b") { expanded(l, b, x) } else { absorbed(l, b, x) }
 }
 
-/// Heads read the latent itself: their projections of keys and of values are taken over to queries
-/// and results (DeepSeek-V2, section 2.1.2), so that one row per token is all that is kept.
+/// The absorbed form (DeepSeek-V2, section 2.1.2): the projections of keys and values are applied
+/// to queries and results. Heads read the latent, so one row per token is cached.
 pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let s = Sizes::read(l)?;
     let heads = l.heads();
@@ -74,7 +75,7 @@ pub fn absorbed(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     output(l, b, x, mixed, heads * s.value)
 }
 
-/// Keys and values are made from the latent and kept.
+/// The expanded form: keys and values are computed from the latent and cached.
 pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let heads = l.heads();
     let s = Sizes::read(l)?;
@@ -94,8 +95,8 @@ pub fn expanded(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Va
     output(l, b, x, mixed, heads * s.value)
 }
 
-/// Queries: what does not turn, and what has turned; and the short row that they are made from,
-/// where there is one.
+/// Queries: the part without rotation, the rotated part, and the low-rank row that they come from,
+/// if there is one.
 fn queries(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -121,8 +122,8 @@ fn queries(
     Ok((nope, turns, short))
 }
 
-/// The positions that a layer's own small heads choose for it. Their keys and queries turn by
-/// halves, at their start.
+/// The positions that the indexer's small heads choose for this layer. The rotation of their keys
+/// and queries is by halves, at their start.
 fn indexed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -150,7 +151,7 @@ fn indexed(
     Ok(b.top_keys(l.name("indexer.top"), q, w, state, top))
 }
 
-/// The latent, normed, and the key that turns, turned.
+/// The latent, normed, and the rotated part of the key.
 fn compressed(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -165,8 +166,9 @@ fn compressed(
     Ok((latent, turns))
 }
 
-/// `m² / √key`, where stretched rotations sharpen scores by `m²`: what rotations do not grow by,
-/// and what they do (without YaRN, what they would).
+/// The factor on scores, `m² / √key`. `m` is the rotations' magnitude times the part of YaRN's
+/// attention factor that the multiplier moves to scores. With linear scaling, `m` also has the
+/// factor that YaRN would put on rotations.
 fn scale(l: &Layer<'_, '_>, b: &Builder<'_>, s: &Sizes) -> Result<f32, GraphError> {
     let (h, facts) = (l.h(), &l.m.facts);
     let key = ((s.nope + s.rope) as f32).sqrt();

@@ -1,5 +1,5 @@
-//! A model while its graph is put together: what its file and its architecture's facts say, and the
-//! steps that all layers share.
+//! The model during the building of its graph: the file's sizes and the architecture's facts, and
+//! the steps that all layers share.
 
 use super::facts::{Facts, LocalRope, RopeOn, Scale, Width, Windows};
 use super::hparams::{Hparams, table_name};
@@ -10,35 +10,35 @@ use kjit_gguf::Gguf;
 /// Divisors of a rotation's frequencies.
 pub const ROPE_FREQS: &str = "rope_freqs";
 
-/// A model.
+/// A model: facts, sizes, rotations and windows.
 pub struct Model<'a> {
-    /// What its architecture is.
+    /// The facts of its architecture.
     pub facts: Facts,
     /// Its sizes.
     pub h: Hparams<'a>,
-    /// Rotation of layers that see everything.
+    /// Rotation of layers with full attention.
     pub rope: Option<RopeId>,
     /// Rotation of layers with a window.
     pub local_rope: Option<RopeId>,
-    /// Layers that see this much only.
+    /// The width of the window.
     window: Option<usize>,
     windowed: Vec<bool>,
     turned: Vec<bool>,
 }
 
-/// One of its layers.
+/// One layer of the model.
 #[derive(Clone, Copy)]
 pub struct Layer<'m, 'a> {
     /// The model.
     pub m: &'m Model<'a>,
-    /// Which layer.
+    /// The index of the layer.
     pub index: usize,
-    /// The residual stream as it comes in.
+    /// The residual stream at the layer's input.
     pub input: ValueId,
 }
 
 impl<'a> Model<'a> {
-    /// Reads what the file says.
+    /// Reads the sizes, rotations and windows of the file.
     pub fn open(gguf: &'a Gguf, facts: &Facts) -> Result<(Self, Builder<'a>), GraphError> {
         let h = Hparams::read(gguf, facts)?;
         const CAUSAL: &str = "attention.causal";
@@ -70,12 +70,12 @@ impl<'a> Model<'a> {
         Ok((Model { facts: *facts, h, rope, local_rope, window, windowed, turned }, b))
     }
 
-    /// A layer, given the residual stream that it reads.
+    /// A layer that reads the given residual stream.
     pub fn layer(&self, index: usize, input: ValueId) -> Layer<'_, 'a> {
         Layer { m: self, index, input }
     }
 
-    /// A factor; `default` where its key is absent.
+    /// The value of a factor; `default` if its key is absent.
     pub fn scale(&self, scale: Scale, default: f32) -> Result<f32, GraphError> {
         Ok(match scale {
             Scale::One => 1.0,
@@ -90,13 +90,12 @@ impl<'a> Model<'a> {
         })
     }
 
-    /// A soft cap; 0 is none.
+    /// A soft cap; 0 means none.
     pub fn cap(&self, key: &str, default: f32) -> Result<Option<f32>, GraphError> {
         Ok(Some(self.h.real(key)?.unwrap_or(default)).filter(|cap| *cap != 0.0))
     }
 
-    /// A norm over the whole width that belongs to no layer; its bias is added where the file has
-    /// one.
+    /// A norm over the whole width outside the layers. Its bias is added if the file has one.
     pub fn norm(&self, b: &mut Builder<'_>, name: &str, x: ValueId) -> Result<ValueId, GraphError> {
         let (kind, eps) = (self.facts.norm, self.h.eps);
         match self.facts.plain_norms {
@@ -114,17 +113,17 @@ impl<'a> Model<'a> {
 }
 
 impl Layer<'_, '_> {
-    /// Sizes.
+    /// The sizes of the model.
     pub fn h(&self) -> &Hparams<'_> {
         &self.m.h
     }
 
-    /// `blk.3.name`: of a value.
+    /// The name of a value: `blk.3.name`.
     pub fn name(&self, name: &str) -> String {
         format!("blk.{}.{name}", self.index)
     }
 
-    /// `blk.3.name.weight`: of a tensor.
+    /// The name of a tensor: `blk.3.name.weight`.
     pub fn weight_name(&self, name: &str) -> String {
         format!("blk.{}.{name}.weight", self.index)
     }
@@ -134,7 +133,7 @@ impl Layer<'_, '_> {
         b.has(&self.weight_name(name))
     }
 
-    /// A length of a tensor of the layer, if it is there.
+    /// The size of an axis of a tensor of the layer, if it is there.
     pub fn width_of(&self, b: &Builder<'_>, name: &str, axis: usize) -> Option<usize> {
         b.dims(&self.weight_name(name)).and_then(|dims| dims.get(axis)).map(|&n| n as usize)
     }
@@ -149,12 +148,12 @@ impl Layer<'_, '_> {
         self.h().kv_heads.get(self.index).copied().unwrap_or(0)
     }
 
-    /// Whether it sees a window only.
+    /// Whether the layer has a window.
     pub fn is_windowed(&self) -> bool {
         self.m.windowed.get(self.index).copied().unwrap_or(false)
     }
 
-    /// Its window, and what its mask is.
+    /// The window and the mask of the layer.
     pub fn window(&self) -> (Option<usize>, Mask) {
         match (self.m.facts.windows, self.is_windowed()) {
             (_, false) if self.m.facts.encoder => (None, Mask::All),
@@ -167,14 +166,14 @@ impl Layer<'_, '_> {
         }
     }
 
-    /// How its heads turn.
+    /// The rotation of the layer, if it has one.
     pub fn rope(&self) -> Option<RopeId> {
         let turned = self.m.turned.get(self.index).copied().unwrap_or(false);
         let rope = if self.is_windowed() { self.m.local_rope } else { self.m.rope };
         rope.filter(|_| turned)
     }
 
-    /// The architecture's norm over the whole width; its bias is added where the file has one.
+    /// The architecture's norm over the whole width. Its bias is added if the file has one.
     pub fn norm(&self, b: &mut Builder<'_>, name: &str, x: ValueId) -> Result<ValueId, GraphError> {
         let (kind, width) = (self.m.facts.norm, self.h().width);
         match self.m.facts.plain_norms {
@@ -183,7 +182,7 @@ impl Layer<'_, '_> {
         }
     }
 
-    /// What is added behind some rows of a projection: a part of its tensor's, or a tensor of that
+    /// The bias of some rows of a projection: a part of its tensor's bias, or a tensor for that
     /// part alone.
     fn bias(
         &self,
@@ -201,7 +200,7 @@ impl Layer<'_, '_> {
         }
     }
 
-    /// A norm of runs of elements.
+    /// A norm of groups of elements.
     pub fn norm_of(
         &self,
         b: &mut Builder<'_>,
@@ -213,7 +212,7 @@ impl Layer<'_, '_> {
         self.norm_with(b, name, x, (kind, self.h().eps), group)
     }
 
-    /// The same with an epsilon of its own.
+    /// A norm of groups of elements with its own epsilon.
     pub fn norm_with(
         &self,
         b: &mut Builder<'_>,
@@ -225,7 +224,7 @@ impl Layer<'_, '_> {
         norm(b, &self.name(name), self.name(name), x, how, group)
     }
 
-    /// A projection; its bias and its scale are used wherever the file has them.
+    /// A projection, with its bias and its scale if the file has them.
     pub fn project(
         &self,
         b: &mut Builder<'_>,
@@ -237,7 +236,7 @@ impl Layer<'_, '_> {
         self.project_part(b, (name, name), x, Part::all(rows), cols)
     }
 
-    /// Some rows of a projection: of a tensor, to a value of another name.
+    /// Some rows of a projection of one tensor, written to a value of another name.
     pub fn project_part(
         &self,
         b: &mut Builder<'_>,
@@ -254,14 +253,14 @@ impl Layer<'_, '_> {
             return Ok(b.matmul(self.name(name), x, w, bias));
         }
         let scale = Some(b.vector(&scale, 1)?);
-        // A feed-forward part's offset is scaled, too.
+        // The bias of a feed-forward part is scaled, too.
         let (inside, behind) = if tensor.starts_with("ffn_") { (bias, None) } else { (None, bias) };
         let out = b.matmul(self.name(name), x, w, inside);
         Ok(b.affine(self.name(&format!("{name}_scaled")), out, 1.0, (scale, behind)))
     }
 }
 
-/// A norm with the factors of a tensor, as long as a group or as the row; without where the file
+/// A norm with the weights of a tensor, as long as a group or the row. Without weights if the file
 /// has none for the whole norm.
 fn norm(
     b: &mut Builder<'_>,
@@ -271,7 +270,7 @@ fn norm(
     (kind, eps): (NormKind, f32),
     group: usize,
 ) -> Result<ValueId, GraphError> {
-    // Some files have a norm's factors without `.weight`.
+    // Some files name a norm's weights without `.weight`.
     let bare = b.has(tensor);
     let name_of = |part: &str| {
         if bare && part == "weight" { tensor.to_string() } else { format!("{tensor}.{part}") }
@@ -300,14 +299,15 @@ fn norm(
     Ok(b.norm(name, x, kind, group, (weight, bias), eps))
 }
 
-/// The rotations: of layers that see everything, of those with a window.
+/// The rotations of layers with full attention and of layers with a window.
 fn ropes(
     b: &mut Builder<'_>,
     h: &Hparams<'_>,
     facts: &Facts,
 ) -> Result<(Option<RopeId>, Option<RopeId>), GraphError> {
     let Some(pairing) = facts.rope else { return Ok((None, None)) };
-    // No GGUF file has this key: folders of safetensors do, whose rows were not reordered.
+    // GGUF files never have this key. Folders of safetensors do, since their rows were not
+    // reordered.
     let pairing = match h.gguf().opt_str(&h.key("rope.pairing"))? {
         None => pairing,
         Some("halves") => Pairing::Halves,
@@ -315,8 +315,8 @@ fn ropes(
     };
     let head = h.rope_head()?;
     let half = h.rope_dims(head)? / 2;
-    // One set of divisors for all contexts, or two, of which longer contexts than the original take
-    // the second.
+    // Divisors of frequencies: one set for all contexts, or two. The second of two is for contexts
+    // longer than the original one.
     let factors = match b.opt_vector(&format!("{ROPE_FREQS}.weight"), half)? {
         _ if facts.unused.contains(&ROPE_FREQS) => None,
         None => b.opt_vector("rope_factors_short.weight", half)?,
@@ -333,7 +333,7 @@ fn ropes(
     let local = match facts.local_rope {
         LocalRope::Same => full.clone(),
         LocalRope::OwnBase => {
-            // llama.cpp heeds the type `none` in the other layers alone.
+            // llama.cpp applies the type `none` to the other layers only.
             let none = h.gguf().opt_str(&h.key("rope.scaling.type"))? == Some("none");
             let factor = h.rope_factor()?;
             let scaling =
@@ -346,14 +346,14 @@ fn ropes(
             Rope { dims, base: own_base.unwrap_or(base), factors: None, ..plain }
         }
     };
-    // In the order in which layers first use them.
+    // The order is that of first use by a layer.
     let first_local = windows(h, facts)?.1.first() == Some(&true);
     let (first, second) = if first_local { (local, full) } else { (full, local) };
     let (first, second) = (b.rope_table(first), b.rope_table(second));
     Ok(if first_local { (Some(second), Some(first)) } else { (Some(first), Some(second)) })
 }
 
-/// The window, and which layers have it.
+/// The width of the window, and whether each layer has it.
 fn windows(h: &Hparams<'_>, facts: &Facts) -> Result<(Option<usize>, Vec<bool>), GraphError> {
     const KEY: &str = "attention.sliding_window";
     const PATTERN: &str = "attention.sliding_window_pattern";
@@ -390,7 +390,7 @@ fn windows(h: &Hparams<'_>, facts: &Facts) -> Result<(Option<usize>, Vec<bool>),
     Ok((Some(window), list))
 }
 
-/// A list with an entry for each layer of the forward pass.
+/// Checks that a list has an entry for each layer of the forward pass.
 fn checked_list(h: &Hparams<'_>, key: &str, mut list: Vec<bool>) -> Result<Vec<bool>, GraphError> {
     if list.len() < h.layers {
         return Err(h.bad(

@@ -1,4 +1,4 @@
-//! State-space layers: a convolution over some tokens, then a recurrence.
+//! State-space layers (Mamba): a convolution over a few tokens, then a recurrence.
 
 use super::layer::Layer;
 use crate::op::{NormKind, ScanInputs};
@@ -89,7 +89,7 @@ pub fn mamba1(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Valu
     l.project(b, "ssm_out", y, width, inner)
 }
 
-/// The convolution before the recurrence, and its silu.
+/// The convolution before the recurrence, and its SiLU.
 pub fn convolved(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

@@ -1,7 +1,8 @@
 //! The architectures: from a file's metadata to a [`Graph`].
 //!
-//! Most are a row of `table.rs`: in what they differ from llama. What a row cannot say is a
-//! function that builds layers from the same parts (a file here, a line in `BUILT`).
+//! Most are a row of `table.rs` with their differences from llama. An architecture that a row
+//! cannot describe is a function that builds layers from the same parts, in a file here, with a
+//! line in `BUILT`.
 
 mod attention;
 mod decoder;
@@ -27,7 +28,7 @@ pub use pooling::{build_vector, pooling};
 
 type Build = fn(&Gguf) -> Result<Graph, GraphError>;
 
-/// Name in `general.architecture`, and who builds what the table does not describe.
+/// Names in `general.architecture`, with the functions of architectures that are not in the table.
 const BUILT: &[(&str, Build)] = &[
     ("mamba", stateful::mamba),
     ("mamba2", stateful::mamba2),
@@ -39,11 +40,11 @@ const BUILT: &[(&str, Build)] = &[
     ("nemotron_h_moe", stateful::nemotron_h),
 ];
 
-/// What the file's model computes.
+/// The graph of the file's model.
 ///
 /// # Errors
-/// An architecture that is not known, named with those that are; metadata or a tensor that is
-/// missing, of another type or shape, or out of its range; a tensor that nothing uses.
+/// An unknown architecture (the error lists the known ones); metadata or a tensor that is missing,
+/// of another type or shape, or out of range; a tensor that nothing uses.
 pub fn build(gguf: &Gguf) -> Result<Graph, GraphError> {
     let arch = gguf.architecture()?;
     let row = table::TABLE.iter().find(|facts| facts.arch == arch);

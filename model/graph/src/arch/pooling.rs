@@ -1,12 +1,13 @@
-//! Models that make one vector of a text: what the file asks for, and any other model as one.
+//! Embedding models: the pooling that a file asks for, and any other model used as an embedding
+//! model.
 
 use crate::{Graph, GraphError, Op, Pooling, ValueId};
 use kjit_gguf::Gguf;
 
-/// What `ARCH.pooling_type` asks for; none where it is not there, or asks for nothing.
+/// The pooling of `ARCH.pooling_type`. `None` if the key is absent or 0.
 ///
 /// # Errors
-/// A way to pool that kjit does not know.
+/// An unknown kind of pooling.
 pub fn pooling(gguf: &Gguf) -> Result<Option<Pooling>, GraphError> {
     let key = format!("{}.pooling_type", gguf.architecture()?);
     match gguf.opt_u32(&key)? {
@@ -21,17 +22,16 @@ pub fn pooling(gguf: &Gguf) -> Result<Option<Pooling>, GraphError> {
     }
 }
 
-/// What the file's model computes up to its last norm, its rows made one vector: as `wanted`, else
-/// as the file asks.
+/// The graph up to the last norm, with its rows pooled to one vector. The kind of pooling is
+/// `wanted`, else that of the file.
 ///
 /// # Errors
-/// As [`super::build`]; a model that scores tokens and whose file does not say how to pool, where
-/// nothing is wanted either.
+/// The errors of [`super::build`]; also a decoder whose file has no pooling, if `wanted` is `None`.
 pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, GraphError> {
     let mut graph = super::build(gguf)?;
     if graph.pooling.is_none() {
         let rows = before_head(&graph);
-        // Nothing behind the rows is computed.
+        // Operations after these rows are dropped.
         let last = graph.ops.iter().position(|op| op.writes().contains(&rows));
         graph.ops.truncate(last.map_or(0, |at| at + 1));
         graph.logits = rows;
@@ -44,8 +44,7 @@ pub fn build_vector(gguf: &Gguf, wanted: Option<Pooling>) -> Result<Graph, Graph
     }
 }
 
-/// The rows that the scores are made from: what the last product reads, before what is done to
-/// scores one by one.
+/// The input of the output projection. Factors, caps and activations on logits are skipped.
 fn before_head(graph: &Graph) -> ValueId {
     let mut at = graph.logits;
     while let Some(op) = graph.ops.iter().find(|op| op.writes().contains(&at)) {

@@ -1,5 +1,5 @@
-//! RWKV (Peng et al. 2024, arXiv 2404.05892; 2025, arXiv 2503.14456): linear attention, mixed with
-//! the token before.
+//! RWKV (Peng et al. 2024, arXiv 2404.05892; 2025, arXiv 2503.14456): linear attention whose inputs
+//! are mixed with the previous token.
 
 use super::decoder::{finish, input};
 use super::facts::{Facts, LLAMA};
@@ -8,13 +8,13 @@ use crate::op::{LinearInputs, NormKind};
 use crate::{Activation, Builder, Graph, GraphError, Part, ValueId};
 use kjit_gguf::Gguf;
 
-/// Added to the variance of a head.
+/// The epsilon of a head's norm.
 const HEAD_EPS: f32 = 64e-5;
 
-/// A token and the one before it.
+/// A token and its difference to the previous one.
 struct Pair {
     x: ValueId,
-    /// What leads from the token to the one before.
+    /// The previous token minus this one.
     back: ValueId,
 }
 
@@ -25,7 +25,7 @@ impl Pair {
         Pair { x, back: b.add(l.name(&format!("{name}_back")), before, away) }
     }
 
-    /// Part of the way back, by a tensor's part.
+    /// Interpolates towards the previous token, by a part of a tensor.
     fn lerp(
         &self,
         l: &Layer<'_, '_>,
@@ -40,17 +40,18 @@ impl Pair {
     }
 }
 
-/// Version 6: how far back each part looks depends on the token.
+/// Version 6: the interpolation factors depend on the token.
 pub fn rwkv6(gguf: &Gguf) -> Result<Graph, GraphError> {
     build(gguf, |l, b, x, _| time_mix6(l, b, x), channel_mix6)
 }
 
-/// Version 7: the state is corrected, and values are mixed with those of the first layer.
+/// Version 7: the state is corrected by a delta rule, and values are mixed with those of the first
+/// layer.
 pub fn rwkv7(gguf: &Gguf) -> Result<Graph, GraphError> {
     build(gguf, time_mix7, channel_mix7)
 }
 
-/// What mixes tokens, given the first layer's values, which it sets.
+/// The part that mixes tokens. The first layer sets its values; later layers read them.
 type TimeMix = fn(
     &Layer<'_, '_>,
     &mut Builder<'_>,
@@ -60,7 +61,7 @@ type TimeMix = fn(
 type ChannelMix = fn(&Layer<'_, '_>, &mut Builder<'_>, ValueId) -> Result<ValueId, GraphError>;
 
 fn build(gguf: &Gguf, time: TimeMix, channel: ChannelMix) -> Result<Graph, GraphError> {
-    // The first layer's mixing of values with its own is in the files, and has nothing to mix.
+    // Files have value-mixing tensors for the first layer, which has nothing to mix with.
     let unused = &["blk.0.time_mix_v0", "blk.0.time_mix_v1", "blk.0.time_mix_v2"];
     let facts = Facts { rope: None, norm: NormKind::Layer, unused, ..LLAMA };
     let (m, mut b) = Model::open(gguf, &facts)?;
@@ -82,7 +83,7 @@ fn build(gguf: &Gguf, time: TimeMix, channel: ChannelMix) -> Result<Graph, Graph
     finish(&m, b, x, table)
 }
 
-/// Heads, and the size of each.
+/// The number of heads and the size of each.
 fn heads(l: &Layer<'_, '_>) -> Result<(usize, usize), GraphError> {
     let size = l.h().size("wkv.head_size")?;
     match l.h().width.is_multiple_of(size) {
@@ -91,7 +92,7 @@ fn heads(l: &Layer<'_, '_>) -> Result<(usize, usize), GraphError> {
     }
 }
 
-/// Heads normed by themselves, with factors for each.
+/// A norm of each head, with weights and bias.
 fn head_norm(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -111,7 +112,7 @@ fn head_norm(
     ))
 }
 
-/// A projection of less rank, `second(act(first x))`.
+/// A low-rank projection, `second(act(first x))`.
 fn low(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -131,7 +132,7 @@ fn low(
     l.project(b, second, x, width, rank)
 }
 
-/// A vector of the layer, added.
+/// Adds a vector of the layer.
 fn plus(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -142,7 +143,7 @@ fn plus(
     Ok(b.affine(l.name(&format!("{tensor}_plus")), x, 1.0, (None, Some(bias))))
 }
 
-/// A vector of the layer, multiplied.
+/// Multiplies by a vector of the layer.
 fn times(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,
@@ -156,14 +157,15 @@ fn times(
 fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<ValueId, GraphError> {
     let (width, (count, size)) = (l.h().width, heads(l)?);
     let pair = Pair::new(l, b, "time_mix", x);
-    // How far back each of five parts looks: a small network of a first guess, plus a fixed part.
+    // The interpolation factors of the five inputs: a small network of a first interpolation, plus
+    // fixed factors.
     let guess = pair.lerp(l, b, "time_mix_lerp_x", Part::all(width), "time_mix_guess")?;
     let extra = l.h().size("time_mix_extra_dim")?;
     let far = l.project(b, "time_mix_w1", guess, 5 * extra, width)?;
     let far = b.act(l.name("time_mix_w1_tanh"), far, Activation::Tanh);
     let w2 = b.experts(&l.weight_name("time_mix_w2"), 5, width, extra)?;
     let far = b.head_matmul(l.name("time_mix_w2"), far, w2);
-    // The fixed parts stand in one tensor, or in five.
+    // The fixed factors are in one tensor or in five.
     let fused = l.has(b, "time_mix_lerp_fused");
     let far = match fused {
         true => {
@@ -187,7 +189,7 @@ fn time_mix6(l: &Layer<'_, '_>, b: &mut Builder<'_>, x: ValueId) -> Result<Value
     let k = l.project(b, "time_mix_key", k, width, width)?;
     let v = l.project(b, "time_mix_value", v, width, width)?;
     let g = l.project(b, "time_mix_gate", g, width, width)?;
-    // e^(−e^w) of the state stays.
+    // The state decays by e^(−e^w).
     let w = low(l, b, ("time_mix_decay_w1", "time_mix_decay_w2"), w, Activation::Tanh)?;
     let w = plus(l, b, w, "time_mix_decay")?;
     let w = b.act(l.name("decay_exp"), w, Activation::Exp);
@@ -243,7 +245,7 @@ fn time_mix7(
     };
     let r = l.project(b, "time_mix_receptance", r, width, width)?;
     let k = l.project(b, "time_mix_key", k, width, width)?;
-    // e^(−e^(−½) · sigmoid(w)) of the state stays.
+    // The state decays by e^(−e^(−½) · sigmoid(w)).
     let w = low(l, b, ("time_mix_w1", "time_mix_w2"), w, Activation::Tanh)?;
     let w = plus(l, b, w, "time_mix_w0")?;
     let w = b.act(l.name("decay_sigmoid"), w, Activation::Sigmoid);
@@ -278,7 +280,7 @@ fn time_mix7(
     let inputs = LinearInputs { q: r, k, v, w, correction: Some((taken, put)), bonus: None };
     let y = b.linear_attention(&l.name("wkv"), inputs, count);
     let y = head_norm(l, b, y, size)?;
-    // The token's own value, by how well its key fits.
+    // The token's own value, weighted by the product of its key and receptance.
     let weighed = times(l, b, r, "time_mix_r_k")?;
     let fit = b.dot(l.name("own_fit"), k, weighed, count);
     let own = b.glu(l.name("own"), fit, v, Activation::Identity);

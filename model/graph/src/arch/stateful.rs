@@ -1,4 +1,4 @@
-//! Decoders whose layers are one part only: state-space models.
+//! Decoders whose layers have one part only, such as state-space models.
 
 use super::decoder::{finish, input};
 use super::facts::{Block, Experts, Facts, Ffn, LLAMA, SIGMOID_UNNORMED};
@@ -17,8 +17,8 @@ pub fn mamba(gguf: &Gguf) -> Result<Graph, GraphError> {
     one_part(gguf, &Facts { rope: None, ..LLAMA }, mamba::mamba1)
 }
 
-/// Nemotron-H (NVIDIA 2025, arXiv 2504.03624): a layer is Mamba-2, attention or a feed-forward
-/// part, by two lists.
+/// Nemotron-H (NVIDIA 2025, arXiv 2504.03624): each layer is Mamba-2, attention or a feed-forward
+/// part. Two lists of the file decide.
 pub fn nemotron_h(gguf: &Gguf) -> Result<Graph, GraphError> {
     let act = Activation::ReluSquared;
     let experts = Some(Experts { act, ..SIGMOID_UNNORMED });

@@ -1,4 +1,4 @@
-//! The architectures that facts describe: a row each. Where a row has no word on something, it is
+//! The table of architectures that facts describe, one row each. A fact that a row does not name is
 //! llama's.
 
 use super::decoder::OUTPUT_BIAS;
@@ -11,20 +11,19 @@ use crate::op::{Gating, NormKind};
 
 const GELU: Ffn = Ffn::Gated(GeluTanh);
 
-/// Windows on the layers that the file lists, else on none.
+/// Windows on the layers that the file lists, else none.
 const LISTED: Windows = Windows::IfKey(1);
 
-/// Norms with the mean taken off, an ungated unit with GELU, halves that turn: the shape of
-/// GPT-NeoX and its kin.
+/// Layer norms, an ungated unit with GELU, rotation of halves: GPT-NeoX and similar models.
 const NEOX: Facts = Facts { norm: NormKind::Layer, ffn: Ffn::Plain(GeluTanh), ..QWEN };
 
-/// The same without rotation.
+/// [`NEOX`] without rotation.
 const GPT: Facts = Facts { rope: None, ..NEOX };
 
 /// Gemma's embedding and gate.
 const GEMMA: Facts = Facts { embed_scale: Scale::SqrtWidth, ffn: GELU, ..QWEN };
 
-/// Norms everywhere, windows on five layers of six.
+/// Norms around each part, windows on five of six layers.
 const GEMMA3: Facts = Facts {
     norms: AROUND,
     qk_norm: QkNorm::Head,
@@ -34,7 +33,7 @@ const GEMMA3: Facts = Facts {
     ..GEMMA
 };
 
-/// Norms behind each part and its residual; no rotation, no last norm.
+/// Norms after each part and its residual addition; no rotation, no last norm.
 const BERT: Facts = Facts {
     norms: BEHIND,
     norm_sums: true,
@@ -44,7 +43,7 @@ const BERT: Facts = Facts {
     ..GPT
 };
 
-/// What scores pairs of texts, which nobody asks for here.
+/// The classifier head of rerankers, which kjit does not compute.
 const CLASSIFIER: &[&str] = &["cls."];
 
 /// Granite's four factors.
@@ -56,7 +55,7 @@ const GRANITE: Facts = Facts {
     ..LLAMA
 };
 
-/// One part of a layer beside the other, scaled logits.
+/// Parallel attention and feed-forward, scaled logits.
 const COHERE: Facts = Facts {
     norm: NormKind::Layer,
     norms: Norms { ffn: None, ..PRE },
@@ -65,7 +64,7 @@ const COHERE: Facts = Facts {
     ..LLAMA
 };
 
-/// Latent attention; the multiplier of YaRN's sharpening stands in tenths.
+/// Latent attention; the multiplier of YaRN's attention factor is stored times 0.1.
 const LATENT: Facts = Facts {
     mix: latent::either,
     temper: Temper::Key("attention.temperature_length"),
@@ -74,18 +73,17 @@ const LATENT: Facts = Facts {
     ..LLAMA
 };
 
-/// √(heads / width): the largest models of Gemma 2 and 3 alone scale queries by the width per head
-/// instead of the head's size.
+/// The scale of scores: 1/√head size, or 1/√(width / heads) in the largest model of Gemma 2 and 3,
+/// which has `layers` layers.
 fn by_width(h: &Hparams<'_>, layers: usize) -> f32 {
     let heads = h.heads.first().copied().unwrap_or(1).max(1);
     1.0 / (if h.layers == layers { h.width / heads } else { h.head_dim } as f32).sqrt()
 }
 
-/// All of them, llama's kin first.
+/// All rows, llama and similar models first.
 pub const TABLE: &[Facts] = &[
-    // Touvron et al. 2023, arXiv 2302.13971; and what shares its files' layout: Llama 2 and 3,
-    // SmolLM2, Mistral, Mixtral. (Where a list of layers with a window is there: a folder of
-    // safetensors has one.)
+    // Touvron et al. 2023, arXiv 2302.13971. Also models with the same file layout: Llama 2 and 3,
+    // SmolLM2, Mistral, Mixtral. Folders of safetensors may list layers with a window.
     Facts { experts: Some(MIXTURE), windows: LISTED, ..LLAMA },
     Facts {
         arch: "mistral3",
@@ -96,7 +94,7 @@ pub const TABLE: &[Facts] = &[
     },
     Facts { arch: "xverse", ..LLAMA },
     Facts { arch: "internlm2", ..LLAMA },
-    // (llama.cpp reads a bias of attention's output and adds it to nothing.)
+    // llama.cpp reads a bias of attention's output and does not add it.
     Facts { arch: "ernie4_5", unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "ernie4_5-moe", experts: Some(MIXTURE), unused: &["attn_output.bias"], ..LLAMA },
     Facts { arch: "smollm3", rope_on: RopeOn::AllBut(4), ..LLAMA },
@@ -117,7 +115,7 @@ pub const TABLE: &[Facts] = &[
     },
     Facts { arch: "deepseek", experts: Some(UNNORMED), ..LLAMA },
     Facts { arch: "bailingmoe", experts: Some(UNNORMED), ..LLAMA },
-    // Meta 2025: positions in chunks; every fourth layer sees everything and does not turn.
+    // Meta 2025: attention in chunks. Every fourth layer has full attention without rotation.
     Facts {
         arch: "llama4",
         windows: Windows::Chunks(8192, 4),
@@ -135,7 +133,7 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..LLAMA
     },
-    // Granite: factors everywhere.
+    // Granite: factors on embedding, residual, scores and logits.
     Facts {
         arch: "granite",
         rope_on: RopeOn::Unless("rope.scaling.finetuned"),
@@ -166,14 +164,14 @@ pub const TABLE: &[Facts] = &[
         experts: Some(MIXTURE),
         ..GRANITE
     },
-    // Qwen: halves turn.
+    // Qwen: rotation of halves.
     Facts { arch: "qwen", ffn_size: FfnSize::HalfKey, ..QWEN },
     // Yang et al. 2024, arXiv 2407.10671: biases on queries, keys and values.
     Facts { arch: "qwen2", windows: LISTED, ..QWEN },
     Facts { arch: "qwen2moe", experts: Some(UNNORMED), ..QWEN },
-    // (llama.cpp reads the bias of the output and adds it to nothing.)
+    // llama.cpp reads the bias of the output and does not add it.
     Facts { arch: "qwen2vl", sections: SectionsKey::Blocks, unused: &[OUTPUT_BIAS], ..QWEN },
-    // Yang et al. 2025, arXiv 2505.09388: heads are normed.
+    // Yang et al. 2025, arXiv 2505.09388: norms on query and key heads.
     Facts { arch: "qwen3", qk_norm: QkNorm::Head, windows: LISTED, unused: CLASSIFIER, ..QWEN },
     Facts { arch: "qwen3vl", qk_norm: QkNorm::Head, sections: SectionsKey::Interleaved, ..QWEN },
     Facts { arch: "qwen3moe", qk_norm: QkNorm::Head, experts: Some(MIXTURE), ..QWEN },
@@ -209,7 +207,7 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "exaone", ..QWEN },
-    // (llama.cpp reads factors of its frequencies and does not use them.)
+    // llama.cpp reads rotation factors and does not use them.
     Facts { arch: "pangu-embedded", unused: &[ROPE_FREQS, "rope_factors_"], ..QWEN },
     Facts { arch: "bitnet", ..QWEN },
     Facts { arch: "phi3", ffn: Ffn::Fused(Silu), ..QWEN },
@@ -268,8 +266,8 @@ pub const TABLE: &[Facts] = &[
         experts: Some(SIGMOID),
         ..QWEN
     },
-    // OpenAI 2025, arXiv 2508.10925: sinks, windows on every other layer, the best experts'
-    // softmax.
+    // OpenAI 2025, arXiv 2508.10925: attention sinks, windows on every other layer, softmax over
+    // the chosen experts.
     Facts {
         arch: "gpt-oss",
         norms: PRE_POST,
@@ -284,8 +282,8 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "gemma", ..GEMMA },
-    // Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786. (Files store norm weights with the
-    // model's +1 already added.)
+    // Gemma Team 2024, arXiv 2408.00118; 2025, arXiv 2503.19786. Files store norm weights with the
+    // model's +1 already added.
     Facts {
         arch: "gemma2",
         norms: AROUND,
@@ -315,7 +313,7 @@ pub const TABLE: &[Facts] = &[
         ffn: GELU,
         ..QWEN
     },
-    // Norms with the mean taken off.
+    // Layer norm.
     Facts { arch: "orion", norm: NormKind::Layer, ..QWEN },
     Facts { arch: "olmo", norm: NormKind::Layer, plain_norms: true, ..LLAMA },
     Facts {
@@ -348,7 +346,7 @@ pub const TABLE: &[Facts] = &[
     Facts { arch: "nemotron", ffn: Ffn::Plain(ReluSquared), ..NEOX },
     Facts { arch: "gpt2", ..GPT },
     Facts { arch: "starcoder", ..GPT },
-    // Slopes instead of rotation.
+    // ALiBi slopes instead of rotation.
     Facts { arch: "bloom", alibi: Scale::Is(8.0), ..GPT },
     Facts {
         arch: "mpt",
@@ -363,8 +361,7 @@ pub const TABLE: &[Facts] = &[
         ffn: Ffn::Gated(Silu),
         ..GPT
     },
-    // (Of the biases that its files may have, llama.cpp adds those of queries, keys and values
-    // alone.)
+    // Its files may have further biases. llama.cpp adds those of queries, keys and values only.
     Facts {
         arch: "refact",
         rope: None,
@@ -375,10 +372,10 @@ pub const TABLE: &[Facts] = &[
     // DeepSeek-AI 2024, arXiv 2405.04434 and 2412.19437: latent attention, experts in groups, dense
     // layers first.
     Facts { arch: "deepseek2", log_multiplier: LogMultiplier::Scores, ..LATENT },
-    // DeepSeek-AI 2025: each layer reads the keys that small heads of its own choose.
+    // DeepSeek-AI 2025: an indexer of small heads chooses the keys that each layer reads.
     Facts { arch: "deepseek32", temper: Temper::None, ..LATENT },
     Facts { arch: "mistral4", ..LATENT },
-    // The file has none of these factors: they are the model's.
+    // The file does not have these factors; they are constants of the model.
     Facts {
         arch: "minicpm3",
         mix: latent::expanded,
@@ -424,7 +421,8 @@ pub const TABLE: &[Facts] = &[
         experts: Some(SIGMOID),
         ..LLAMA
     },
-    // Encoders (Devlin et al. 2018, arXiv 1810.04805, and its kin): all tokens see each other.
+    // Encoders (Devlin et al. 2018, arXiv 1810.04805, and similar models): all tokens see each
+    // other.
     Facts { arch: "bert", ..BERT },
     Facts {
         arch: "nomic-bert",
@@ -458,7 +456,7 @@ pub const TABLE: &[Facts] = &[
         ..QWEN
     },
     Facts { arch: "gemma-embedding", encoder: true, unused: &["output.weight"], ..GEMMA3 },
-    // States that do not grow.
+    // States of constant size.
     Facts { arch: "jamba", rope: None, mix: hybrid::mamba1, experts: Some(UNNORMED), ..LLAMA },
     Facts {
         arch: "falcon-h1",

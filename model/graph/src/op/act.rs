@@ -1,4 +1,4 @@
-//! A function of each element.
+//! An activation function on each element.
 
 use super::{Op, Operation};
 use crate::{Activation, Builder, Graph, ValueId};
@@ -8,9 +8,9 @@ use crate::{Activation, Builder, Graph, ValueId};
 pub struct Act {
     /// Input.
     pub x: ValueId,
-    /// Which function.
+    /// The function.
     pub act: Activation,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

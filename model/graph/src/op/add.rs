@@ -1,4 +1,4 @@
-//! Sums.
+//! Sums of two values.
 
 use super::{Op, Operation};
 use crate::{Builder, Graph, ValueId};
@@ -6,9 +6,9 @@ use crate::{Builder, Graph, ValueId};
 /// `out = a + b`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Add {
-    /// One.
+    /// First summand.
     pub a: ValueId,
-    /// The other.
+    /// Second summand.
     pub b: ValueId,
     /// Sum.
     pub out: ValueId,

@@ -1,24 +1,24 @@
-//! Factors and offsets.
+//! Factors and biases for each element.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Graph, ValueId, WeightId};
 
-/// `out = scale · weight · x + bias`, element by element. A weight or bias shorter than a row
-/// repeats: a factor for all, or one per element of a head; or each of its elements serves so many
-/// of the row, a head's.
+/// `out = scale · weight · x + bias`, element by element. A weight or bias shorter than the row
+/// repeats. With `each` > 1, one weight element serves `each` neighbouring elements, for example a
+/// head.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Affine {
     /// Input.
     pub x: ValueId,
     /// One factor for all elements.
     pub scale: f32,
-    /// Factors.
+    /// Factor of each element.
     pub weight: Option<WeightId>,
-    /// Added.
+    /// Added to each element.
     pub bias: Option<WeightId>,
-    /// Neighbouring elements that share a factor and an offset.
+    /// Neighbouring elements with the same factor and bias.
     pub each: usize,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 
@@ -50,7 +50,7 @@ impl Operation for Affine {
 }
 
 impl Builder<'_> {
-    /// Appends an [`Affine`]; nothing where it would change nothing.
+    /// Appends an [`Affine`], unless it would change nothing.
     pub fn affine(
         &mut self,
         name: impl Into<String>,

@@ -1,54 +1,54 @@
-//! Attention.
+//! Attention over a state.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Dtype, Graph, StateId, ValueId, WeightId};
 
-/// Which positions a token sees.
+/// The positions that a token attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mask {
-    /// Those up to its own; the state's window bounds them.
+    /// Positions up to its own, limited by the state's window.
     Causal,
-    /// Those up to its own in its own stretch of so many positions.
+    /// Positions up to its own within its chunk of this many positions.
     Chunk(usize),
-    /// All, later ones too: encoders, which take all tokens at once.
+    /// All positions, later ones too. For encoders, which take all tokens in one pass.
     All,
-    /// All that are no further than half of so many away, on both sides.
+    /// Positions at most half this number away, on both sides.
     Around(usize),
 }
 
-/// Attention (Vaswani et al. 2017, arXiv 1706.03762) of this token's queries over a state;
-/// neighbouring query heads share a key head (Ainslie et al. 2023, arXiv 2305.13245): `out =
-/// softmax(cap(scale · q·k) − slope · distance) · v`.
+/// Attention (Vaswani et al. 2017, arXiv 1706.03762) of a token's queries over a state: `out =
+/// softmax(cap(scale · q·k) − slope · distance) · v`. Neighbouring query heads share a key head
+/// (Ainslie et al. 2023, arXiv 2305.13245).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Attention {
     /// Queries, `heads · key size` wide.
     pub q: ValueId,
-    /// Keys and values, or a latent; its window applies.
+    /// Keys and values, or a latent. Its window applies.
     pub state: StateId,
     /// Query heads.
     pub heads: usize,
     /// Factor on `q·k`.
     pub scale: f32,
-    /// `cap · tanh(s / cap)` on scores, where a model has it.
+    /// Soft cap on scores, `cap · tanh(s / cap)`, if the model has one.
     pub soft_cap: Option<f32>,
-    /// What is seen.
+    /// The attention mask.
     pub mask: Mask,
-    /// A score for each head that takes part in the softmax and has no value (gpt-oss, arXiv
-    /// 2508.10925).
+    /// One extra score per head that takes part in the softmax and has no value: an attention sink
+    /// (gpt-oss, arXiv 2508.10925).
     pub sinks: Option<WeightId>,
-    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent of the slopes' series;
-    /// heads' slopes follow from it.
+    /// ALiBi (Press et al. 2021, arXiv 2108.12409): the largest exponent, from which the slopes of
+    /// the heads follow.
     pub alibi: Option<f32>,
-    /// Positions that are seen, of those that the mask lets through; all where there is no such
-    /// list.
+    /// A list of positions. Attention is limited to it, within the mask. `None`: no limit.
     pub only: Option<ValueId>,
     /// `heads · value size` wide.
     pub out: ValueId,
 }
 
 impl Attention {
-    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, n the power of two below
-    /// their number; the rest take the odd ones of the series twice as dense.
+    /// The slope of each head: `2^(−max i / n)` for the heads `i = 1 … n`, where n is the largest
+    /// power of two up to their number. Further heads take the odd terms of the series with twice
+    /// the density.
     pub fn slopes(&self) -> Option<Vec<f32>> {
         let max = self.alibi?;
         let n = 1usize << self.heads.max(1).ilog2();
@@ -102,7 +102,7 @@ impl Operation for Attention {
 }
 
 impl Builder<'_> {
-    /// Appends an [`Attention`]: causal, without cap, sinks and slopes, which `with` may change.
+    /// Appends an [`Attention`]: causal, without cap, sinks and slopes. `with` may change that.
     pub fn attention(
         &mut self,
         name: impl Into<String>,

@@ -1,19 +1,19 @@
-//! Rows side by side.
+//! Concatenation of rows.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId};
 
-/// Each of `groups` runs of a row: the run of `a`, then that of `b`. Where `b` is one run only, it
-/// is taken for every group.
+/// Concatenates, for each of `groups` parts of a row, the part of `a` and the part of `b`. If `b`
+/// has one part only, it serves every group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Concat {
-    /// Comes first.
+    /// The first part.
     pub a: ValueId,
-    /// Comes behind it.
+    /// The second part.
     pub b: ValueId,
-    /// Runs: 1, or heads.
+    /// Parts of a row: 1, or the number of heads.
     pub groups: usize,
-    /// Elements of a run of `b`.
+    /// Elements of a part of `b`.
     pub behind: usize,
     /// Result.
     pub out: ValueId,
@@ -39,7 +39,7 @@ impl Operation for Concat {
 }
 
 impl Builder<'_> {
-    /// Appends a [`Concat`] of `groups` runs, those of `b` `behind` elements long.
+    /// Appends a [`Concat`] of `groups` parts. Parts of `b` have `behind` elements.
     pub fn concat(
         &mut self,
         name: impl Into<String>,

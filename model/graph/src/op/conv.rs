@@ -1,21 +1,21 @@
-//! A short convolution along the tokens.
+//! A short causal convolution along the tokens.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Graph, StateId, ValueId, WeightId};
 
-/// Causal convolution of each channel by itself: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K
-/// − 1) + k][c]`. The `K − 1` tokens before the ones at hand are the state, zeros at first.
+/// Causal convolution of each channel: `out[t][c] = bias[c] + Σ_k weight[c][k] · x[t − (K − 1) +
+/// k][c]`. The state is the previous `K − 1` tokens, zeros at first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Input.
     pub x: ValueId,
     /// A row of K taps per channel.
     pub weight: WeightId,
-    /// Added.
+    /// Added to each channel.
     pub bias: Option<WeightId>,
-    /// `K − 1` rows of `x`, the oldest first.
+    /// `K − 1` rows of `x`, oldest first.
     pub state: StateId,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

@@ -1,4 +1,4 @@
-//! Inner products of heads.
+//! Inner products per head.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId};
@@ -6,13 +6,13 @@ use crate::{Builder, Dtype, Graph, ValueId};
 /// `out[h] = Σ_i a[h][i] · b[h][i]`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dot {
-    /// One.
+    /// First factor.
     pub a: ValueId,
-    /// The other.
+    /// Second factor.
     pub b: ValueId,
     /// Heads.
     pub heads: usize,
-    /// A number per head.
+    /// One number per head.
     pub out: ValueId,
 }
 

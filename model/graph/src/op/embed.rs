@@ -1,23 +1,23 @@
-//! Rows of a table, by token or by position.
+//! Rows of a table, chosen by token or by position.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId, WeightId};
 
-/// What chooses a row.
+/// The index that chooses a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// The token.
     Token,
-    /// The token's position: the table bounds the context.
+    /// The token's position. The table limits the context.
     Position,
 }
 
 /// `out[t] = scale · table[token[t]]`, or of its position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embed {
-    /// The matrix, a row for each token of the vocabulary or each position.
+    /// The table, with a row per token of the vocabulary or per position.
     pub table: WeightId,
-    /// What chooses the row.
+    /// The index.
     pub by: By,
     /// Factor (Gemma: √width).
     pub scale: f32,

@@ -3,19 +3,19 @@
 use super::{Op, Operation, maybe};
 use crate::{Builder, Dtype, Graph, ValueId, WeightId};
 
-/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`; an `x` of one slot serves
-/// all.
+/// `out[slot] = weight[experts[slot]] · x[slot] + bias[experts[slot]]`. An `x` of one slot serves
+/// all slots.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertMatMul {
-    /// Input, one slot or one per expert chosen.
+    /// Input: one slot, or one per chosen expert.
     pub x: ValueId,
-    /// Which matrices.
+    /// The chosen experts.
     pub experts: ValueId,
-    /// A matrix per expert.
+    /// One matrix per expert.
     pub weight: WeightId,
-    /// A row per expert, added.
+    /// One row per expert, added.
     pub bias: Option<WeightId>,
-    /// A slot per chosen expert.
+    /// One slot per chosen expert.
     pub out: ValueId,
 }
 

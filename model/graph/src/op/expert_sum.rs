@@ -1,12 +1,12 @@
-//! Slots brought together.
+//! Weighted sums over slots.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId};
 
-/// `out = Σ over slots of shares[slot] · x[slot]`; without shares, the plain sum.
+/// `out = Σ over slots of shares[slot] · x[slot]`, or the plain sum without shares.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertSum {
-    /// A slot per chosen expert.
+    /// One slot per chosen expert.
     pub x: ValueId,
     /// Factor per slot.
     pub shares: Option<ValueId>,

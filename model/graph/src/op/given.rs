@@ -1,10 +1,9 @@
-//! Rows that come from outside: of a model whose layers are on several devices, the rows that the
-//! layers before have made.
+//! Input rows of a pipeline stage: the rows that the previous stage computed on another device.
 
 use super::Operation;
 use crate::{Graph, ValueId};
 
-/// `out[t]` = the row that was given for the token.
+/// `out[t]` is the given row of token `t`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Given {
     /// The rows.

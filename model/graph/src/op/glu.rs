@@ -1,19 +1,19 @@
-//! Gated units.
+//! Gated linear units.
 
 use super::{Op, Operation};
 use crate::{Activation, Builder, Graph, ValueId};
 
-/// `out = act(gate) · up`. A gate narrower than `up` is spread over it: each of its elements for a
-/// run of the other's.
+/// `out = act(gate) · up`. If the gate is narrower than `up`, each of its elements serves several
+/// neighbouring ones.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Glu {
-    /// Goes through the activation.
+    /// Input of the activation.
     pub gate: ValueId,
-    /// Multiplied.
+    /// The other factor.
     pub up: ValueId,
-    /// Which activation.
+    /// The activation.
     pub act: Activation,
-    /// As `up`.
+    /// The result, of the shape of `up`.
     pub out: ValueId,
 }
 

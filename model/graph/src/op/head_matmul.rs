@@ -1,17 +1,17 @@
-//! A product for each head with its own matrix.
+//! Products with one matrix per head.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId, WeightId};
 
-/// `out[h] = weight[h] · x[h]`: one of the stacked matrices for each run of elements of `x`, or
-/// each for all of a narrow `x`.
+/// `out[h] = weight[h] · x[h]`, for each head. If `x` has the width of one head, it serves all
+/// heads.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HeadMatMul {
-    /// As wide as a matrix' row times their number, or as one row, which then serves all.
+    /// Input: the rows of all heads, or one row that serves all.
     pub x: ValueId,
-    /// A matrix per head.
+    /// One matrix per head.
     pub weight: WeightId,
-    /// As wide as all matrices have rows.
+    /// The results of all heads.
     pub out: ValueId,
 }
 

@@ -1,16 +1,16 @@
-//! Keeps what later tokens attend to.
+//! Stores keys and values for later tokens.
 
 use super::{Op, Operation};
 use crate::{Builder, Graph, StateId, ValueId};
 
-/// Keeps this token's keys and values; of a latent state, the one row that is both.
+/// Stores this token's keys and values, or the one row of a latent state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvWrite {
-    /// Keys, as wide as the state's heads together.
+    /// Keys of all heads.
     pub k: ValueId,
-    /// Values, likewise; `None` where the state keeps a latent.
+    /// Values of all heads; `None` for a latent state.
     pub v: Option<ValueId>,
-    /// Where to.
+    /// The state.
     pub state: StateId,
 }
 

@@ -1,38 +1,38 @@
-//! Attention whose past is one matrix per head.
+//! Linear attention: the past is one matrix per head.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Graph, StateId, ValueId, WeightId};
 
-/// Linear attention with decay, and with a correction where `a` and `b` are there. For each head,
-/// of keys `K` and values `V` long:
+/// Linear attention with decay, and with a correction if `a` and `b` are given. For each head, with
+/// keys of length `K` and values of length `V`:
 ///
 /// ```text
 /// S'[i][v] = w[i] · S[i][v] + b[i] · Σ_j a[j] · S[j][v] + k[i] · v[v]
 /// out[v]   = Σ_i q[i] · S'[i][v]
 /// ```
 ///
-/// With a bonus `u`, as in RWKV-6 (arXiv 2404.05892), `out[v] = Σ_i q[i] · (S[i][v] + u[i] · k[i] ·
-/// v[v])` instead. RWKV-7 (arXiv 2503.14456) has all of `a` and `b`; the delta rule (Yang et al.
-/// 2024, arXiv 2412.06464) is `a = −w k`, `b = β k` and `β k` for `k`.
+/// With a bonus `u`, as in RWKV-6 (arXiv 2404.05892): `out[v] = Σ_i q[i] · (S[i][v] + u[i] · k[i] ·
+/// v[v])`. RWKV-7 (arXiv 2503.14456) uses general `a` and `b`. The delta rule (Yang et al. 2024,
+/// arXiv 2412.06464) is `a = −w k`, `b = β k`, with `β k` for `k`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LinearAttention {
-    /// Reads the state, `heads · K` wide.
+    /// Queries, `heads · K` wide.
     pub q: ValueId,
-    /// Goes into the state, `heads · K` wide.
+    /// Keys, `heads · K` wide.
     pub k: ValueId,
-    /// What goes there, `heads · V` wide.
+    /// Values, `heads · V` wide.
     pub v: ValueId,
-    /// What stays of the state: one per head, or K.
+    /// Decay factor of the state: one per head, or K per head.
     pub w: ValueId,
-    /// Which part of the state is corrected, and how: `heads · K` wide each.
+    /// The vectors `a` and `b` of the correction, `heads · K` wide each.
     pub correction: Option<(ValueId, ValueId)>,
-    /// Weight of the token's own key, K per head.
+    /// Factor on the token's own key, K per head.
     pub bonus: Option<WeightId>,
     /// Heads.
     pub heads: usize,
     /// `heads · K · V` numbers.
     pub state: StateId,
-    /// As `v`.
+    /// The result, of the shape of `v`.
     pub out: ValueId,
 }
 
@@ -68,7 +68,7 @@ impl Operation for LinearAttention {
     }
 }
 
-/// What a [`LinearAttention`] reads.
+/// The inputs of a [`LinearAttention`].
 #[derive(Debug, Clone, Copy)]
 pub struct LinearInputs {
     /// See [`LinearAttention::q`].

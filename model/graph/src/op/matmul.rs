@@ -1,18 +1,18 @@
-//! Products with a matrix: where the time goes.
+//! Products with a matrix. Most of the time of a step is spent here.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Dtype, Graph, ValueId, WeightId};
 
-/// `out = weight · x + bias`, the weight a row per output.
+/// `out = weight · x + bias`. The weight has a row per output.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MatMul {
     /// Input, as wide as a row of the weight.
     pub x: ValueId,
     /// The matrix.
     pub weight: WeightId,
-    /// Added to each row's result.
+    /// Added to the result.
     pub bias: Option<WeightId>,
-    /// As wide as the weight has rows.
+    /// One element per row of the weight.
     pub out: ValueId,
 }
 

@@ -1,6 +1,6 @@
-//! The operations. Each is one file: a struct of what it reads, its parameters and what it writes;
-//! how it prints; and the builder's method that appends it. A new one is a file here, its name in
-//! the list below, and a file of the same name in the CPU's `op` folder, which computes it.
+//! The operations, one file each: a struct of inputs, parameters and outputs, its text form, its
+//! computation on the host, and the builder's method that appends it. A new operation is a file
+//! here and a name in the list below.
 //!
 //! The GPU's side groups operations into launches (`fuse`); an operation that no rule there knows
 //! is a step of its own, and one that no kernel computes is refused by name (`fit`).
@@ -44,30 +44,30 @@ pub use scan::ScanInputs;
 
 use super::{Graph, StateId, ValueId, WeightId};
 
-/// What every operation says of itself.
+/// The interface of an operation.
 pub trait Operation: Into<Op> {
-    /// The values it reads.
+    /// The values that it reads.
     fn reads(&self) -> Vec<ValueId>;
 
-    /// The values it makes.
+    /// The values that it writes.
     fn writes(&self) -> Vec<ValueId>;
 
-    /// The weights it multiplies with, as they lie in the file.
+    /// The weights that it multiplies with in their file format.
     fn matrices(&self) -> Vec<WeightId> {
         vec![]
     }
 
-    /// The weights it wants as plain floats.
+    /// The weights that it needs as f32.
     fn vectors(&self) -> Vec<WeightId> {
         vec![]
     }
 
-    /// The state that it changes: it must then be run for every token, in their order.
+    /// The state that it changes. Such an operation must run for every token, in order.
     fn keeps(&self) -> Option<StateId> {
         None
     }
 
-    /// The states that it has to do with: it is run where they are.
+    /// The states that it reads or changes. It runs on the device that has them.
     fn states(&self) -> Vec<StateId> {
         self.keeps().into_iter().collect()
     }
@@ -77,14 +77,14 @@ pub trait Operation: Into<Op> {
         self.matrices().iter().chain(&self.vectors()).map(|w| graph.weight(*w).bytes() as u64).sum()
     }
 
-    /// Its name in the text of a graph.
+    /// Its name in the text form of a graph.
     fn name(&self) -> &'static str;
 
-    /// What stands between its parentheses there.
+    /// Its arguments in the text form.
     fn args(&self, graph: &Graph) -> Vec<String>;
 }
 
-/// From the list of operations, the one type of them all.
+/// Defines the enum of all operations from their list.
 macro_rules! operations {
     ($($module:ident::$Name:ident,)*) => {
         $(pub use $module::$Name;)*
@@ -102,23 +102,23 @@ macro_rules! operations {
         })*
 
         impl Op {
-            /// The values it reads.
+            /// The values that it reads.
             pub fn reads(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.reads(),)* }
             }
 
-            /// The values it makes: none where it only changes a state, two for a routing, else
+            /// The values that it writes: none if it only changes a state, two for a routing, else
             /// one.
             pub fn writes(&self) -> Vec<ValueId> {
                 match self { $(Op::$Name(op) => op.writes(),)* }
             }
 
-            /// The weights that it wants as plain floats.
+            /// The weights that it needs as f32.
             pub fn vectors(&self) -> Vec<WeightId> {
                 match self { $(Op::$Name(op) => op.vectors(),)* }
             }
 
-            /// The weights it reads.
+            /// The weights that it reads.
             pub fn weights(&self) -> Vec<WeightId> {
                 let mut all = match self { $(Op::$Name(op) => op.matrices(),)* };
                 all.extend(self.vectors());
@@ -130,7 +130,7 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.keeps(),)* }
             }
 
-            /// The states that it has to do with.
+            /// The states that it reads or changes.
             pub fn states(&self) -> Vec<StateId> {
                 match self { $(Op::$Name(op) => op.states(),)* }
             }
@@ -140,12 +140,12 @@ macro_rules! operations {
                 match self { $(Op::$Name(op) => op.bytes(graph),)* }
             }
 
-            /// Its name in the text of a graph.
+            /// Its name in the text form of a graph.
             pub fn name(&self) -> &'static str {
                 match self { $(Op::$Name(op) => op.name(),)* }
             }
 
-            /// What stands between its parentheses there.
+            /// Its arguments in the text form.
             pub fn args(&self, graph: &Graph) -> Vec<String> {
                 match self { $(Op::$Name(op) => op.args(graph),)* }
             }
@@ -185,7 +185,7 @@ operations! {
     top_keys::TopKeys,
 }
 
-/// An argument that is there only sometimes.
+/// An optional argument in the text form.
 fn maybe(label: &str, graph: &Graph, weight: Option<WeightId>) -> Option<String> {
     weight.map(|w| format!("{label} {}", graph.weight(w).name))
 }

@@ -1,30 +1,30 @@
-//! Norms of groups of elements.
+//! Normalisation of groups of elements.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Graph, ValueId, WeightId};
 
-/// What a group is divided by.
+/// The divisor of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
-    /// The root of the mean of squares (Zhang & Sennrich 2019, arXiv 1910.07467): `x /
-    /// sqrt(mean(x²) + eps)`.
+    /// The root of the mean square (Zhang & Sennrich 2019, arXiv 1910.07467): `x / sqrt(mean(x²) +
+    /// eps)`.
     Rms,
-    /// The deviation, after taking the mean off (Ba et al. 2016, arXiv 1607.06450): `(x − mean) /
-    /// sqrt(var + eps)`.
+    /// The standard deviation, after subtracting the mean (Ba et al. 2016, arXiv 1607.06450): `(x −
+    /// mean) / sqrt(var + eps)`.
     Layer,
     /// The length: `x / max(sqrt(Σ x²), eps)`.
     Length,
 }
 
-/// `out = norm(x) · weight + bias`, of each run of `group` elements by itself. A weight (or bias)
-/// as long as a group serves every group, one as long as the row has factors for each.
+/// `out = norm(x) · weight + bias` for each group of `group` elements. A weight or bias as long as
+/// a group serves all groups; one as long as the row has factors for each group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
     /// Input.
     pub x: ValueId,
-    /// Which norm.
+    /// The kind of norm.
     pub kind: NormKind,
-    /// Elements that are normed together.
+    /// Elements of a group.
     pub group: usize,
     /// Factors.
     pub weight: Option<WeightId>,
@@ -32,7 +32,7 @@ pub struct Norm {
     pub bias: Option<WeightId>,
     /// Keeps the division finite.
     pub eps: f32,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 
@@ -75,7 +75,7 @@ impl Operation for Norm {
 }
 
 impl Builder<'_> {
-    /// Appends a [`Norm`] of groups as long as its weight.
+    /// Appends an RMS [`Norm`] with groups of the weight's length.
     pub fn rms_norm(
         &mut self,
         name: impl Into<String>,
@@ -87,7 +87,7 @@ impl Builder<'_> {
         self.norm(name, x, NormKind::Rms, group, (Some(weight), None), eps)
     }
 
-    /// Appends a [`Norm`] with its factors and what it adds.
+    /// Appends a [`Norm`] with its weight and bias.
     pub fn norm(
         &mut self,
         name: impl Into<String>,

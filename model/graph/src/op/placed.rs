@@ -1,29 +1,29 @@
-//! Chosen experts divided between a GPU that has some of them and the CPU that has all.
+//! Chosen experts, divided between a GPU that has some of them and the CPU that has all.
 
 use super::{Op, Operation};
 use crate::{Graph, ValueId};
 
-/// Which of the chosen experts lie on the device, and where: `places[slot]` is the matrix there,
-/// `own[slot]` the expert's share, or 0 for one that the CPU computes.
+/// The places of the chosen experts on the device: `places[slot]` is the matrix there. `own[slot]`
+/// is the expert's weight, or 0 for an expert that the CPU computes.
 ///
-/// Where an expert lies changes between steps, so that who runs the graph says it. Behind this
-/// stand the operations that compute what is there, an [`Elsewhere`](super::Elsewhere) with the
-/// others, and the sum of both.
+/// The executor provides the places, since they change between steps. After this operation follow
+/// the operations of the device's experts, an [`Elsewhere`](super::Elsewhere) for the others, and
+/// the sum of both.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placed {
-    /// The rows that the CPU's part begins with.
+    /// The input rows of the CPU's part.
     pub x: ValueId,
     /// The chosen experts.
     pub experts: ValueId,
-    /// Their shares.
+    /// Their weights.
     pub shares: ValueId,
-    /// Where they lie.
+    /// Their places on the device.
     pub places: ValueId,
-    /// The shares of those that lie there.
+    /// The weights of those on the device.
     pub own: ValueId,
-    /// What one device that has all experts computes instead.
+    /// The operations to use instead on a device that has all experts.
     pub whole: Vec<Op>,
-    /// Operations behind this one that it stands for.
+    /// The number of following operations that `whole` replaces.
     pub instead: usize,
 }
 

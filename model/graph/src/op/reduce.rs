@@ -1,22 +1,22 @@
-//! Parts that several devices have made of a row.
+//! Combines the partial results of several devices.
 
 use super::Operation;
 use crate::{Graph, ValueId};
 
-/// `out` = the sum of `x` over all devices, or every device's `x` one behind the other.
+/// `out` is the sum of `x` over all devices, or their concatenation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reduce {
     /// This device's part.
     pub x: ValueId,
-    /// Devices.
+    /// Number of devices.
     pub ranks: usize,
-    /// This one among them.
+    /// The rank of this device.
     pub rank: usize,
-    /// Put one behind the other, not added.
+    /// Concatenate instead of add.
     pub join: bool,
-    /// The devices are of several processes: a library brings the parts.
+    /// The devices belong to several processes; a collectives library transfers the parts.
     pub gathered: bool,
-    /// The same on every device.
+    /// The result, equal on every device.
     pub out: ValueId,
 }
 

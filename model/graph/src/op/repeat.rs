@@ -1,21 +1,21 @@
-//! Heads several times.
+//! Repetition of heads.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId};
 
-/// Each of `heads` runs of a row `times` times: the same ones side by side, or, tiled, the whole
-/// row again and again.
+/// Repeats each of `heads` parts of a row `times` times: the copies of a part next to each other,
+/// or, if `tiled`, the whole row repeated.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repeat {
     /// Input.
     pub x: ValueId,
-    /// Runs of a row.
+    /// Parts of a row.
     pub heads: usize,
-    /// How often each.
+    /// Copies of each part.
     pub times: usize,
-    /// All runs, then all again.
+    /// Repeat the whole row.
     pub tiled: bool,
-    /// `times` as wide.
+    /// The result, `times` as wide.
     pub out: ValueId,
 }
 
@@ -39,7 +39,7 @@ impl Operation for Repeat {
 }
 
 impl Builder<'_> {
-    /// Appends a [`Repeat`]; nothing where each is wanted once.
+    /// Appends a [`Repeat`], unless `times` is 1.
     pub fn repeat(
         &mut self,
         name: String,

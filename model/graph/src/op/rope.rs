@@ -3,17 +3,17 @@
 use super::{Op, Operation};
 use crate::{Builder, Graph, RopeId, ValueId};
 
-/// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), angles by
-/// [`Rope`](crate::Rope).
+/// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), with the angles of
+/// [`Rope`](crate::graph::Rope).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     /// `heads · head_dim` wide.
     pub x: ValueId,
     /// Heads in a row.
     pub heads: usize,
-    /// Which angles.
+    /// The angles.
     pub rope: RopeId,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

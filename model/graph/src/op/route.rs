@@ -1,57 +1,57 @@
-//! The choice of experts.
+//! Routing: the choice of experts.
 
 use super::{Op, Operation, maybe};
 use crate::{Builder, Dtype, Graph, ValueId, WeightId};
 
-/// What scores become before they are compared and shared out.
+/// The function on router scores before they are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gating {
     /// `e^s / Σ e^s` over all experts.
     Softmax,
     /// `1 / (1 + e^−s)`.
     Sigmoid,
-    /// Scores as they are choose; the chosen ones' softmax shares out.
+    /// The choice is by raw scores; the weights are the softmax of the chosen scores.
     Chosen,
 }
 
-/// Experts in groups (DeepSeek-V3, arXiv 2412.19437): a group is worth the sum of its two best
-/// experts, the best groups stay.
+/// Groups of experts (DeepSeek-V3, arXiv 2412.19437). The value of a group is the sum of its two
+/// best experts; only experts of the best groups can be chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// Groups.
+    /// Number of groups.
     pub count: usize,
-    /// How many stay.
+    /// Number of groups that remain.
     pub used: usize,
 }
 
-/// Chooses experts: the `top` largest of the gated scores (plus `bias`) in falling order, the lower
-/// index first among equals. Their shares are the gated scores without the bias, divided by their
-/// sum if `renormalise`, times `scale`.
+/// Chooses the `top` largest gated scores (plus `bias`) in falling order; of equal scores, the
+/// lower index comes first. The weights are the gated scores without the bias, divided by their sum
+/// if `renormalise`, times `scale`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
-    /// A score per expert.
+    /// One score per expert.
     pub scores: ValueId,
-    /// How many are chosen.
+    /// Number of chosen experts.
     pub top: usize,
-    /// What scores become.
+    /// The function on scores.
     pub gating: Gating,
-    /// Chosen shares sum to one.
+    /// Whether the chosen weights sum to one.
     pub renormalise: bool,
-    /// Factor on the shares.
+    /// Factor on the weights.
     pub scale: f32,
-    /// Added for the choice alone.
+    /// Added to the scores for the choice only.
     pub bias: Option<WeightId>,
-    /// Groups that are chosen first.
+    /// Groups of experts, chosen first.
     pub groups: Option<Groups>,
-    /// A factor on the share of each expert.
+    /// A factor on the weight of each expert.
     pub factors: Option<WeightId>,
-    /// So many successive scores stand for one expert, whom each of them may choose, again and
-    /// again (GroveMoE, arXiv 2508.07785). Its share is the gated score of its own number, as
-    /// llama.cpp has it.
+    /// Successive scores that stand for one expert, which may therefore be chosen more than once
+    /// (GroveMoE, arXiv 2508.07785). Its weight is the gated score at the expert's own index, as in
+    /// llama.cpp.
     pub each: usize,
-    /// Indices of the chosen, [`Dtype::Index`], `top` wide.
+    /// Indices of the chosen experts, [`Dtype::Index`], `top` wide.
     pub experts: ValueId,
-    /// Their shares, `top` wide.
+    /// Their weights, `top` wide.
     pub shares: ValueId,
 }
 
@@ -89,8 +89,8 @@ impl Operation for Route {
 }
 
 impl Builder<'_> {
-    /// Appends a [`Route`]; the values are `name.experts` and `name.shares`. Softmax over all
-    /// without bias, groups and factors, a score an expert, which `with` may change.
+    /// Appends a [`Route`] whose values are `name.experts` and `name.shares`: softmax over all,
+    /// without bias, groups and factors, one score per expert. `with` may change that.
     pub fn route(
         &mut self,
         name: &str,

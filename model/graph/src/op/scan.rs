@@ -1,35 +1,35 @@
-//! A selective state space.
+//! Selective state-space models.
 
 use super::{Op, Operation};
 use crate::{Builder, Graph, StateId, ValueId, WeightId};
 
 /// The recurrence of Mamba (Gu & Dao 2023, arXiv 2312.00752) and Mamba-2 (Dao & Gu 2024, arXiv
-/// 2405.21060). For each head with its `P` channels, `N` numbers of state each:
+/// 2405.21060). Each head has `P` channels with `N` state numbers each:
 ///
 /// ```text
 /// h[p][n] ← e^(dt · a[n]) · h[p][n] + dt · x[p] · b[n]
 /// out[p]  = Σ_n h[p][n] · c[n] + d · x[p]
 /// ```
 ///
-/// Mamba has a channel per head and an `a` for each of its N; Mamba-2 has one `a` per head.
+/// Mamba has one channel per head and `N` values of `a` per head; Mamba-2 has one `a` per head.
 /// Neighbouring heads share `b` and `c`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scan {
-    /// `heads · P` wide.
+    /// Input, `heads · P` wide.
     pub x: ValueId,
-    /// Step of each head, above zero.
+    /// Time step of each head, above zero.
     pub dt: ValueId,
-    /// Into the state, `groups · N` wide.
+    /// Input projection of the state, `groups · N` wide.
     pub b: ValueId,
-    /// Out of the state, `groups · N` wide.
+    /// Output projection of the state, `groups · N` wide.
     pub c: ValueId,
-    /// Decay, below zero: one per head, or N.
+    /// Decay, below zero: one per head, or N per head.
     pub a: WeightId,
-    /// What passes by the state, one per head.
+    /// Skip connection, one factor per head.
     pub d: WeightId,
     /// `heads · P · N` numbers.
     pub state: StateId,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 
@@ -63,7 +63,7 @@ impl Operation for Scan {
     }
 }
 
-/// What a [`Scan`] reads.
+/// The inputs of a [`Scan`].
 #[derive(Debug, Clone, Copy)]
 pub struct ScanInputs {
     /// See [`Scan::x`].
@@ -77,7 +77,7 @@ pub struct ScanInputs {
 }
 
 impl Builder<'_> {
-    /// Appends a [`Scan`] whose channels have `n` numbers of state each.
+    /// Appends a [`Scan`] with `n` state numbers per channel.
     pub fn scan(
         &mut self,
         name: &str,

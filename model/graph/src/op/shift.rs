@@ -1,4 +1,4 @@
-//! The token before.
+//! The previous token's row.
 
 use super::{Op, Operation};
 use crate::{Builder, Graph, StateId, ValueId};
@@ -10,7 +10,7 @@ pub struct Shift {
     pub x: ValueId,
     /// The last row.
     pub state: StateId,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

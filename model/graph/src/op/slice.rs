@@ -3,18 +3,18 @@
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId};
 
-/// From each of `groups` equal runs of a row, the `take` elements from `at` on.
+/// From each of `groups` equal parts of a row, the `take` elements from `at` on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slice {
     /// Input.
     pub x: ValueId,
-    /// Runs that a row is cut into: 1, or its heads.
+    /// Parts of a row: 1, or the number of heads.
     pub groups: usize,
-    /// First element of a run that is taken.
+    /// First element taken, within a part.
     pub at: usize,
-    /// Elements taken of each run.
+    /// Elements taken from each part.
     pub take: usize,
-    /// `groups · take` wide.
+    /// The result, `groups · take` wide.
     pub out: ValueId,
 }
 

@@ -1,4 +1,4 @@
-//! One row for several slots, each with its factor.
+//! One row, copied to several slots with a factor each.
 
 use super::{Op, Operation};
 use crate::{Builder, Dtype, Graph, ValueId};
@@ -8,9 +8,9 @@ use crate::{Builder, Dtype, Graph, ValueId};
 pub struct Spread {
     /// One slot.
     pub x: ValueId,
-    /// Factor per slot.
+    /// One factor per slot.
     pub shares: ValueId,
-    /// As many slots as there are factors.
+    /// One slot per factor.
     pub out: ValueId,
 }
 

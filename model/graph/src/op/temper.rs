@@ -3,19 +3,19 @@
 use super::{Op, Operation};
 use crate::{Builder, Graph, ValueId};
 
-/// `out = x · (1 + scale · ln(⌊(position + offset) / period⌋ + 1))`: sharper scores far into a text
-/// (Nakanishi 2025, arXiv 2501.19399).
+/// `out = x · (1 + scale · ln(⌊(position + offset) / period⌋ + 1))`: sharper scores at high
+/// positions (Nakanishi 2025, arXiv 2501.19399).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Temper {
     /// Input.
     pub x: ValueId,
-    /// How fast it grows.
+    /// Rate of growth.
     pub scale: f32,
-    /// Positions for each step of growth.
+    /// Positions per step of growth.
     pub period: usize,
     /// Added to the position.
     pub offset: usize,
-    /// As `x`.
+    /// The result, of the shape of `x`.
     pub out: ValueId,
 }
 

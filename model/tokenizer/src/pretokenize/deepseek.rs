@@ -3,11 +3,11 @@
 use super::runs::{match_or_gap, run_end};
 use crate::chars::{Char, LETTER, MARK, PUNCTUATION, SPACE, SYMBOL, char_at};
 
-/// `[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳ …]`: cased letters, listed by the model, as ranges of code
+/// `[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳ …]`: cased letters as the model lists them, as ranges of code
 /// points.
 const CASED: &[(u32, u32)] = &include!("deepseek_cased.in");
 
-/// `!-/:-~！-／：-～‘-‟　-。`, without U+3000, which is white space first.
+/// `!-/:-~！-／：-～‘-‟　-。`, without U+3000, which counts as white space.
 const MARKS: &[(u32, u32)] = &[
     (0x21, 0x2F),
     (0x3A, 0x7E),
@@ -25,8 +25,7 @@ fn within(ranges: &[(u32, u32)], c: Char) -> bool {
     after.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|&(_, last)| c.cp <= last)
 }
 
-/// `\s?[is]+`, and what lies between the matches. White space beyond ASCII is white space and
-/// nothing else.
+/// `\s?[is]+`, and the text between matches. White space beyond ASCII is only white space.
 fn space_then(text: &[u8], pos: usize, is: impl Fn(Char) -> bool) -> usize {
     let is = |c: Char| is(c) && !c.is(SPACE);
     match_or_gap(text, pos, |text, pos| {
@@ -77,13 +76,14 @@ pub fn v3(text: &[u8], pos: usize) -> usize {
     words(text, pos, true)
 }
 
-/// As [`v3`], each line end by itself: ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+`.
+/// [`v3`] with single line ends: ` ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+`.
 pub fn spark(text: &[u8], pos: usize) -> usize {
     words(text, pos, false)
 }
 
 fn words(text: &[u8], pos: usize, lines: bool) -> usize {
-    // White space always matches, so a gap ends at it and look-ahead over a run of it is paid once.
+    // White space always matches, so a gap ends there, and look-ahead over a run of it happens
+    // once.
     match_or_gap(text, pos, |text, pos| {
         let c = char_at(text, pos);
         let next = pos + c.len;

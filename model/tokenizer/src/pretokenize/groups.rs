@@ -1,5 +1,5 @@
-//! Stages of newer models that cut digits into threes from the right, and those of BLOOM,
-//! Chameleon, YouTu and Kimi.
+//! Stages of newer models that split digits into groups of three from the right, and stages of
+//! BLOOM, Chameleon, YouTu and Kimi.
 
 use super::runs::{match_or_gap, run_end};
 use crate::chars::{Char, NUMBER, PUNCTUATION, SPACE, char_at};
@@ -8,23 +8,23 @@ fn within(ranges: &[(u32, u32)], c: Char) -> bool {
     c.len > 0 && ranges.iter().any(|&(first, last)| (first..=last).contains(&c.cp))
 }
 
-/// Runs of characters of one of several kinds, and what lies between.
+/// Runs of characters of one of several kinds, and the text between them.
 fn kinds(text: &[u8], pos: usize, kind: impl Fn(Char) -> usize) -> usize {
     let wanted = kind(char_at(text, pos));
     run_end(text, pos, |c| kind(c) == wanted)
 }
 
-/// What is no number, with the numbers after it: `\P{N}*\p{N}*`. For [`threes`], which sees one
+/// Text without numbers, and the numbers after it: `\P{N}*\p{N}*`. For [`threes`], which needs one
 /// such piece at a time.
 pub fn up_to_numbers(text: &[u8], pos: usize) -> usize {
     run_end(text, run_end(text, pos, |c| !c.is(NUMBER)), |c| c.is(NUMBER))
 }
 
-/// A run of numbers in threes from the right; what is before it stays with its first part.
-/// (`\d{1,3}(?=(?:\d{3})*\b)` as the vocabularies' reference implementation has it.)
+/// Groups of three numbers from the right. The text before them stays with the first group.
+/// (`\d{1,3}(?=(?:\d{3})*\b)`, as llama.cpp implements it.)
 pub fn threes(text: &[u8], pos: usize) -> usize {
     let start = if pos == 0 { run_end(text, 0, |c| !c.is(NUMBER)) } else { pos };
-    // Behind the first part, what is left is a multiple of three.
+    // After the first group, the rest is a multiple of three.
     let mut take = 3;
     if pos == 0 {
         let (mut at, mut count) = (start, 0);
@@ -37,11 +37,11 @@ pub fn threes(text: &[u8], pos: usize) -> usize {
     (0..take).fold(start, |at, _| at + char_at(text, at).len)
 }
 
-/// `(?=(\d{3})+(?!\d))`: cuts before each third digit of a run, counted from its end.
+/// `(?=(\d{3})+(?!\d))`: splits before each third digit of a run, counted from its end.
 pub fn before_threes(text: &[u8], pos: usize) -> usize {
     let is_digit = |at: usize| text.get(at).is_some_and(u8::is_ascii_digit);
     let mut at = pos;
-    // Only a cut stands before a digit within a run, so that a multiple of three follows.
+    // Inside a run, only a split precedes a digit, so a multiple of three follows.
     if pos > 0 && is_digit(pos) {
         at = pos + 3;
         if is_digit(at) {

@@ -1,41 +1,39 @@
-//! Pre-tokenizers: where byte-level BPE may not merge across.
+//! Pre-tokenizers: the boundaries that merges of byte-level BPE must not cross.
 //!
-//! A pre-tokenizer is a chain of [`Stage`]s. Each cuts the pieces of the one before into smaller
-//! ones; nothing is dropped. Every stage is a hand-written scanner that looks at each character a
-//! bounded number of times, so a megabyte of spaces or of letters costs no more than any other
-//! megabyte; the regular expressions they stand for, which are part of the models, are quoted
-//! beside them.
+//! A pre-tokenizer is a chain of [`Stage`]s. Each splits the pieces of the previous one; nothing is
+//! dropped. Every stage is a hand-written scanner that looks at each character a bounded number of
+//! times, so that time is linear for any text. The regular expressions of the models are quoted at
+//! each stage.
 
 mod deepseek;
 mod groups;
 mod runs;
 mod words;
 
-/// Finds the end of the piece that begins at a byte offset below the text's length. The text is all
-/// the stage may see: its end is a border for look-ahead too. The result is always greater than the
-/// offset.
+/// Returns the end of the piece that begins at a byte offset. The stage sees only this text; its
+/// end also limits look-ahead. The result is always greater than the offset.
 pub(super) type Stage = fn(&[u8], usize) -> usize;
 
-/// What `tokenizer.ggml.pre` decides.
+/// A pre-tokenizer, chosen by `tokenizer.ggml.pre`.
 #[derive(Debug)]
 pub(super) struct Pretokenizer {
     names: &'static [&'static str],
-    /// Applied in order, each to the pieces of the one before.
+    /// Applied in order, each to the pieces of the previous stage.
     pub stages: &'static [Stage],
-    /// A piece that is a token as a whole is that token, whatever the merges say.
+    /// A piece that is a token is that token, regardless of merges.
     pub ignore_merges: bool,
-    /// Whether BOS is added when the file does not say.
+    /// Whether BOS is added if the file does not say.
     pub add_bos: bool,
-    /// Whether detokenisation removes spaces before punctuation ([`super::decode`]).
+    /// Whether decoding removes spaces before punctuation ([`super::decode`]).
     pub clean_spaces: bool,
-    /// Whether the vocabulary's BOS defaults to nothing instead of token 11.
+    /// Whether there is no default BOS (otherwise token 11).
     pub no_default_bos: bool,
-    /// Pieces are matched as they are, with U+2581 for spaces and `<0xXX>` tokens for other bytes,
+    /// Pieces are matched as UTF-8 with U+2581 for spaces and `<0xXX>` tokens for other bytes,
     /// instead of in the 256-letter alphabet of byte-level BPE.
     pub raw_utf8: bool,
-    /// Line ends that are a token together are that token, whatever the merges say.
+    /// A run of line ends that is a token is that token, regardless of merges.
     pub whole_lines: bool,
-    /// White space only parts words: it is dropped, and nothing stands for it.
+    /// White space only separates words and produces no token.
     pub words_only: bool,
 }
 
@@ -306,12 +304,12 @@ static ALL: &[Pretokenizer] = &[
 ];
 
 impl Pretokenizer {
-    /// The pre-tokenizer of that name; none if it is not known.
+    /// The pre-tokenizer with this name, if it is known.
     pub fn find(name: &str) -> Option<&'static Pretokenizer> {
         ALL.iter().find(|p| p.names.contains(&name))
     }
 
-    /// Every name that [`Self::find`] knows.
+    /// All names that [`Self::find`] knows.
     pub fn names() -> impl Iterator<Item = &'static str> {
         ALL.iter().flat_map(|p| p.names.iter().copied())
     }

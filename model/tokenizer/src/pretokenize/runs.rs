@@ -1,4 +1,4 @@
-//! Stages that cut out runs of one kind of character and leave what lies between them as it is.
+//! Stages that split off runs of one kind of character.
 
 use crate::chars::{Char, NUMBER, PUNCTUATION, SPACE, char_at};
 
@@ -13,9 +13,9 @@ pub fn run_end(text: &[u8], mut pos: usize, is: impl Fn(Char) -> bool) -> usize 
     }
 }
 
-/// The end of the match at `pos`, or, where there is none, the start of the next one. `matches`
-/// gives the end of the match at an offset, or that offset for none, and has to look only a bounded
-/// distance ahead when it finds none.
+/// The end of the match at `pos`, or the start of the next match. `matches` returns the end of the
+/// match at an offset, or that offset if there is none; in that case it may look only a bounded
+/// distance ahead.
 pub fn match_or_gap(text: &[u8], pos: usize, matches: impl Fn(&[u8], usize) -> usize) -> usize {
     let end = matches(text, pos);
     if end > pos {

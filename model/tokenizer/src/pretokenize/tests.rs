@@ -65,7 +65,7 @@ fn a_name_is_in_the_list_once() {
     assert_eq!(names.len(), n);
 }
 
-/// Pieces of all the reference's texts (tests/data/oracle/tokenizer/make_llama.py).
+/// The pieces of all reference texts (tests/data/oracle/tokenizer/make_llama.py).
 #[test]
 fn pieces_are_those_of_the_reference() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/oracle/tokenizer/pieces.json");
@@ -118,8 +118,8 @@ fn every_name_of_the_reference_is_known() {
     assert!(names.len() >= 91);
 }
 
-/// A stage that looked to the end of a run again at each of its pieces would take a thousand times
-/// as long.
+/// A stage that scans to the end of a run at each of its pieces would take a thousand times as
+/// long.
 #[test]
 fn no_stage_is_quadratic() {
     for name in Pretokenizer::names() {

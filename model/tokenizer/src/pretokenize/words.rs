@@ -1,4 +1,4 @@
-//! Stages that cut text into words, numbers, punctuation and white space: the families of GPT-2,
+//! Stages that split text into words, numbers, punctuation and white space: the families of GPT-2,
 //! Llama 3 and GPT-4o.
 
 use super::groups::is_han;
@@ -21,7 +21,7 @@ fn contraction(text: &[u8], pos: usize, any_case: bool) -> usize {
     }
 }
 
-/// `\s+(?!\S)|\s+`: white space, of which a last one before a word is left to the word.
+/// `\s+(?!\S)|\s+`: white space, except a last character before a word.
 pub fn white_space(text: &[u8], pos: usize) -> usize {
     let (mut end, mut last) = (pos, pos);
     loop {
@@ -35,7 +35,7 @@ pub fn white_space(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// `\s*[\r\n]+`: the end, or `pos` where white space begins that holds no line end.
+/// `\s*[\r\n]+`: the end, or `pos` if the white space has no line end.
 fn lines(text: &[u8], pos: usize) -> usize {
     let (mut at, mut end) = (pos, pos);
     loop {
@@ -50,7 +50,7 @@ fn lines(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// One character if nothing else matched, so that every stage moves on.
+/// One character if nothing else matched, so that every stage advances.
 fn one(text: &[u8], pos: usize) -> usize {
     pos + char_at(text, pos).len.max(1)
 }
@@ -91,7 +91,7 @@ pub fn llama3(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// As [`llama3`], with numbers one by one: `\p{N}`.
+/// [`llama3`] with single numbers: `\p{N}`.
 pub fn qwen2(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     if end > pos {
@@ -101,7 +101,7 @@ pub fn qwen2(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// As [`qwen2`], with marks taken for letters: `[\p{L}\p{M}]`.
+/// [`qwen2`] with marks as letters: `[\p{L}\p{M}]`.
 pub fn qwen35(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     let word = LETTER | MARK;
@@ -118,7 +118,7 @@ pub fn tekken(text: &[u8], pos: usize) -> usize {
     cased_letters(text, pos).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"\r\n/"))
 }
 
-/// As [`tekken`], with `(?i:'s|'t|'re|'ve|'m|'ll|'d)?` after the letters, and numbers in threes:
+/// [`tekken`] with `(?i:'s|'t|'re|'ve|'m|'ll|'d)?` after the letters, and numbers in threes:
 /// `\p{N}{1,3}`.
 pub fn gpt4o(text: &[u8], pos: usize) -> usize {
     match cased_letters(text, pos) {
@@ -127,12 +127,12 @@ pub fn gpt4o(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// As [`qwen2`], without contractions: `'s` stays with what is before it.
+/// [`qwen2`] without contractions: `'s` stays with the text before it.
 pub fn ufakzeka(text: &[u8], pos: usize) -> usize {
     letters(text, pos, LETTER).unwrap_or_else(|| rest(text, pos, LETTER, 1, b"\r\n"))
 }
 
-/// As [`qwen2`], with line ends left out of what follows punctuation: ` ?[^\s\p{L}\p{N}\r\n]+`.
+/// [`qwen2`] without line ends after punctuation: ` ?[^\s\p{L}\p{N}\r\n]+`.
 pub fn seed_coder(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     if end > pos {
@@ -142,7 +142,7 @@ pub fn seed_coder(text: &[u8], pos: usize) -> usize {
     }
 }
 
-/// As [`llama3`], with white space in powers of two:
+/// [`llama3`] with white space in powers of two:
 /// `\s{512}(?!\S)|…|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}`
 pub fn jais2(text: &[u8], pos: usize) -> usize {
     let c = char_at(text, pos);
@@ -153,8 +153,8 @@ pub fn jais2(text: &[u8], pos: usize) -> usize {
     if !c.is(SPACE) || before_space(pos) {
         return llama3(text, pos);
     }
-    // Within white space that was begun before there is no line end any more: it would have been
-    // cut behind it.
+    // White space that continues an earlier piece has no line end, since that would have ended the
+    // piece.
     let within = (1..=4)
         .filter_map(|len| pos.checked_sub(len))
         .find(|at| text.get(*at).is_some_and(|b| b & 0xC0 != 0x80));
@@ -163,7 +163,7 @@ pub fn jais2(text: &[u8], pos: usize) -> usize {
     if end > pos {
         return end;
     }
-    // Ends of the first 513 characters of white space.
+    // The ends of the first 513 characters of white space.
     let mut ends = Vec::with_capacity(16);
     let mut at = pos;
     while ends.len() <= 512 && char_at(text, at).is(SPACE) {
@@ -176,7 +176,7 @@ pub fn jais2(text: &[u8], pos: usize) -> usize {
 }
 
 /// `(?i:'s|…)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}|
-/// ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+`: words with one space between stay together.
+/// ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+`: words with single spaces stay together.
 pub fn exaone_moe(text: &[u8], pos: usize) -> usize {
     let end = contraction(text, pos, true);
     if end > pos {
@@ -211,17 +211,17 @@ fn any_case(text: &[u8], pos: usize, digits: usize) -> usize {
     }
 }
 
-/// As [`gpt4o`], letters of any case in one run with their marks; numbers one by one.
+/// [`gpt4o`] with letters of any case and their marks in one run; single numbers.
 pub fn youtu(text: &[u8], pos: usize) -> usize {
     any_case(text, pos, 1)
 }
 
-/// As [`youtu`], with numbers in threes.
+/// [`youtu`] with numbers in threes.
 pub fn tiny_aya(text: &[u8], pos: usize) -> usize {
     any_case(text, pos, 3)
 }
 
-/// As [`gpt4o`], with marks taken for letters.
+/// [`gpt4o`] with marks as letters.
 pub fn granite_embed(text: &[u8], pos: usize) -> usize {
     match cased(text, pos, LETTER | MARK) {
         Some(end) => contraction(text, end, true),
@@ -260,14 +260,14 @@ fn cased_letters(text: &[u8], pos: usize) -> Option<usize> {
     cased(text, pos, LETTER)
 }
 
-/// The same with other classes taken for letters.
+/// [`cased_letters`] with other classes as letters.
 fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     let c = char_at(text, pos);
     if c.is_newline() || c.is(NUMBER) {
         return None;
     }
-    // A mark may stand before the word or begin it: before, if the word goes on with a small letter
-    // or one that counts as both.
+    // A mark may precede the word or begin it. It precedes the word if the word continues with a
+    // small letter or a letter that counts as both.
     let starts = if c.is(LETTER) { [pos, pos] } else { [pos + c.len, pos] };
     let word_at =
         |start: usize| cased_from(text, start, word).filter(|_| char_at(text, start).is(word));
@@ -282,12 +282,12 @@ fn cased(text: &[u8], pos: usize, word: u8) -> Option<usize> {
     }
 }
 
-/// The end of a cased word, and whether it has anything but capitals.
+/// The end of a cased word, and whether it has other letters than capitals.
 fn cased_from(text: &[u8], start: usize, word: u8) -> Option<(usize, bool)> {
     let is_small = |c: Char| (97..=122).contains(&c.cp);
     let is_capital = |c: Char| (65..=90).contains(&c.cp);
-    // Capitals as far as they go; then small letters. With no small letter after the capitals, the
-    // last letter that counts as both ends the word; without one the capitals alone are it.
+    // Capitals, then small letters. Without small letters, the last letter that counts as both ends
+    // the word; without such a letter the word is the capitals.
     let (mut capitals, mut both) = (start, None);
     loop {
         let c = char_at(text, capitals);

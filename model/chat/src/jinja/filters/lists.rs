@@ -1,4 +1,4 @@
-//! Filters of lists.
+//! Filters on lists.
 
 use std::rc::Rc;
 
@@ -138,7 +138,7 @@ fn filling(fill: Option<&Value>) -> Option<&Value> {
     fill.filter(|fill| !matches!(fill, Value::None))
 }
 
-/// `a.b.0` of a value; the default, if there is one, for what is missing on the way.
+/// The value at a path such as `a.b.0`. A missing part gives the default, if there is one.
 pub fn path(
     value: &Value,
     attribute: &Value,

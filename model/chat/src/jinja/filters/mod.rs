@@ -1,4 +1,4 @@
-//! Filters: all of jinja2's but `random`.
+//! The filters: all of jinja2's except `random`.
 
 mod lists;
 mod numbers;
@@ -11,7 +11,7 @@ use super::run::Run;
 use super::value::Value;
 use super::{Fault, html, methods, text, wrong};
 
-/// The names of all.
+/// The names of all filters.
 pub const FILTERS: [&str; 55] = [
     "abs",
     "attr",

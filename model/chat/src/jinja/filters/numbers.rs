@@ -1,4 +1,4 @@
-//! Filters of numbers.
+//! Filters on numbers.
 
 use std::rc::Rc;
 
@@ -50,7 +50,7 @@ pub fn filter(
     }
 }
 
-/// Digits as Python reads them: with `_` between two.
+/// Digits in Python's syntax, with `_` between two digits.
 fn without_marks(text: &str) -> Option<String> {
     let fits = !text.starts_with('_') && !text.ends_with('_') && !text.contains("__");
     fits.then(|| text.replace('_', ""))
@@ -112,7 +112,7 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
     };
     let scaled = |whole: fn(f64) -> f64| {
         let power = 10f64.powi(precision);
-        // A whole number has no sign of its zero.
+        // Adding 0.0 removes the sign of a negative zero.
         Ok(Value::Float((whole(x * power) + 0.0) / power))
     };
     match (method, value) {
@@ -124,7 +124,7 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
             Ok(Value::Float(format!("{x:.*}", precision as usize).parse().unwrap_or(x)))
         }
         ("common", _) if x.abs() < 1e30 && precision > -30 => {
-            // Halves are those of the whole number and nothing behind it.
+            // A number is a half only if nothing follows the integer part.
             let (n, behind) = (x.trunc() as i128, x.fract() != 0.0);
             let rounded = round_int(
                 if behind { n.saturating_mul(10) + n.signum() } else { n * 10 },
@@ -137,7 +137,7 @@ fn round(value: &Value, precision: i32, method: &str) -> Result<Value, Fault> {
     }
 }
 
-/// Rounded to tens, hundreds and so on, halves to even.
+/// Rounds to tens, hundreds and so on, halves to even.
 fn round_int(n: i128, precision: i32) -> i128 {
     let Some(unit) = u32::try_from(-precision).ok().filter(|p| *p > 0) else { return n };
     let Some(unit) = 10i128.checked_pow(unit) else { return 0 };

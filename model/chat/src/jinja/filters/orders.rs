@@ -1,4 +1,4 @@
-//! Filters that compare elements, or an attribute of them.
+//! Filters that compare elements or an attribute of them.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -66,7 +66,7 @@ pub fn filter(
                 }
             }
             let group = |(_, items): (Value, Vec<Value>)| {
-                // As the first of the group has it, not in lower case.
+                // The key as the first element has it, not in lower case.
                 let key = by(
                     items.first().unwrap_or(&Value::Undefined),
                     attribute,
@@ -114,7 +114,7 @@ pub fn filter(
     }
 }
 
-/// An item or its attribute, in lower case unless case counts.
+/// An element or its attribute, in lower case unless the comparison is case-sensitive.
 fn by(
     item: &Value,
     attribute: Option<&Value>,
@@ -135,7 +135,7 @@ fn by(
     }
 }
 
-/// The attributes of `a,b`; one that is none, where there is none.
+/// The attributes of `a,b`; a single `None` if no attribute is given.
 fn attributes(attribute: Option<&Value>, meter: &Rc<Meter>) -> Result<Vec<Option<Value>>, Fault> {
     match attribute {
         Some(Value::Text(names)) => {
@@ -156,7 +156,7 @@ fn items(keyed: Vec<(Value, Value)>) -> Vec<Value> {
     keyed.into_iter().map(|(_, item)| item).collect()
 }
 
-/// By rising keys or falling ones; of equal ones in the order in which they came.
+/// A stable sort by rising or falling keys.
 fn sorted(
     mut keyed: Vec<(Value, Value)>,
     reverse: bool,
@@ -169,8 +169,8 @@ fn sorted(
     Ok(keyed)
 }
 
-/// A stable merge sort whose comparisons may fail, and need not be an order at all (NaN; whole
-/// numbers beyond what a float can tell apart): the standard library's sort may panic then.
+/// A stable merge sort with fallible comparisons that need not form an order (NaN, integers beyond
+/// a float's precision). The standard library's sort may panic with these.
 fn sort<T: Clone>(
     all: &mut Vec<T>,
     compare: impl Fn(&T, &T) -> Result<Ordering, Fault>,

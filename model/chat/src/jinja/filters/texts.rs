@@ -1,4 +1,4 @@
-//! Filters of texts.
+//! Filters on strings.
 
 use std::rc::Rc;
 
@@ -146,7 +146,7 @@ pub fn filter(
     }
 }
 
-/// Every word with a capital first; a word begins behind white space, a hyphen or a bracket.
+/// Capitalises every word. A word begins after white space, a hyphen or a bracket.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let begins = |c: char| chars::is_space(c) || "-({[<".contains(c);
@@ -166,7 +166,7 @@ fn indent(
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
     let mut out = Growing::new(meter);
-    // A line that ends has an empty one behind it.
+    // A final line end is followed by an empty line.
     let open = text.is_empty() || text.ends_with(|c| c != '\r' && chars::is_line_end(c));
     for (i, line) in chars::lines(text, false).chain(open.then_some("")).enumerate() {
         meter.work(1)?;

@@ -1,4 +1,4 @@
-//! `wordwrap`: lines of a width, as Python's `textwrap` breaks them.
+//! `wordwrap`: wraps lines as Python's `textwrap` does.
 
 use std::rc::Rc;
 
@@ -6,18 +6,18 @@ use super::super::meter::{Growing, Meter};
 use super::super::value::Value;
 use super::super::{Fault, chars};
 
-/// How to wrap.
+/// The options of wrapping.
 pub struct Wrap {
-    /// Characters in a line, at least 1.
+    /// Characters per line, at least 1.
     pub width: usize,
-    /// Whether words that are longer than a line are broken.
+    /// Whether words longer than a line are broken.
     pub long_words: bool,
-    /// Whether words are broken behind hyphens.
+    /// Whether words are broken after hyphens.
     pub hyphens: bool,
 }
 
 impl Wrap {
-    /// Every line of a text wrapped, with `between` between the lines.
+    /// Wraps every line of a text, with `between` between lines.
     pub fn text(&self, text: &str, between: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         let mut out = Growing::new(meter);
         for (i, line) in chars::lines(text, false).enumerate() {
@@ -36,7 +36,7 @@ impl Wrap {
     ) -> Result<(), Fault> {
         Value::room_for(line.len(), meter)?;
         let letters: Vec<char> = line.chars().collect();
-        // Pieces that stay whole, the next one last.
+        // Pieces that are not broken, in reverse order.
         let mut pieces: Vec<&[char]> = self.pieces(&letters);
         pieces.reverse();
         let mut first = true;
@@ -71,8 +71,8 @@ impl Wrap {
         Ok(())
     }
 
-    /// Where a long word is cut: behind the last hyphen that fits, if something else stands before
-    /// it.
+    /// The length of the first part of a long word: up to its last hyphen that fits, if the part
+    /// has other characters.
     fn cut(&self, piece: &[char], room: usize) -> usize {
         let start = piece.get(..room).unwrap_or(piece);
         match start.iter().rposition(|c| *c == '-') {
@@ -83,7 +83,7 @@ impl Wrap {
         }
     }
 
-    /// White space, and words or their parts.
+    /// Splits a line to white space and words or parts of words.
     fn pieces<'t>(&self, letters: &'t [char]) -> Vec<&'t [char]> {
         let mut all = Vec::new();
         let mut from = 0;
@@ -114,7 +114,7 @@ impl Wrap {
         let punctuated = |i: Option<usize>| {
             i.and_then(at).is_some_and(|c| chars::is_word(c) || "!\"'&.,?".contains(c))
         };
-        // Hyphens between words, two or more.
+        // A dash: two or more hyphens between words.
         let dashes = |i: usize| {
             let end = if punctuated(i.checked_sub(1)) { run(i, &hyphen) } else { i };
             (end - i >= 2 && at(end).is_some_and(chars::is_word)).then_some(end)

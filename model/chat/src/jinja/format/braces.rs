@@ -1,4 +1,4 @@
-//! `str.format`: fields in braces, each with a path to a value, a conversion and a specification.
+//! `str.format`: fields in braces with a path to a value, a conversion and a specification.
 
 use std::rc::Rc;
 
@@ -24,13 +24,13 @@ struct Fields<'v> {
     named: &'v [(String, Value)],
     /// The value of the next `{}`.
     next: usize,
-    /// Whether a field had a number: none is without one then.
+    /// Whether a field had an explicit number; then all must have one.
     numbered: bool,
     meter: &'v Rc<Meter>,
 }
 
 impl Fields<'_> {
-    /// A pattern with its values; fields within specifications of fields go so many levels deep.
+    /// Writes a pattern with its values. Fields may nest in specifications up to `levels` deep.
     fn write(&mut self, pattern: &str, levels: usize, out: &mut Growing) -> Result<(), Fault> {
         let mut rest = pattern;
         while let Some(at) = rest.find(['{', '}']) {
@@ -55,7 +55,7 @@ impl Fields<'_> {
         if levels == 0 {
             return wrong("format: fields are within fields within fields");
         }
-        // A name ends at '!' or ':' outside of brackets.
+        // A name ends at '!' or ':' outside brackets.
         let mut bracket = false;
         let name_ends = |c: char| {
             bracket = (bracket || c == '[') && c != ']';
@@ -131,7 +131,7 @@ impl Fields<'_> {
     }
 }
 
-/// Where the field that begins here ends, fields within it included.
+/// The end of the field that begins here, nested fields included.
 fn field_end(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, c) in text.bytes().enumerate() {

@@ -1,5 +1,5 @@
-//! Values in formats: `'%s' % x` and `|format`, `str.format` and its specifications. Widths are
-//! counted before they are filled; a precision is at most [`MOST_DIGITS`].
+//! String formatting: `'%s' % x`, `|format` and `str.format`. Widths are checked before padding; a
+//! precision is at most [`MOST_DIGITS`].
 
 mod braces;
 mod percent;
@@ -10,7 +10,7 @@ pub use percent::percent;
 
 use super::{Fault, MAX_MEMORY, limit};
 
-/// The largest precision.
+/// The maximum precision.
 const MOST_DIGITS: usize = 1000;
 
 fn precision(digits: usize) -> Result<usize, Fault> {
@@ -27,8 +27,8 @@ fn width(columns: usize) -> Result<usize, Fault> {
     }
 }
 
-/// `%e`, `%f` and `%g` of a number that is not negative: with all its digits and its point, if
-/// `whole`.
+/// `%e`, `%f` and `%g` of a non-negative number. `whole` keeps trailing zeros and the decimal
+/// point.
 fn float(kind: char, precision: usize, x: f64, whole: bool) -> String {
     let text = match kind.to_ascii_lowercase() {
         _ if x.is_nan() => "nan".to_owned(),
@@ -52,8 +52,8 @@ fn power_of_ten(power: &str) -> String {
     format!("e{sign}{:0>2}", power.trim_start_matches('-'))
 }
 
-/// So many digits, without zeros at the end unless `whole`; a `float` in another's place keeps one
-/// behind the point.
+/// Formats with `precision` significant digits. Trailing zeros are removed unless `whole`; with
+/// `is_float` one digit stays after the point.
 fn general(x: f64, precision: usize, whole: bool, is_float: bool) -> String {
     let digits = precision - 1;
     let text = format!("{x:.digits$e}");

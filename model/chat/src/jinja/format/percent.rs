@@ -20,7 +20,7 @@ struct Spec {
     precision: Option<usize>,
 }
 
-/// `pattern % values`, with `%(name)s` from an object. Texts are escaped where the pattern is HTML.
+/// `pattern % values`, with `%(name)s` from an object. If the pattern is HTML, strings are escaped.
 pub fn percent(
     pattern: &str,
     safe: bool,
@@ -87,7 +87,7 @@ pub fn percent(
     Value::grown(out, meter)
 }
 
-/// A number of the pattern, or of the values where it has `*`.
+/// A number in the pattern, or the next value for `*`.
 fn number<'v>(
     chars: &mut Peekable<Chars>,
     values: &mut impl Iterator<Item = &'v Value>,

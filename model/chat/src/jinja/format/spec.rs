@@ -1,4 +1,4 @@
-//! Specifications of `str.format`:
+//! Format specifications of `str.format`:
 //! `[[fill]align][sign][z][#][0][width][grouping][.precision][type]`.
 
 use std::rc::Rc;
@@ -62,7 +62,7 @@ impl Spec {
     }
 }
 
-/// `format(value, spec)`, at the end of a text.
+/// Appends `format(value, spec)`.
 pub fn write(
     value: &Value,
     source: &str,
@@ -191,7 +191,7 @@ fn sign(negative: bool, spec: &Spec) -> &'static str {
     }
 }
 
-/// A number by its parts, the digits before its point in groups.
+/// Appends a number from its parts, with grouped integer digits.
 fn number(
     before: &str,
     digits: &str,
@@ -206,7 +206,8 @@ fn number(
     let Some(mark) = spec.grouping.filter(|_| !digits.is_empty()) else {
         return aligned(before, &format!("{digits}{rest}"), align, fill, spec.width, out);
     };
-    // Zeros that fill the width are grouped as well, and none of it begins with a mark.
+    // Zeros that pad to the width are grouped as well, and the result never begins with a
+    // separator.
     let room = spec.width.saturating_sub(before.len() + rest.len());
     let grouped = |count: usize| count + count.saturating_sub(1) / every;
     let mut count = digits.len();

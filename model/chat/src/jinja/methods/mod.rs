@@ -1,5 +1,4 @@
-//! Attributes and methods of values, as far as a sandbox has them in which nothing that exists is
-//! changed.
+//! Attributes and methods of values, as in a sandbox that does not change existing values.
 
 mod texts;
 
@@ -21,7 +20,7 @@ const OF_CYCLERS: [&str; 2] = ["next", "reset"];
 const OF_INTS: [&str; 2] = ["bit_count", "bit_length"];
 const OF_FLOATS: [&str; 1] = ["is_integer"];
 
-/// `value.name`; an object's key, if it has no such method. None if there is neither.
+/// `value.name`: a method, or else an object's key. `None` if there is neither.
 pub fn attribute(value: &Value, name: &str, meter: &Rc<Meter>) -> Result<Option<Value>, Fault> {
     if let Some(own) = own_attribute(value, name, meter)? {
         return Ok(Some(own));
@@ -215,7 +214,7 @@ fn of_running_loop(
                 .unwrap_or(Value::Undefined)),
         };
     }
-    // A loop that held itself would never be freed.
+    // A loop that contains itself would never be freed.
     if arguments.positional.iter().any(|value| value.inside().namespace) {
         return wrong("changed() takes no loops and no namespaces");
     }
@@ -234,7 +233,7 @@ fn of_running_loop(
     Ok(Value::Bool(!same))
 }
 
-/// A method that there is not, or that would change what exists.
+/// The error for a method that does not exist, or that would change the value.
 pub fn unknown<T>(value: &Value, name: &str) -> Result<T, Fault> {
     let changes = match value {
         Value::List(_) => {
@@ -253,7 +252,7 @@ pub fn unknown<T>(value: &Value, name: &str) -> Result<T, Fault> {
     wrong(format!("{} has no method {name:.40}()", value.kind()))
 }
 
-/// White space or one of the given characters.
+/// Matches white space, or the given characters.
 pub fn stripped(set: Option<&str>) -> impl Fn(char) -> bool + '_ {
     move |c| set.map_or_else(|| chars::is_space(c), |set| set.contains(c))
 }

@@ -1,4 +1,4 @@
-//! Methods of texts: Python's `str`, but for `encode`, which makes what is no text.
+//! Methods of strings: those of Python's `str` except `encode`, which returns bytes.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use super::super::value::{Text, Value};
 use super::super::{Fault, chars, format, ops, text as written, wrong};
 use super::stripped;
 
-/// The names of all.
+/// The names of all methods.
 pub const METHODS: [&str; 46] = [
     "capitalize",
     "casefold",
@@ -59,7 +59,7 @@ pub const METHODS: [&str; 46] = [
     "zfill",
 ];
 
-/// Calls one. What comes of HTML by the same letters is HTML.
+/// Calls a method. A result with the same letters as an HTML input is also HTML.
 pub fn call(
     this: &Text,
     name: &str,
@@ -188,7 +188,7 @@ fn needed<'v>(value: Option<&'v Value>, name: &str) -> Result<&'v str, Fault> {
     text(value, name).map(Option::unwrap_or_default)
 }
 
-/// A text in another case: it may take three times the bytes.
+/// A string in another case. It may take three times the bytes.
 pub fn in_case(this: &str, name: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.bytes(this.len())?;
     Value::room_for(this.len() / 8, meter)?;
@@ -221,7 +221,7 @@ fn is(this: &str, name: &str) -> bool {
     }
 }
 
-/// Without white space, or without characters of a set, at one end or both.
+/// Removes white space, or the characters of a set, from one end or both.
 pub fn strip(this: &str, name: &str, set: Option<&str>, meter: &Rc<Meter>) -> Result<Value, Fault> {
     meter.work(this.len().saturating_mul(set.map_or(0, str::len)) / 256)?;
     let is = stripped(set);
@@ -235,7 +235,7 @@ pub fn strip(this: &str, name: &str, set: Option<&str>, meter: &Rc<Meter>) -> Re
     )
 }
 
-/// Filled up to a width: an odd one out stands in front where Python puts it.
+/// Pads to a width. An odd remainder is on the side where Python puts it.
 pub fn fill_up(
     this: &str,
     name: &str,
@@ -275,7 +275,7 @@ fn expand_tabs(this: &str, width: usize, meter: &Rc<Meter>) -> Result<Value, Fau
     Value::grown(out, meter)
 }
 
-/// The bytes between two places of characters; none, if the first lies behind the text.
+/// The byte range between two character positions; `None` if the first is past the end.
 fn bytes_between(this: &str, ends: [Option<&Value>; 2]) -> Result<Option<Range<usize>>, Fault> {
     let [from, to] = ends;
     let (from, to) = (optional(from, "start")?, optional(to, "end")?);
@@ -346,7 +346,7 @@ fn search(
     }
 }
 
-/// Items as texts with a text between.
+/// Joins elements as strings.
 pub fn join(between: &str, items: &[Value], meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut out = Growing::new(meter);
     for (i, item) in items.iter().enumerate() {
@@ -401,7 +401,7 @@ pub fn split(
     Value::list(out, meter)
 }
 
-/// The words of a text, from one of its ends; the last of so many pieces is all that is left.
+/// Splits a string into words, from either end. The last of `pieces` is the unsplit rest.
 fn words(
     this: &str,
     pieces: usize,
@@ -434,7 +434,7 @@ fn words(
     Ok(())
 }
 
-/// `maketrans`: an object of code points.
+/// `maketrans`: an object with code points as keys.
 fn make_table(arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let [from, to, without] = arguments.bind("maketrans", ["x", "y", "z"], 1)?;
     let point = |c: char| Value::Int(u32::from(c).into());
