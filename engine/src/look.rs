@@ -109,7 +109,7 @@ impl Engine {
 }
 
 /// How the child ended; none, and it is left to its fate, where it did not in that time.
-fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
+pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < patience {
         match child.try_wait() {

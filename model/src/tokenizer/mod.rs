@@ -12,6 +12,7 @@ mod bpe;
 mod decode;
 mod error;
 mod limit;
+mod literal;
 mod partition;
 mod plamo2;
 mod pretokenize;
@@ -27,6 +28,7 @@ mod vocabulary;
 mod wordpiece;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 pub use decode::{DecodeOptions, Detokenizer};
 pub use error::TokenizerError;
@@ -241,7 +243,7 @@ impl Tokenizer {
     /// The ids of a text, which need not be UTF-8: byte-level BPE and WordPiece read U+FFFD for
     /// bytes that are not, SentencePiece takes them as they are.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
-        self.encode_to(text, options, &Limit::default())
+        self.encode_to(text, &[], options, &Limit::default())
     }
 
     /// The same of a text that must have few enough tokens. One that has far more is not read, and
@@ -255,12 +257,23 @@ impl Tokenizer {
         options: EncodeOptions,
         limit: &Limit,
     ) -> Result<Vec<u32>, Stopped> {
+        self.encode_parts_within(text, &[], options, limit)
+    }
+
+    /// The same where no control tokens are read in the given byte ranges, ascending.
+    fn encode_parts_within(
+        &self,
+        text: &[u8],
+        literal: &[Range<usize>],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
         let too_many = |least: usize| limit.most.is_some_and(|most| least > most);
         let least = self.reach.as_ref().map_or(0, |reach| reach.fewest(text));
         if too_many(least) {
             return Err(Stopped::TooMany { least });
         }
-        let ids = self.encode_to(text, options, limit);
+        let ids = self.encode_to(text, literal, options, limit);
         match ids.len() {
             _ if limit.cancel.is_cancelled() => Err(Stopped::Cancelled),
             least if too_many(least) => Err(Stopped::TooMany { least }),
@@ -269,7 +282,13 @@ impl Tokenizer {
     }
 
     /// The ids, until there are too many.
-    fn encode_to(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Vec<u32> {
+    fn encode_to(
+        &self,
+        text: &[u8],
+        literal: &[Range<usize>],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Vec<u32> {
         let mut out = Vec::new();
         let bos_and_end = match &self.algorithm {
             Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
@@ -280,7 +299,7 @@ impl Tokenizer {
             ),
         };
         out.extend(bos_and_end.0.filter(|_| options.add_special));
-        let fragments = self.partition.split(&self.table, text, options.parse_special);
+        let fragments = self.partition.split(&self.table, text, literal, options.parse_special);
         let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
         match &self.algorithm {
             Algorithm::Bpe(bpe) => {
