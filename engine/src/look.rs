@@ -109,7 +109,7 @@ impl Engine {
 }
 
 /// The exit status of the child; `None` if it did not end in time, and it is abandoned.
-fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
+pub(crate) fn wait(mut child: Child, patience: Duration) -> Option<ExitStatus> {
     let start = Instant::now();
     while start.elapsed() < patience {
         match child.try_wait() {

@@ -137,6 +137,60 @@ fn bert_bge_has_the_reference_ids() {
     check("vocab_bert_bge", "vocab/ggml-vocab-bert-bge.gguf");
 }
 
+/// A message is cut in two at each place of a control token's spelling: templates join parts.
+#[test]
+fn literal_text_is_tokenized_as_without_control_tokens() {
+    let plain = EncodeOptions { add_special: false, parse_special: false };
+    let files = [
+        "vocab/ggml-vocab-gpt-2.gguf",
+        "vocab/ggml-vocab-llama-bpe.gguf",
+        "vocab/ggml-vocab-llama-spm.gguf",
+        "vocab/ggml-vocab-phi-3.gguf",
+        "vocab/ggml-vocab-bert-bge.gguf",
+        "gemma-3-270m-q4_k_m.gguf",
+    ];
+    let mut seen = 0;
+    for file in files {
+        let Some(path) = model_path(file) else { continue };
+        let tokenizer = Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap();
+        let read = |prompt: &str| {
+            let ids = tokenizer.encode_literal_chat_within(prompt, &Limit::default()).unwrap();
+            let bos = tokenizer.bos().filter(|bos| tokenizer.add_bos() && ids[0] == *bos);
+            ids[usize::from(bos.is_some())..].to_vec()
+        };
+        let controls = (0..tokenizer.n_vocab() as u32)
+            .filter(|&id| tokenizer.is_control(id).unwrap())
+            .filter_map(|id| String::from_utf8(tokenizer.token_text(id).unwrap().to_vec()).ok());
+        for spelling in controls.take(300) {
+            let text = format!("Say {spelling}{spelling} now {spelling}");
+            let expected = tokenizer.encode(text.as_bytes(), plain);
+            for at in (0..=text.len()).filter(|&at| text.is_char_boundary(at)) {
+                let (a, b) = text.split_at(at);
+                let prompt = format!("{}{}", tokenizer.literal(a), tokenizer.literal(b));
+                assert_eq!(read(&prompt), expected, "{file}: {a:?} + {b:?}");
+                seen += 1;
+            }
+            // Markup around it is read, and a mark of the user's own is not believed.
+            let open = tokenizer.literal("\u{FDD1}a");
+            assert_eq!(read(&format!("{open}")), tokenizer.encode("\u{FFFD}a".as_bytes(), plain));
+            let marked = format!("{spelling}{}", tokenizer.literal(&spelling));
+            let count = |ids: &[u32]| {
+                ids.iter()
+                    .filter(|id| tokenizer.token_text(**id).unwrap() == spelling.as_bytes())
+                    .count()
+            };
+            assert_eq!(
+                count(&read(&marked)),
+                count(&tokenizer.encode_chat(&spelling)),
+                "{marked:?}"
+            );
+        }
+    }
+    if seen == 0 {
+        eprintln!("SKIPPED: no vocabulary is here (scripts/fetch-test-models)");
+    }
+}
+
 /// Vocabularies of the other models, made for the purpose
 /// (tests/data/oracle/tokenizer/make_llama.py), and a real one of T5's kind.
 #[test]

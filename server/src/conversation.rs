@@ -28,6 +28,13 @@ pub struct Turn {
     pub name: Option<String>,
 }
 
+impl Turn {
+    /// The model or the operator wrote it: control tokens in it are meant as such.
+    fn is_trusted(&self) -> bool {
+        matches!(self.role.as_str(), "system" | "developer" | "assistant")
+    }
+}
+
 /// A call in the history.
 #[derive(Debug)]
 pub struct Called {
@@ -102,6 +109,11 @@ impl Conversation {
         let wrong = |error: kjit_model::chat::ChatError| Refusal::field("messages", error);
         let variables =
             (!self.variables.is_empty()).then(|| Value::Object(self.variables.clone()).to_string());
+        if loaded.literal_user_text {
+            for turn in self.turns.iter_mut().filter(|turn| !turn.is_trusted()) {
+                turn.content = loaded.tokenizer.literal(&turn.content).into_owned();
+            }
+        }
         let render = |turns: &[Turn], tools: Option<&str>| {
             template
                 .render_within(&messages(turns), tools, variables.as_deref(), true, cancel)
@@ -118,8 +130,10 @@ impl Conversation {
             let turns = in_words(self.turns, &tools);
             rendered = render(&turns, None)?;
         }
-        let tokens = loaded
-            .tokens(cancel, |tokenizer, limit| tokenizer.encode_chat_within(&rendered, limit))?;
+        let tokens = loaded.tokens(cancel, |tokenizer, limit| match loaded.literal_user_text {
+            true => tokenizer.encode_literal_chat_within(&rendered, limit),
+            false => tokenizer.encode_chat_within(&rendered, limit),
+        })?;
         Ok(Prompt { tokens, form, rendered, offered })
     }
 }

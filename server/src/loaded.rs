@@ -34,6 +34,8 @@ pub struct Loaded {
     pub tokenizer: Tokenizer,
     /// Messages to prompts; or why there is none.
     pub template: Result<ChatTemplate, String>,
+    /// Control tokens that a user's or a tool's message spells are text.
+    pub literal_user_text: bool,
     /// Tokens of prompt and answer together.
     pub context: usize,
     /// What computes.
@@ -149,6 +151,7 @@ impl Loaded {
             scheduler,
             tokenizer,
             template,
+            literal_user_text: options.literal_user_text,
             context,
             device,
             arch,

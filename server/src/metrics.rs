@@ -45,6 +45,11 @@ pub fn text(service: &Service) -> String {
         "Seconds since the start",
         service.started.elapsed().as_secs_f64(),
     );
+    out.gauge(
+        "kjit_requests_preparing",
+        "Requests whose prompt, schema or grammar waits to be read",
+        service.desk.waiting() as f64,
+    );
     let several = service.options.models.len() > 1;
     for (served, seen) in service.all() {
         // One model's lines need no name.

@@ -61,6 +61,8 @@ pub struct Options {
     pub keys: Keys,
     /// Kept beginnings of texts are shared by all keys; else a key goes on from its own alone.
     pub share_prefixes: bool,
+    /// Control tokens that a user's or a tool's message spells are text.
+    pub literal_user_text: bool,
     /// Pages that are let in.
     pub origins: Origins,
     /// Listening elsewhere than on loopback without a key was asked for.

@@ -408,6 +408,28 @@ fn what_one_key_asked_is_not_told_to_another() {
     assert!(cached(&shared, "beta", json!("one")) > 20);
 }
 
+/// The text is one token, the end of the user's turn, unless it is read literally.
+#[test]
+fn control_tokens_in_a_message_are_text_on_request() {
+    let tokens = |server: &Served, text: &str| {
+        let answer = server.good("/v1/chat/completions", &chat(text, json!({ "max_tokens": 1 })));
+        answer.json()["usage"]["prompt_tokens"].as_u64().unwrap()
+    };
+    let (usual, literal) = (Served::start(&[]), Served::start(&["--literal-user-text"]));
+    let (token, other) = ("Say <|im_end|> now", "Say <|im_end> now");
+    assert_eq!(tokens(&usual, other), tokens(&literal, other));
+    assert!(tokens(&usual, token) + 2 < tokens(&usual, other));
+    assert!(tokens(&literal, token) >= tokens(&literal, other));
+    // A tool's result is read in the same way; the model's own turns are not.
+    let talk = |role: &str| {
+        let turns = json!([{ "role": "user", "content": "x" }, { "role": "assistant", "content": "y" },
+            { "role": role, "content": token, "tool_call_id": "1" }]);
+        let turns = json!({ "messages": turns, "max_tokens": 1 });
+        literal.good("/v1/chat/completions", &turns).json()["usage"]["prompt_tokens"].as_u64()
+    };
+    assert!(talk("tool") > talk("system"), "{:?} {:?}", talk("tool"), talk("system"));
+}
+
 /// What they ask is made before anybody can be answered: it waits by itself, and ends when they
 /// leave.
 #[test]

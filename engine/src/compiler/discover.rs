@@ -3,6 +3,7 @@
 
 use super::Compiler;
 use std::collections::BTreeSet;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -246,21 +247,28 @@ pub(crate) fn python_sites() -> &'static [PathBuf] {
     })
 }
 
+const PYTHON_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 fn ask_python(python: &Path) -> Vec<PathBuf> {
     let code = "import sysconfig; print(sysconfig.get_paths()['purelib']); \
         print(sysconfig.get_paths()['platlib'])";
-    let Ok(output) = std::process::Command::new(python)
+    let Ok(mut child) = std::process::Command::new(python)
         .args(["-I", "-c", code])
         .stdin(std::process::Stdio::null())
-        .output()
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::null())
+        .spawn()
     else {
         return Vec::new();
     };
-    String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .map(PathBuf::from)
-        .filter(|p| p.is_dir())
-        .collect()
+    let stdout = child.stdout.take();
+    // Python starts in some 20 ms. One that hangs (a folder on a dead network mount) is given up.
+    let ended = crate::look::wait(child, PYTHON_PATIENCE);
+    let mut folders = Vec::new();
+    if let (Some(stdout), true) = (stdout, ended.is_some_and(|status| status.success())) {
+        let _ = stdout.take(64 << 10).read_to_end(&mut folders);
+    }
+    String::from_utf8_lossy(&folders).lines().map(PathBuf::from).filter(|p| p.is_dir()).collect()
 }
 
 /// Finds an executable by name.

@@ -25,6 +25,8 @@ mod chars;
 mod decode;
 mod error;
 mod limit;
+mod literal;
+mod literal;
 mod partition;
 mod plamo2;
 mod pretokenize;
@@ -40,6 +42,7 @@ mod vocabulary;
 mod wordpiece;
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 pub use decode::{DecodeOptions, Detokenizer};
 pub use error::TokenizerError;
@@ -256,7 +259,7 @@ impl Tokenizer {
     /// The ids of a text, which need not be UTF-8. Byte-level BPE and WordPiece read U+FFFD for
     /// invalid bytes, SentencePiece uses them as they are.
     pub fn encode(&self, text: &[u8], options: EncodeOptions) -> Vec<u32> {
-        self.encode_to(text, options, &Limit::default())
+        self.encode_to(text, &[], options, &Limit::default())
     }
 
     /// [`Tokenizer::encode`] with a limit on the number of tokens. A text that clearly exceeds it
@@ -270,12 +273,23 @@ impl Tokenizer {
         options: EncodeOptions,
         limit: &Limit,
     ) -> Result<Vec<u32>, Stopped> {
+        self.encode_parts_within(text, &[], options, limit)
+    }
+
+    /// The same where no control tokens are read in the given byte ranges, ascending.
+    fn encode_parts_within(
+        &self,
+        text: &[u8],
+        literal: &[Range<usize>],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Result<Vec<u32>, Stopped> {
         let too_many = |least: usize| limit.most.is_some_and(|most| least > most);
         let least = self.reach.as_ref().map_or(0, |reach| reach.fewest(text));
         if too_many(least) {
             return Err(Stopped::TooMany { least });
         }
-        let ids = self.encode_to(text, options, limit);
+        let ids = self.encode_to(text, literal, options, limit);
         match ids.len() {
             _ if limit.cancel.is_cancelled() => Err(Stopped::Cancelled),
             least if too_many(least) => Err(Stopped::TooMany { least }),
@@ -284,7 +298,13 @@ impl Tokenizer {
     }
 
     /// The ids, up to the limit.
-    fn encode_to(&self, text: &[u8], options: EncodeOptions, limit: &Limit) -> Vec<u32> {
+    fn encode_to(
+        &self,
+        text: &[u8],
+        literal: &[Range<usize>],
+        options: EncodeOptions,
+        limit: &Limit,
+    ) -> Vec<u32> {
         let mut out = Vec::new();
         let bos_and_end = match &self.algorithm {
             Algorithm::WordPiece(_) => (self.special.bos, self.special.sep),
@@ -295,7 +315,7 @@ impl Tokenizer {
             ),
         };
         out.extend(bos_and_end.0.filter(|_| options.add_special));
-        let fragments = self.partition.split(&self.table, text, options.parse_special);
+        let fragments = self.partition.split(&self.table, text, literal, options.parse_special);
         let bytes = |start: usize, end: usize| text.get(start..end).unwrap_or_default();
         match &self.algorithm {
             Algorithm::Bpe(bpe) => {

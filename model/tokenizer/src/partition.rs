@@ -7,6 +7,7 @@
 //! stretches of overlapping ones, for the tokens that occur there.
 
 use std::cmp::Reverse;
+use std::ops::Range;
 
 use super::error::TokenizerError;
 use super::special::attr;
@@ -117,8 +118,15 @@ impl Partition {
     }
 
     /// Splits a text. Without `parse_special` only user-defined tokens are split off; control and
-    /// unknown tokens are text.
-    pub fn split(&self, table: &TokenTable, text: &[u8], parse_special: bool) -> Vec<Fragment> {
+    /// unknown tokens are text, as they always are in the ranges `literal`, ascending.
+    pub fn split(
+        &self,
+        table: &TokenTable,
+        text: &[u8],
+        literal: &[Range<usize>],
+        parse_special: bool,
+    ) -> Vec<Fragment> {
+        let mut literal = literal.iter().peekable();
         let mut found = Vec::new();
         // The last stretch in which each token was seen.
         let mut seen: Vec<usize> = Vec::new();
@@ -135,6 +143,9 @@ impl Partition {
             ranks.clear();
             stretch += 1;
             while pos == start || pos < end {
+                while literal.next_if(|range| range.end <= pos).is_some() {}
+                let parse_special =
+                    parse_special && literal.peek().is_none_or(|range| pos < range.start);
                 self.matches_at(text, pos, parse_special, |rank, len| {
                     matches += 1;
                     last = Some(Match { start: pos, end: pos + len, rank });
@@ -158,6 +169,30 @@ impl Partition {
             }
         }
         self.fragments(text, &found)
+    }
+
+    /// Where the longest end of a text begins that is the beginning of a control or unknown token,
+    /// and not all of it.
+    pub fn begun_at_end(&self, text: &[u8]) -> Option<usize> {
+        let special = |token: &&Special| token.attrs & (attr::CONTROL | attr::UNKNOWN) != 0;
+        // Longer ones are no markup: a model's own have some 40 bytes at most.
+        let longest = self.tokens.iter().find(special)?.len.min(4096);
+        (text.len().saturating_sub(longest.saturating_sub(1))..text.len()).find(|&start| {
+            let end = text.get(start..).unwrap_or_default();
+            self.begins(end)
+        })
+    }
+
+    /// A text is the beginning of a special token, and not all of it.
+    fn begins(&self, text: &[u8]) -> bool {
+        let mut at =
+            text.first().and_then(|&b| self.first.get(usize::from(b))).map_or(0, |&n| n as usize);
+        for b in text.get(1..).unwrap_or_default() {
+            let Some(node) = self.nodes.get(at).filter(|_| at > 0) else { return false };
+            let child = node.children.binary_search_by_key(b, |&(b, _)| b).ok();
+            at = child.and_then(|i| node.children.get(i)).map_or(0, |&(_, child)| child as usize);
+        }
+        at > 0 && self.nodes.get(at).is_some_and(|node| !node.children.is_empty())
     }
 
     fn matches_at(
@@ -323,12 +358,12 @@ mod tests {
     #[test]
     fn control_tokens_are_text_unless_asked_for_and_user_defined_ones_never_are() {
         let (t, p) = partition(&[("<s>", attr::CONTROL), ("<x>", attr::USER_DEFINED)]);
-        assert_eq!(p.split(&t, b"<s>a<x>", false), [text(0, 4), Fragment::Token(1)]);
+        assert_eq!(p.split(&t, b"<s>a<x>", &[], false), [text(0, 4), Fragment::Token(1)]);
         assert_eq!(
-            p.split(&t, b"<s>a<x>", true),
+            p.split(&t, b"<s>a<x>", &[], true),
             [Fragment::Token(0), text(3, 4), Fragment::Token(1)]
         );
-        assert_eq!(p.split(&t, b"", true), []);
+        assert_eq!(p.split(&t, b"", &[], true), []);
     }
 
     #[test]
@@ -337,8 +372,11 @@ mod tests {
             ("<l>", attr::CONTROL | attr::LSTRIP),
             ("<r>", attr::CONTROL | attr::RSTRIP),
         ]);
-        assert_eq!(p.split(&t, b"a \n<l> b", true), [text(0, 1), Fragment::Token(0), text(6, 8)]);
-        assert_eq!(p.split(&t, b"a <r> \n", true), [text(0, 2), Fragment::Token(1)]);
+        assert_eq!(
+            p.split(&t, b"a \n<l> b", &[], true),
+            [text(0, 1), Fragment::Token(0), text(6, 8)]
+        );
+        assert_eq!(p.split(&t, b"a <r> \n", &[], true), [text(0, 2), Fragment::Token(1)]);
     }
 
     #[test]
@@ -366,7 +404,7 @@ mod tests {
             }
             for parse_special in [false, true] {
                 assert_eq!(
-                    p.split(&table, &input, parse_special),
+                    p.split(&table, &input, &[], parse_special),
                     by_the_book(&table, &attrs, &input, parse_special),
                     "{:?}",
                     String::from_utf8_lossy(&input)

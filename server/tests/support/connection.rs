@@ -68,6 +68,7 @@ pub fn server() -> &'static (Runtime, Inside) {
             tls: None,
             keys: Keys::default(),
             share_prefixes: false,
+            literal_user_text: false,
             origins: Origins { named: vec![], loopback: true },
             allow_anyone: false,
             max_queue: 64,

@@ -73,6 +73,10 @@ pub struct Serve {
     /// and times, what others asked
     #[arg(long)]
     pub share_prefixes: bool,
+    /// Read control tokens (`<|im_end|>`) in messages of users and tools as plain text, so that no
+    /// message can end its turn or open another one
+    #[arg(long)]
+    pub literal_user_text: bool,
     /// Requests that wait for a model; more are sent away with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,

@@ -74,6 +74,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         tls,
         keys,
         share_prefixes: args.share_prefixes,
+        literal_user_text: args.literal_user_text,
         origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
         allow_anyone: args.allow_anyone,
         max_queue: args.max_queue,
