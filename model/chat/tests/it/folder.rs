@@ -17,10 +17,7 @@ fn a_chat_template_is_found_where_a_folder_may_have_it() {
         let file = Gguf::open(dir.path()).unwrap();
         let tokenizer = Tokenizer::from_gguf(&file).unwrap();
         let template = ChatTemplate::from_gguf(&file, &tokenizer).unwrap();
-        (
-            template.render(&[Message::new("user", "hi")], true).unwrap(),
-            ChatTemplate::names(&file),
-        )
+        (template.render(&[Message::new("user", "hi")], true).unwrap(), ChatTemplate::names(&file))
     };
     let mut folder = Folder::small("qwen3");
     assert_eq!(render(&folder, None).0, "<s>hi</s>");

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 use crate::support::peak::peak_of;
+use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 
 /// What rendering may allocate at once: what is counted, and twice that again while a text or a
 /// list grows.

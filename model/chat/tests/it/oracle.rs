@@ -1,10 +1,10 @@
 //! Rendered prompts against jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
 
+use crate::support::files::model_path;
 use kjit_chat::{ChatTemplate, Message, Origin};
 use kjit_gguf::Gguf;
 use kjit_tokenizer::Tokenizer;
 use serde_json::Value;
-use crate::support::files::model_path;
 
 #[test]
 fn smollm2_renders_conversations_as_the_reference_does() {

@@ -3,10 +3,10 @@
 
 use std::fs;
 
-use kjit_gguf::{Gguf, TypeId};
 use crate::support::exercise::one_line;
 use crate::support::peak::peak_of;
 use crate::support::writer::{Ten, Val, Writer, nested, strings, text};
+use kjit_gguf::{Gguf, TypeId};
 
 /// Opening takes at most this much, besides the map: directory entries are about three times as
 /// large in memory as in the file, and a growing list holds its old and its new place at once.

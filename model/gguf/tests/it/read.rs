@@ -6,9 +6,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kjit_gguf::{Error, Gguf, Value};
 use crate::support::exercise::{exercise, one_line};
 use crate::support::writer::{Val, Writer, f32s, i32s, strings, text};
+use kjit_gguf::{Error, Gguf, Value};
 
 fn open(w: Writer) -> Gguf {
     Gguf::from_bytes("model.gguf", &w.bytes()).unwrap()

@@ -1,7 +1,7 @@
 //! The reader on the real file that everything else is tested with.
 
-use kjit_gguf::Gguf;
 use crate::support::files::model_path;
+use kjit_gguf::Gguf;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 

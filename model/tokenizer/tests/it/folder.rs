@@ -102,8 +102,7 @@ fn texts_end_with_the_token_that_the_post_processor_has() {
 fn added_tokens_swallow_the_white_space_that_their_flags_say() {
     for (lstrip, rstrip, want) in [(false, false, 5), (true, false, 4), (true, true, 3)] {
         let mut folder = Folder::small("qwen3");
-        folder.added(json!({ "id": 260, "content": "<x>", "lstrip": lstrip, "rstrip": rstrip }),
-        );
+        folder.added(json!({ "id": 260, "content": "<x>", "lstrip": lstrip, "rstrip": rstrip }));
         let (_dir, file) = written(&folder, 1);
         let ids = Tokenizer::from_gguf(&file).unwrap().encode(b"he <x> he", EncodeOptions::PLAIN);
         assert_eq!((ids.len(), ids[0], ids[ids.len() - 1]), (want, 258, 258), "{ids:?}");

@@ -3,15 +3,16 @@
 
 use std::path::PathBuf;
 
+use crate::support::files::model_path;
 use kjit_gguf::Gguf;
 use kjit_tokenizer::{DecodeOptions, EncodeOptions, Limit, Stopped, Tokenizer, Vocabulary};
 use serde_json::Value;
-use crate::support::files::model_path;
 
 /// A file of the oracle.
 pub fn oracle(name: &str) -> Value {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/oracle/tokenizer").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/data/oracle/tokenizer")
+        .join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 

@@ -4,9 +4,9 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use crate::support::files::model_path;
 use kjit_gguf::Gguf;
 use kjit_tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
-use crate::support::files::model_path;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const FILES: [&str; 7] = [
