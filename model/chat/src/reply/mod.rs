@@ -2,13 +2,13 @@
 //! form that their chat template taught them; [`Form::of`] knows it by the template, and
 //! [`ReplyParser`] reads an answer in pieces, however the stream was cut.
 
+mod bare_calls;
 mod body;
 mod calls;
 mod channels;
-mod cut;
 mod form;
 mod tagged;
-mod whole;
+mod truncated;
 
 pub use form::Form;
 

@@ -21,11 +21,11 @@ pub struct Shard {
     /// Its bytes.
     pub map: Mmap,
     /// Its tensors, by their places.
-    pub tensors: Vec<Found>,
+    pub tensors: Vec<ShardTensor>,
 }
 
 /// A tensor in a file.
-pub struct Found {
+pub struct ShardTensor {
     /// Its name.
     pub name: String,
     /// Its type.
@@ -39,20 +39,20 @@ pub struct Found {
 }
 
 /// A file's path, and what the index says is in it.
-type Promised = (PathBuf, Vec<String>);
+type IndexedFile = (PathBuf, Vec<String>);
 
 /// What a file begins with: tensors as they are listed, also one that is there twice.
-struct Head(Vec<(String, TensorInfo)>);
+struct ShardHeader(Vec<(String, TensorInfo)>);
 
-impl<'de> Deserialize<'de> for Head {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Head, D::Error> {
-        from.deserialize_map(Entries).map(Head)
+impl<'de> Deserialize<'de> for ShardHeader {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ShardHeader, D::Error> {
+        from.deserialize_map(HeaderVisitor).map(ShardHeader)
     }
 }
 
-struct Entries;
+struct HeaderVisitor;
 
-impl<'de> Visitor<'de> for Entries {
+impl<'de> Visitor<'de> for HeaderVisitor {
     type Value = Vec<(String, TensorInfo)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,21 +82,21 @@ const WHOLE: &str = "model.safetensors";
 
 #[derive(Deserialize)]
 struct Index {
-    weight_map: Files,
+    weight_map: WeightMap,
 }
 
 /// The tensors that each file has, as an index lists them: a name with its file for each.
-struct Files(BTreeMap<String, Vec<String>>);
+struct WeightMap(BTreeMap<String, Vec<String>>);
 
-impl<'de> Deserialize<'de> for Files {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Files, D::Error> {
-        from.deserialize_map(Listed).map(Files)
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<WeightMap, D::Error> {
+        from.deserialize_map(WeightMapVisitor).map(WeightMap)
     }
 }
 
-struct Listed;
+struct WeightMapVisitor;
 
-impl<'de> Visitor<'de> for Listed {
+impl<'de> Visitor<'de> for WeightMapVisitor {
     type Value = BTreeMap<String, Vec<String>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,11 +117,11 @@ impl<'de> Visitor<'de> for Listed {
 
 /// The model's files, and what is to be said of them: `model.safetensors`, which transformers, too,
 /// takes before the index; else those of the index; else the only one.
-pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
+pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
     if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
-        let Files(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
+        let WeightMap(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
         for (file, tensors) in &files {
             // A name that leads out of the folder is none of a file in it.
             let mut parts = Path::new(file).components();
@@ -163,7 +163,7 @@ pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
 }
 
 /// Maps a file and reads what is in it.
-pub fn open((path, promised): Promised) -> Result<Shard, Error> {
+pub fn open((path, promised): IndexedFile) -> Result<Shard, Error> {
     let map = map_file(&path)?;
     let tensors = read(&map).map_err(|e| fail(&path, e))?;
     let names: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
@@ -174,7 +174,7 @@ pub fn open((path, promised): Promised) -> Result<Shard, Error> {
 }
 
 /// What is in a file, every place held to the file's end and to the tensor's own shape.
-fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
+fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
     let damaged = |why: String| FolderError::Header { why };
     let len = file.len() as u64;
     let Some((head, rest)) = file.split_first_chunk::<8>() else {
@@ -193,7 +193,7 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
     };
     // The crate says what a tensor's entry is; places are checked here, so that the tensor can be
     // named.
-    let Head(mut entries) =
+    let ShardHeader(mut entries) =
         serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     for pair in entries.windows(2) {
@@ -219,7 +219,7 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
             return Err(FolderError::Truncated { tensor: name, at, end, len });
         }
         let shape: Vec<u64> = info.shape.iter().map(|d| *d as u64).collect();
-        tensors.push(Found { name, dtype: info.dtype, shape, at, bytes: end - at });
+        tensors.push(ShardTensor { name, dtype: info.dtype, shape, at, bytes: end - at });
     }
     tensors.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
     for pair in tensors.windows(2) {

@@ -15,7 +15,7 @@ static SAID: AtomicBool = AtomicBool::new(false);
 /// libraries: it takes the process's handler of that signal. A bus error of any other kind still
 /// ends the process as it did. Without effect where the system refuses.
 #[allow(unsafe_code, reason = "a signal handler")]
-pub fn end_on_a_file_cut_short() {
+pub fn exit_on_truncated_file() {
     extern "C" fn ended(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: the kernel hands a handler set with SA_SIGINFO a siginfo that lives as long as
         // the call.

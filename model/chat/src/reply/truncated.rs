@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 const BETWEEN: [char; 6] = [';', ',', ' ', '\n', '\r', '\t'];
 
 /// What was read, and whether the last of it has no end.
-pub type Cut = (Vec<ToolCall>, bool);
+pub type Truncated = (Vec<ToolCall>, bool);
 
 /// JSON: a call, several, or a list of them.
-pub fn json(text: &str) -> Cut {
+pub fn json(text: &str) -> Truncated {
     let mut calls = vec![];
     let text = text.trim_start();
     let mut rest = text.strip_prefix('[').unwrap_or(text);
@@ -74,7 +74,7 @@ fn string(text: &str) -> Option<(String, &str)> {
 }
 
 /// What follows `<tool_call>`.
-pub fn hermes(text: &str) -> Cut {
+pub fn hermes(text: &str) -> Truncated {
     let text = text.trim_start();
     if let Some(rest) = text.strip_prefix("<function=") {
         let Some((name, rest)) = rest.split_once('>') else { return (vec![], false) };
@@ -114,7 +114,7 @@ fn tagged(text: &str, (open, middle, close): (&str, &str, &str)) -> String {
 }
 
 /// What follows `[TOOL_CALLS]`.
-pub fn mistral(text: &str) -> Cut {
+pub fn mistral(text: &str) -> Truncated {
     let mut calls = vec![];
     let mut rest = text;
     loop {
@@ -151,7 +151,7 @@ pub fn mistral(text: &str) -> Cut {
 }
 
 /// What follows DeepSeek's `<｜tool▁calls▁begin｜>`.
-pub fn deepseek(text: &str) -> Cut {
+pub fn deepseek(text: &str) -> Truncated {
     let mut calls = vec![];
     for one in text.split("<｜tool▁call▁begin｜>").skip(1) {
         let marked = format!("<｜tool▁call▁begin｜>{one}");
