@@ -6,7 +6,7 @@ pub mod asked;
 pub mod emulated;
 #[path = "../../model/tests/support/files.rs"]
 pub mod files;
-#[path = "../../model/tests/support/folder.rs"]
+#[path = "../../model/gguf/tests/it/support/folder.rs"]
 pub mod folder;
 #[path = "../../model/tests/support/folders.rs"]
 pub mod folders;

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
     // This program is its own compiler process: it returns from here only as the command.
     kjit_engine::child_main();
     interrupt::listen();
-    kjit_model::gguf::end_on_a_file_cut_short();
+    kjit_model::gguf::exit_on_truncated_file();
     let (arguments, note) = spelling::translate(std::env::args_os().collect());
     let mut cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,

@@ -32,14 +32,17 @@ fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 12] = [
     "cache/src",
     "engine/src",
     "engine/sys",
     "hub/src",
     "kernel_src/formats/src",
     "kernel_src/src",
+    "model/chat/src",
+    "model/gguf/src",
     "model/src",
+    "model/tokenizer/src",
     "server/src",
     "tools/src",
 ];
@@ -277,6 +280,9 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
         "kernel_src/formats",
         "hub",
         "model",
+        "model/chat",
+        "model/gguf",
+        "model/tokenizer",
         "engine/sys/hip-sys",
         "engine/sys/hiprtc-sys",
         "engine/sys/nccl-sys",

@@ -2,7 +2,7 @@
 
 mod support;
 
-#[path = "../../model/tests/support/folder.rs"]
+#[path = "../../model/gguf/tests/it/support/folder.rs"]
 mod folder;
 
 use folder::Folder;

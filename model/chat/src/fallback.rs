@@ -4,7 +4,7 @@
 use kjit_tokenizer::Tokenizer;
 
 /// A chat format.
-pub struct Row {
+pub struct TurnFormat {
     pub name: &'static str,
     /// Architectures that use it; empty: any.
     architectures: &'static [&'static str],
@@ -14,8 +14,8 @@ pub struct Row {
 }
 
 /// The first match is used.
-const ROWS: &[Row] = &[
-    Row {
+const TURN_FORMATS: &[TurnFormat] = &[
+    TurnFormat {
         name: "llama3",
         architectures: &["llama", "llama4"],
         tokens: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
@@ -23,7 +23,7 @@ const ROWS: &[Row] = &[
                    trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ \
                    '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
     },
-    Row {
+    TurnFormat {
         name: "gemma",
         architectures: &["gemma", "gemma2", "gemma3", "gemma3n"],
         tokens: &["<start_of_turn>", "<end_of_turn>"],
@@ -34,7 +34,7 @@ const ROWS: &[Row] = &[
                    == 'user' %}{% set ns.system = '' %}{% endif %}{% endif %}{% endfor %}{% if add_generation_prompt %}{{ \
                    '<start_of_turn>model\n' }}{% endif %}",
     },
-    Row {
+    TurnFormat {
         name: "command-r",
         architectures: &["command-r", "cohere2"],
         tokens: &[
@@ -50,28 +50,28 @@ const ROWS: &[Row] = &[
                    '<|END_OF_TURN_TOKEN|>' }}{% endfor %}{% if add_generation_prompt %}{{ \
                    '<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>' }}{% endif %}",
     },
-    Row {
+    TurnFormat {
         name: "granite",
         architectures: &["granite", "granitemoe", "granitehybrid"],
         tokens: &["<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>"],
         template: "{% for m in messages %}{{ '<|start_of_role|>' + m.role + '<|end_of_role|>' + m.content + '<|end_of_text|>\n' }}{% \
                    endfor %}{% if add_generation_prompt %}{{ '<|start_of_role|>assistant<|end_of_role|>' }}{% endif %}",
     },
-    Row {
+    TurnFormat {
         name: "phi3",
         architectures: &["phi3", "phimoe"],
         tokens: &["<|user|>", "<|assistant|>", "<|end|>"],
         template: "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}{% endfor %}{% if \
                    add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}",
     },
-    Row {
+    TurnFormat {
         name: "glm4",
         architectures: &["chatglm", "glm4", "glm4moe"],
         tokens: &["[gMASK]", "<sop>", "<|user|>", "<|assistant|>"],
         template: "{{ '[gMASK]<sop>' }}{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content }}{% endfor %}{% if \
                    add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}",
     },
-    Row {
+    TurnFormat {
         name: "mistral",
         architectures: &["llama", "mistral3"],
         tokens: &["[INST]", "[/INST]"],
@@ -79,7 +79,7 @@ const ROWS: &[Row] = &[
                    ns.system = m.content + '\n\n' %}{% elif m.role == 'user' %}{{ '[INST] ' + ns.system + m.content + '[/INST]' \
                    }}{% set ns.system = '' %}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}",
     },
-    Row {
+    TurnFormat {
         name: "chatml",
         architectures: &[],
         tokens: &["<|im_start|>", "<|im_end|>"],
@@ -89,8 +89,8 @@ const ROWS: &[Row] = &[
 ];
 
 /// The format for an architecture and a vocabulary, if one is known.
-pub fn find(architecture: &str, tokenizer: &Tokenizer) -> Option<&'static Row> {
-    ROWS.iter().find(|row| {
+pub fn find(architecture: &str, tokenizer: &Tokenizer) -> Option<&'static TurnFormat> {
+    TURN_FORMATS.iter().find(|row| {
         let known = row.architectures.is_empty() || row.architectures.contains(&architecture);
         known && row.tokens.iter().all(|token| tokenizer.special_id(token).is_some())
     })
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn every_format_writes_its_turns_in_order() {
-        for row in ROWS {
+        for row in TURN_FORMATS {
             let template =
                 ChatTemplate::new(row.name, row.template, Some("<s>".into()), Some("</s>".into()))
                     .unwrap();

@@ -38,7 +38,6 @@
 )]
 
 mod cursor;
-mod cut_short;
 pub mod elide;
 mod error;
 pub mod folder;
@@ -46,6 +45,7 @@ mod getters;
 mod layout;
 mod metadata;
 mod mix;
+mod sigbus;
 mod split;
 mod summary;
 mod tensors;
@@ -58,10 +58,10 @@ use std::path::{Path, PathBuf};
 use kjit_formats::ggml::GgmlType;
 use memmap2::{Mmap, MmapMut, MmapOptions};
 
-pub use cut_short::end_on_a_file_cut_short;
 pub use error::{Error, ErrorKind, Shown, TypeId};
 use layout::Layout;
 use metadata::sorted_index;
+pub use sigbus::exit_on_truncated_file;
 pub use summary::{KeyLine, Summary, TypeShare};
 pub use tensors::TensorInfo;
 pub use value::{Array, Elements, Strings, Value, ValueType};

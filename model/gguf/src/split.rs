@@ -7,7 +7,7 @@ use super::error::{Error, ErrorKind};
 use super::value::Value;
 
 /// A part's number and the number of parts.
-struct Share {
+struct PartNumber {
     no: u64,
     count: u64,
 }
@@ -15,7 +15,7 @@ struct Share {
 /// Opens the other parts of a split model; empty if the model is whole.
 pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
     let fail = |part: &Part, why: String| Error::new(&part.path, ErrorKind::Split(why));
-    let Some(Share { no, count }) = share(first)? else { return Ok(Vec::new()) };
+    let Some(PartNumber { no, count }) = part_number(first)? else { return Ok(Vec::new()) };
     if count <= 1 {
         return Ok(Vec::new());
     }
@@ -51,7 +51,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
             ));
         }
         let part = Part::open(&path)?;
-        match share(&part)? {
+        match part_number(&part)? {
             Some(s) if s.no == i && s.count == count => parts.push(part),
             Some(s) => {
                 return Err(fail(
@@ -87,7 +87,7 @@ pub(crate) fn open_others(first: &Part) -> Result<Vec<Part>, Error> {
     Ok(parts)
 }
 
-fn share(part: &Part) -> Result<Option<Share>, Error> {
+fn part_number(part: &Part) -> Result<Option<PartNumber>, Error> {
     let Some(count) = number(part, "split.count")? else { return Ok(None) };
     let Some(no) = number(part, "split.no")? else {
         // A whole file may declare itself part one of one.
@@ -102,7 +102,7 @@ fn share(part: &Part) -> Result<Option<Share>, Error> {
             ErrorKind::Split(format!("says split.no {no} of split.count {count}: damaged")),
         ));
     }
-    Ok(Some(Share { no, count }))
+    Ok(Some(PartNumber { no, count }))
 }
 
 fn number(part: &Part, key: &str) -> Result<Option<u64>, Error> {

@@ -26,7 +26,6 @@ mod decode;
 mod error;
 mod limit;
 mod literal;
-mod literal;
 mod partition;
 mod plamo2;
 mod pretokenize;

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use super::bind::{Arguments, flag, optional, text};
-use super::meter::{Growing, Meter};
+use super::meter::{Meter, MeteredString};
 use super::value::Value;
 use super::{Fault, chars, ops, text as written, wrong};
 
 /// Escapes the special characters of HTML.
-pub fn escape(this: &str, out: &mut Growing) -> Result<(), Fault> {
+pub fn escape(this: &str, out: &mut MeteredString) -> Result<(), Fault> {
     for c in this.chars() {
         match c {
             '&' => out.push("&amp;")?,
@@ -24,7 +24,7 @@ pub fn escape(this: &str, out: &mut Growing) -> Result<(), Fault> {
 
 /// A value as HTML. Safe strings stay as they are.
 pub fn escaped(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     match value {
         Value::Text(text) if text.safe => out.push(text)?,
         other => escape(&written::to_string(other, meter)?, &mut out)?,
@@ -45,7 +45,7 @@ pub fn filter(
         }
         "forceescape" => {
             arguments.bind(name, [], 0)?;
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             escape(&written::to_string(value, meter)?, &mut out)?;
             Ok(Value::grown(out, meter)?.marked_safe(true))
         }
@@ -95,7 +95,7 @@ pub fn filter(
 fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let mut out = this.to_owned();
     for (open, close) in [("<!--", "-->"), ("<", ">")] {
-        let mut kept = Growing::new(meter);
+        let mut kept = MeteredString::new(meter);
         let mut rest = out.as_str();
         while let Some(found) = rest.find(open).and_then(|from| {
             let to = rest.get(from..)?.find(close)? + from + close.len();
@@ -107,7 +107,7 @@ fn without_tags(this: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
         kept.push(rest)?;
         out = kept.finish_uncounted();
     }
-    let mut text = Growing::new(meter);
+    let mut text = MeteredString::new(meter);
     let words = out.split(chars::is_space).filter(|word| !word.is_empty());
     for (i, word) in words.enumerate() {
         text.push(if i > 0 { " " } else { "" })?;
@@ -177,8 +177,8 @@ fn character(name: &str) -> Option<char> {
 }
 
 fn url_encoded(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
-    let quote = |this: &str, keep: &str, out: &mut Growing| {
+    let mut out = MeteredString::new(meter);
+    let quote = |this: &str, keep: &str, out: &mut MeteredString| {
         for byte in this.bytes() {
             match char::from(byte) {
                 c if c.is_ascii_alphanumeric() || "_.-~".contains(c) || keep.contains(c) => {
@@ -220,7 +220,7 @@ fn attributes(value: &Value, space: bool, meter: &Rc<Meter>) -> Result<Value, Fa
     let Value::Map(map) = value else {
         return wrong(format!("xmlattr: {} is no object", value.kind()));
     };
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     let mut first = true;
     for (key, value) in &map.entries {
         if matches!(value, Value::None | Value::Undefined) {
@@ -247,21 +247,22 @@ fn urlized(
     schemes: &[Value],
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     for part in this.split_inclusive(chars::is_space) {
         meter.work(1 + schemes.len())?;
         let word = part.trim_end_matches(chars::is_space);
         let (head, middle, tail) = bracketed(word);
         out.push(head)?;
-        let shown =
-            |out: &mut Growing| match limit.and_then(|limit| middle.char_indices().nth(limit)) {
-                Some((at, _)) => {
-                    out.push(middle.get(..at).unwrap_or_default())?;
-                    out.push("...")
-                }
-                None => out.push(middle),
-            };
-        let link = |out: &mut Growing, scheme: &str, attributes: &str| {
+        let shown = |out: &mut MeteredString| match limit
+            .and_then(|limit| middle.char_indices().nth(limit))
+        {
+            Some((at, _)) => {
+                out.push(middle.get(..at).unwrap_or_default())?;
+                out.push("...")
+            }
+            None => out.push(middle),
+        };
+        let link = |out: &mut MeteredString, scheme: &str, attributes: &str| {
             [&"<a href=\"", &scheme, &middle, &"\"", &attributes, &">"]
                 .into_iter()
                 .try_for_each(|part| out.push(part))

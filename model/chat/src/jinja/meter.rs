@@ -66,20 +66,20 @@ impl Meter {
 
 /// A value whose memory is counted until it is dropped.
 #[derive(Debug)]
-pub struct Held<T> {
+pub struct Metered<T> {
     value: T,
     bytes: usize,
     meter: Rc<Meter>,
 }
 
-impl<T> Held<T> {
+impl<T> Metered<T> {
     /// Wraps a value whose bytes are already counted.
-    pub fn taken(value: T, bytes: usize, meter: &Rc<Meter>) -> Rc<Held<T>> {
-        Rc::new(Held { value, bytes, meter: meter.clone() })
+    pub fn taken(value: T, bytes: usize, meter: &Rc<Meter>) -> Rc<Metered<T>> {
+        Rc::new(Metered { value, bytes, meter: meter.clone() })
     }
 }
 
-impl<T> std::ops::Deref for Held<T> {
+impl<T> std::ops::Deref for Metered<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -87,7 +87,7 @@ impl<T> std::ops::Deref for Held<T> {
     }
 }
 
-impl<T> Drop for Held<T> {
+impl<T> Drop for Metered<T> {
     fn drop(&mut self) {
         self.meter.give_back(self.bytes);
     }
@@ -95,7 +95,7 @@ impl<T> Drop for Held<T> {
 
 /// A growing string with counted memory.
 #[derive(Debug)]
-pub struct Growing {
+pub struct MeteredString {
     text: String,
     taken: usize,
     most: usize,
@@ -104,14 +104,20 @@ pub struct Growing {
     meter: Rc<Meter>,
 }
 
-impl Growing {
-    pub fn new(meter: &Rc<Meter>) -> Growing {
-        Growing { text: String::new(), taken: 0, most: usize::MAX, unpaid: 0, meter: meter.clone() }
+impl MeteredString {
+    pub fn new(meter: &Rc<Meter>) -> MeteredString {
+        MeteredString {
+            text: String::new(),
+            taken: 0,
+            most: usize::MAX,
+            unpaid: 0,
+            meter: meter.clone(),
+        }
     }
 
     /// A string of up to [`MAX_OUTPUT`] bytes.
-    pub fn output(meter: &Rc<Meter>) -> Growing {
-        let mut out = Growing::new(meter);
+    pub fn output(meter: &Rc<Meter>) -> MeteredString {
+        let mut out = MeteredString::new(meter);
         out.most = MAX_OUTPUT;
         out
     }
@@ -151,10 +157,10 @@ impl Growing {
     }
 }
 
-impl Growing {
+impl MeteredString {
     /// A new empty string with the same meter.
-    pub fn another(&self) -> Growing {
-        Growing::new(&self.meter)
+    pub fn another(&self) -> MeteredString {
+        MeteredString::new(&self.meter)
     }
 
     /// Returns the string without counting it. For short-lived strings.
@@ -166,7 +172,7 @@ impl Growing {
     }
 }
 
-impl Drop for Growing {
+impl Drop for MeteredString {
     fn drop(&mut self) {
         self.meter.give_back(self.taken);
     }

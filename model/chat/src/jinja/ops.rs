@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use super::ast::Operator;
-use super::meter::{Growing, Meter};
+use super::meter::{Meter, MeteredString};
 use super::value::{ListKind, Value};
 use super::{Fault, format, globals, html, methods, text, wrong};
 
@@ -38,7 +38,7 @@ pub fn operate(
 ) -> Result<Value, Fault> {
     meter.work(1)?;
     if operator == Operator::Join {
-        let mut out = Growing::new(meter);
+        let mut out = MeteredString::new(meter);
         text::write(left, &mut out, meter)?;
         text::write(right, &mut out, meter)?;
         return Value::grown(out, meter);
@@ -49,7 +49,7 @@ pub fn operate(
     match (operator, left, right) {
         (Operator::Add, Value::Text(l), Value::Text(r)) => {
             let safe = l.safe || r.safe;
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             for part in [l, r] {
                 if safe && !part.safe { html::escape(part, &mut out)? } else { out.push(part)? }
             }
@@ -63,7 +63,7 @@ pub fn operate(
             Value::sequence(l.items.iter().chain(&r.items).cloned().collect(), kind, meter)
         }
         (Operator::Mul, Value::Text(text), n) | (Operator::Mul, n, Value::Text(text)) => {
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             out.repeat(text, times(n)?)?;
             Value::grown(out, meter)
         }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::ast::{Body, Comparison, Expr, For, Node, Step, Stmt, Target};
-use super::meter::{Growing, Held, Meter};
+use super::meter::{Meter, Metered, MeteredString};
 use super::value::{Data, List, Scope, Value};
 use super::{Fault, MAX_LEVELS, filters, globals, limit, methods, ops, tests, text, wrong};
 use kjit_tokenizer::cancel::Cancel;
@@ -25,7 +25,7 @@ pub fn render(body: &Body, variables: Vec<(&str, Data)>, cancel: &Cancel) -> Res
             run.store(name, value);
         }
     }
-    let mut out = Growing::output(&meter);
+    let mut out = MeteredString::output(&meter);
     run.body(body, &mut out)?;
     Ok(out.finish().0)
 }
@@ -58,7 +58,7 @@ pub enum Flow {
 /// The variable `loop`.
 #[derive(Debug)]
 pub struct Loop {
-    pub items: Rc<Held<List>>,
+    pub items: Rc<Metered<List>>,
     pub at: Cell<usize>,
     pub depth: usize,
     /// The arguments of the last call of `changed`.
@@ -122,7 +122,7 @@ impl Run {
         result
     }
 
-    pub fn body(&mut self, body: &Body, out: &mut Growing) -> Result<Flow, Fault> {
+    pub fn body(&mut self, body: &Body, out: &mut MeteredString) -> Result<Flow, Fault> {
         self.deeper(|run| {
             for node in body {
                 match run.node(node, out).map_err(|fault| fault.at(node.line))? {
@@ -136,7 +136,7 @@ impl Run {
 
     /// The output of a body as a string.
     pub fn captured(&mut self, body: &Body) -> Result<Value, Fault> {
-        let mut out = Growing::new(&self.meter);
+        let mut out = MeteredString::new(&self.meter);
         self.body(body, &mut out)?;
         Value::grown(out, &self.meter)
     }
@@ -148,7 +148,7 @@ impl Run {
         result
     }
 
-    fn node(&mut self, node: &Node, out: &mut Growing) -> Result<Flow, Fault> {
+    fn node(&mut self, node: &Node, out: &mut MeteredString) -> Result<Flow, Fault> {
         self.meter.work(1)?;
         match &node.stmt {
             Stmt::Text(text) => out.push(text)?,
@@ -243,7 +243,7 @@ impl Run {
         code: &Arc<For>,
         list: &Value,
         depth: usize,
-        out: &mut Growing,
+        out: &mut MeteredString,
     ) -> Result<(), Fault> {
         let as_list = |value: Value, run: &Run| match value {
             Value::List(list) => Ok(list),
@@ -298,7 +298,7 @@ impl Run {
         if !state.code.recursive {
             return wrong("this loop is not recursive");
         }
-        let mut out = Growing::new(&self.meter);
+        let mut out = MeteredString::new(&self.meter);
         self.deeper(|run| run.run_loop(&state.code, list, state.depth + 1, &mut out))?;
         Value::grown(out, &self.meter)
     }

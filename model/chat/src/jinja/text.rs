@@ -2,12 +2,12 @@
 
 use std::rc::Rc;
 
-use super::meter::{Growing, Meter};
+use super::meter::{Meter, MeteredString};
 use super::value::{ListKind, Value};
 use super::{Fault, chars, wrong};
 
 /// Appends `str(value)`.
-pub fn write(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+pub fn write(value: &Value, out: &mut MeteredString, meter: &Rc<Meter>) -> Result<(), Fault> {
     match value {
         Value::Undefined => Ok(()),
         Value::Text(text) => out.push(text),
@@ -17,7 +17,7 @@ pub fn write(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), 
 
 /// `str(value)`
 pub fn to_string(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     write(value, &mut out, meter)?;
     Ok(out.finish_uncounted())
 }
@@ -27,7 +27,7 @@ pub fn as_text(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     match value {
         Value::Text(_) => Ok(value.clone()),
         other => {
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             write(other, &mut out, meter)?;
             Value::grown(out, meter)
         }
@@ -35,7 +35,7 @@ pub fn as_text(value: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
 }
 
 /// Appends `repr(value)`. Recursion is limited by the depth of values.
-pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+pub fn repr(value: &Value, out: &mut MeteredString, meter: &Rc<Meter>) -> Result<(), Fault> {
     meter.work(1)?;
     match value {
         Value::Undefined => out.push("Undefined"),
@@ -85,7 +85,7 @@ pub fn repr(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), F
 
 /// `pprint.pformat(value)`: sorted keys, and one element per line if a line would exceed 80
 /// characters. Long strings are not split.
-pub fn pretty(value: &Value, out: &mut Growing, meter: &Rc<Meter>) -> Result<(), Fault> {
+pub fn pretty(value: &Value, out: &mut MeteredString, meter: &Rc<Meter>) -> Result<(), Fault> {
     pretty_at(&sorted(value, meter)?, 0, 0, out, meter)
 }
 
@@ -120,7 +120,7 @@ fn pretty_at(
     value: &Value,
     indent: usize,
     behind: usize,
-    out: &mut Growing,
+    out: &mut MeteredString,
     meter: &Rc<Meter>,
 ) -> Result<(), Fault> {
     let whole = represented(value, meter)?;
@@ -157,7 +157,7 @@ fn pretty_at(
     }
 }
 
-fn next_line(i: usize, indent: usize, out: &mut Growing) -> Result<(), Fault> {
+fn next_line(i: usize, indent: usize, out: &mut MeteredString) -> Result<(), Fault> {
     if i > 0 {
         out.push(",\n")?;
         out.repeat(" ", indent)?;
@@ -167,14 +167,14 @@ fn next_line(i: usize, indent: usize, out: &mut Growing) -> Result<(), Fault> {
 
 /// `repr(value)`
 pub fn represented(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     repr(value, &mut out, meter)?;
     Ok(out.finish_uncounted())
 }
 
 /// `ascii(value)`
 pub fn ascii(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     for c in represented(value, meter)?.chars() {
         if c.is_ascii() { out.push_char(c)? } else { escaped(c, &mut out)? }
     }
@@ -182,7 +182,7 @@ pub fn ascii(value: &Value, meter: &Rc<Meter>) -> Result<String, Fault> {
 }
 
 /// A character as an escape sequence.
-fn escaped(c: char, out: &mut Growing) -> Result<(), Fault> {
+fn escaped(c: char, out: &mut MeteredString) -> Result<(), Fault> {
     out.push(&match u32::from(c) {
         n @ 0..0x100 => format!("\\x{n:02x}"),
         n @ 0x100..0x1_0000 => format!("\\u{n:04x}"),
@@ -190,7 +190,7 @@ fn escaped(c: char, out: &mut Growing) -> Result<(), Fault> {
     })
 }
 
-fn quoted(text: &str, out: &mut Growing) -> Result<(), Fault> {
+fn quoted(text: &str, out: &mut MeteredString) -> Result<(), Fault> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push_char(quote)?;
     for c in text.chars() {
@@ -244,7 +244,7 @@ impl Json {
         &self,
         value: &Value,
         depth: usize,
-        out: &mut Growing,
+        out: &mut MeteredString,
         meter: &Rc<Meter>,
     ) -> Result<(), Fault> {
         meter.work(1)?;
@@ -304,14 +304,14 @@ impl Json {
         }
     }
 
-    fn between(&self, comma: bool, depth: usize, out: &mut Growing) -> Result<(), Fault> {
+    fn between(&self, comma: bool, depth: usize, out: &mut MeteredString) -> Result<(), Fault> {
         if comma {
             out.push(&self.item)?;
         }
         self.line(depth, out)
     }
 
-    fn line(&self, depth: usize, out: &mut Growing) -> Result<(), Fault> {
+    fn line(&self, depth: usize, out: &mut MeteredString) -> Result<(), Fault> {
         match &self.indent {
             Some(indent) => {
                 out.push("\n")?;
@@ -321,7 +321,7 @@ impl Json {
         }
     }
 
-    fn text(&self, text: &str, out: &mut Growing) -> Result<(), Fault> {
+    fn text(&self, text: &str, out: &mut MeteredString) -> Result<(), Fault> {
         out.push("\"")?;
         for c in text.chars() {
             match c {

@@ -9,7 +9,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use super::ast;
-use super::meter::{Held, Meter};
+use super::meter::{Meter, Metered};
 use super::run::Loop;
 use super::{Fault, MAX_DEPTH, limit, wrong};
 
@@ -28,8 +28,8 @@ pub enum Value {
     Int(i128),
     Float(f64),
     Text(Text),
-    List(Rc<Held<List>>),
-    Map(Rc<Held<Map>>),
+    List(Rc<Metered<List>>),
+    Map(Rc<Metered<Map>>),
     /// The result of a filter that is lazy in Python: iterated once, without a length.
     Generator(Rc<Generator>),
     Namespace(Rc<RefCell<HashMap<String, Value>>>),
@@ -47,7 +47,7 @@ pub enum Value {
 /// A string, and whether it is HTML, which `escape` leaves unchanged.
 #[derive(Debug, Clone)]
 pub struct Text {
-    held: Rc<Held<Box<str>>>,
+    held: Rc<Metered<Box<str>>>,
     pub safe: bool,
 }
 
@@ -69,7 +69,7 @@ impl std::ops::Deref for Text {
 /// A list that is iterated once.
 #[derive(Debug)]
 pub struct Generator {
-    pub items: Rc<Held<List>>,
+    pub items: Rc<Metered<List>>,
     pub at: Cell<usize>,
 }
 
@@ -84,7 +84,7 @@ impl Generator {
 /// `cycler(…)`: the values and the next index.
 #[derive(Debug)]
 pub struct Cycler {
-    pub items: Rc<Held<List>>,
+    pub items: Rc<Metered<List>>,
     pub at: Cell<usize>,
 }
 
@@ -212,7 +212,7 @@ impl Value {
         meter.bytes(text.len())?;
         meter.take(text.len() + BASE)?;
         Ok(Value::Text(Text {
-            held: Held::taken(text.into(), text.len() + BASE, meter),
+            held: Metered::taken(text.into(), text.len() + BASE, meter),
             safe: false,
         }))
     }
@@ -226,11 +226,11 @@ impl Value {
     }
 
     /// A string that has grown.
-    pub fn grown(text: super::meter::Growing, meter: &Rc<Meter>) -> Result<Value, Fault> {
+    pub fn grown(text: super::meter::MeteredString, meter: &Rc<Meter>) -> Result<Value, Fault> {
         meter.take(BASE)?;
         let (text, taken) = text.finish();
         Ok(Value::Text(Text {
-            held: Held::taken(text.into_boxed_str(), taken + BASE, meter),
+            held: Metered::taken(text.into_boxed_str(), taken + BASE, meter),
             safe: false,
         }))
     }
@@ -265,12 +265,12 @@ impl Value {
         items: Vec<Value>,
         kind: ListKind,
         meter: &Rc<Meter>,
-    ) -> Result<Rc<Held<List>>, Fault> {
+    ) -> Result<Rc<Metered<List>>, Fault> {
         meter.work(1 + items.len() / 4)?;
         let inside = Inside::of(items.iter())?;
         let bytes = BASE + items.len() * ELEMENT;
         meter.take(bytes)?;
-        Ok(Held::taken(List { items, kind, inside }, bytes, meter))
+        Ok(Metered::taken(List { items, kind, inside }, bytes, meter))
     }
 
     /// An object. A repeated key keeps its first place and gets the last value.
@@ -300,7 +300,7 @@ impl Value {
         })();
         match filled {
             Ok(inside) => {
-                Ok(Value::Map(Held::taken(Map { entries: kept, places, inside }, bytes, meter)))
+                Ok(Value::Map(Metered::taken(Map { entries: kept, places, inside }, bytes, meter)))
             }
             Err(fault) => {
                 meter.give_back(bytes);

@@ -35,7 +35,7 @@ pub struct Body {
 enum Mark {
     Whole(usize),
     /// The text may become a marker.
-    Begun,
+    Partial,
     None,
 }
 
@@ -43,7 +43,7 @@ fn mark(rest: &[u8], marks: &[&str]) -> Mark {
     let whole = marks.iter().enumerate().filter(|(_, mark)| rest.starts_with(mark.as_bytes()));
     match whole.max_by_key(|(_, mark)| mark.len()) {
         Some((i, _)) => Mark::Whole(i),
-        None if marks.iter().any(|mark| mark.as_bytes().starts_with(rest)) => Mark::Begun,
+        None if marks.iter().any(|mark| mark.as_bytes().starts_with(rest)) => Mark::Partial,
         None => Mark::None,
     }
 }
@@ -98,7 +98,7 @@ impl Body {
         }
         match mark(rest, ends) {
             Mark::Whole(i) => return Err(Some(i)),
-            Mark::Begun => return Err(None),
+            Mark::Partial => return Err(None),
             Mark::None => {}
         }
         match byte {
@@ -119,12 +119,12 @@ impl Body {
                 self.quoted = !self.quoted;
                 return Ok(other.len());
             }
-            Mark::Begun => return Err(None),
+            Mark::Partial => return Err(None),
             Mark::None => {}
         }
         match if self.quoted { Mark::None } else { mark(rest, ends) } {
             Mark::Whole(i) => Err(Some(i)),
-            Mark::Begun => Err(None),
+            Mark::Partial => Err(None),
             Mark::None => Ok(1),
         }
     }

@@ -10,7 +10,7 @@ const CHANNEL: &str = "<|channel|>";
 const ENDS: [&str; 5] = ["<|end|>", "<|call|>", "<|return|>", "<|start|>", CHANNEL];
 
 #[derive(Debug, Clone, PartialEq)]
-enum Place {
+enum Section {
     /// Between the end of a body and the next header.
     Between,
     Header,
@@ -30,7 +30,7 @@ pub struct Channels {
     tools: bool,
     /// The content of the final channel is constrained to JSON, so a marker in a string is text.
     json: bool,
-    place: Place,
+    section: Section,
     /// Reading state of the current call.
     body: Body,
     held: String,
@@ -42,7 +42,7 @@ impl Channels {
         Channels {
             tools,
             json: false,
-            place: Place::Content,
+            section: Section::Content,
             body: Body::default(),
             held: String::new(),
         }
@@ -58,28 +58,28 @@ impl Channels {
     }
 
     fn step(&mut self, out: &mut Vec<Part>) -> bool {
-        if self.place == Place::Header {
+        if self.section == Section::Header {
             let Scan::Found(_, at) = scan(&self.held, &[MESSAGE]) else { return false };
             let header: String = self.held.drain(..at).collect();
             self.held.drain(..MESSAGE.len());
-            (self.place, self.body) = (self.body_of(header), Body::default());
+            (self.section, self.body) = (self.body_of(header), Body::default());
             return true;
         }
-        let end = match self.place {
-            Place::Call { .. } => self
+        let end = match self.section {
+            Section::Call { .. } => self
                 .body
                 .end(&self.held, &ENDS)
                 .map_or(Scan::Until(self.held.len()), |(i, at)| Scan::Found(i, at)),
-            Place::Rest => Scan::Until(self.held.len()),
+            Section::Rest => Scan::Until(self.held.len()),
             _ => scan(&self.held, &ENDS),
         };
         match end {
             Scan::Found(i, at) => {
                 self.hand_out(at, true, out);
                 let end = ENDS.get(i).copied().unwrap_or_default();
-                self.place = match end {
-                    "<|start|>" | CHANNEL => Place::Header,
-                    _ => Place::Between,
+                self.section = match end {
+                    "<|start|>" | CHANNEL => Section::Header,
+                    _ => Section::Between,
                 };
                 // A header includes the text before its channel marker.
                 self.held.drain(..if end == CHANNEL { 0 } else { end.len() });
@@ -94,7 +94,7 @@ impl Channels {
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
         // In a call with broken JSON the end marker may have been skipped.
-        while let Place::Call { name, .. } = &self.place
+        while let Section::Call { name, .. } = &self.section
             && calls::named(name, &self.held).is_none()
             && self.body.give_up(&self.held, &ENDS)
         {
@@ -105,7 +105,7 @@ impl Channels {
 
     /// The answer was cut.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
-        if let Place::Call { name, .. } = &self.place {
+        if let Section::Call { name, .. } = &self.section {
             let whole = calls::named(name, &self.held).filter(|_| !self.held.trim().is_empty());
             let partial = whole.is_none();
             let begun = ToolCall { name: name.clone(), arguments: self.held.trim().to_owned() };
@@ -113,7 +113,7 @@ impl Channels {
             self.held.clear();
             return partial;
         }
-        if self.place != Place::Rest {
+        if self.section != Section::Rest {
             let marks: Vec<&str> = ENDS.iter().copied().chain([MESSAGE]).collect();
             let kept = without_half_a_mark(&self.held, &marks).len();
             self.held.truncate(kept);
@@ -123,7 +123,7 @@ impl Channels {
     }
 
     /// `assistant<|channel|>commentary to=functions.name <|constrain|>json`, in any order.
-    fn body_of(&self, header: String) -> Place {
+    fn body_of(&self, header: String) -> Section {
         let until = |text: &str| {
             text.split(|c: char| c.is_whitespace() || c == '<')
                 .next()
@@ -134,27 +134,27 @@ impl Channels {
         if let Some(name) =
             to.as_deref().and_then(|to| to.strip_prefix("functions.")).filter(|_| self.tools)
         {
-            return Place::Call { name: name.to_owned(), header };
+            return Section::Call { name: name.to_owned(), header };
         }
         match header.rsplit_once(CHANNEL).map(|(_, rest)| until(rest.trim_start())).as_deref() {
-            Some("analysis") => Place::Reasoning,
-            Some("final") if self.json => Place::Rest,
-            _ => Place::Content,
+            Some("analysis") => Section::Reasoning,
+            Some("final") if self.json => Section::Rest,
+            _ => Section::Content,
         }
     }
 
     fn hand_out(&mut self, bytes: usize, ended: bool, out: &mut Vec<Part>) {
-        if matches!(self.place, Place::Call { .. }) && !ended {
+        if matches!(self.section, Section::Call { .. }) && !ended {
             return;
         }
         let text: String = self.held.drain(..bytes.min(self.held.len())).collect();
-        match &self.place {
-            Place::Call { name, header } => {
+        match &self.section {
+            Section::Call { name, header } => {
                 let written = format!("{header}{MESSAGE}{text}");
                 calls_or_content(calls::named(name, &text).map(|call| vec![call]), written, out);
             }
-            Place::Content | Place::Rest if !text.is_empty() => out.push(Part::Content(text)),
-            Place::Reasoning if !text.is_empty() => out.push(Part::Reasoning(text)),
+            Section::Content | Section::Rest if !text.is_empty() => out.push(Part::Content(text)),
+            Section::Reasoning if !text.is_empty() => out.push(Part::Reasoning(text)),
             _ => {}
         }
     }

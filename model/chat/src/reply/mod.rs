@@ -2,13 +2,13 @@
 //! of its chat template, see [`Form::of`]. [`ReplyParser`] parses an answer in pieces of any
 //! length.
 
+mod bare_calls;
 mod body;
 mod calls;
 mod channels;
-mod cut;
 mod form;
 mod tagged;
-mod whole;
+mod truncated;
 
 pub use form::Form;
 

@@ -1,14 +1,14 @@
 //! Parses answers with tags around reasoning and calls.
 
+use super::bare_calls::{self, Verdict};
 use super::body::Body;
-use super::cut::{self, Cut};
 use super::form::Form;
-use super::whole::{self, Is};
+use super::truncated::{self, Truncated};
 use super::{Part, Scan, ToolCall, calls, calls_or_content, scan, without_half_a_mark};
 
 /// The parser's position in the answer.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum Section {
     /// At the begin, where an answer that is JSON may be a call (Llama 3).
     Start,
     Content,
@@ -25,7 +25,7 @@ pub struct Tagged {
     tools: bool,
     /// Names of the tools, if an answer that is nothing but a call's JSON is a call.
     names: Vec<String>,
-    place: Place,
+    section: Section,
     /// The markers around the current call.
     marks: (&'static str, Option<&'static str>),
     /// Reading state of the current call.
@@ -44,16 +44,16 @@ pub struct Tagged {
 
 impl Tagged {
     pub fn new(form: Form, tools: bool, prompt: &str) -> Tagged {
-        let (place, fresh) = match form.begun(prompt) {
-            Some(close) => (Place::Reasoning(close), true),
-            None => (Place::Start, false),
+        let (section, fresh) = match form.begun(prompt) {
+            Some(close) => (Section::Reasoning(close), true),
+            None => (Section::Start, false),
         };
         let (body, marks, names, held) = (Body::default(), form.call(), vec![], String::new());
         Tagged {
             form,
             tools,
             names,
-            place,
+            section,
             marks,
             body,
             held,
@@ -79,30 +79,30 @@ impl Tagged {
 
     /// Returns the parts that are certain. Returns whether to continue.
     fn step(&mut self, out: &mut Vec<Part>) -> bool {
-        match self.place {
-            Place::Start => {
+        match self.section {
+            Section::Start => {
                 let Some(first) = self.held.trim_start().chars().next() else { return false };
                 let bare = self.tools && self.form == Form::Llama3 && first == '{';
                 let is = match self.tools && !self.either && !self.names.is_empty() {
-                    true => whole::may_be(&self.held, &self.names),
-                    false => Is::No,
+                    true => bare_calls::may_be(&self.held, &self.names),
+                    false => Verdict::No,
                 };
-                self.place = match is {
-                    _ if bare => Place::Whole,
-                    Is::Open => return false,
-                    Is::Named => Place::Whole,
-                    Is::No => Place::Content,
+                self.section = match is {
+                    _ if bare => Section::Whole,
+                    Verdict::Open => return false,
+                    Verdict::Named => Section::Whole,
+                    Verdict::No => Section::Content,
                 };
                 true
             }
-            Place::Whole => false,
-            Place::Content => self.content(out),
-            Place::Reasoning(close) => match scan(&self.held, &[close]) {
+            Section::Whole => false,
+            Section::Content => self.content(out),
+            Section::Reasoning(close) => match scan(&self.held, &[close]) {
                 Scan::Found(_, at) => {
                     let before = self.without_white_space(at);
                     self.hand_out(before, out);
                     self.drop_front(at - before + close.len());
-                    (self.place, self.fresh) = (Place::Start, true);
+                    (self.section, self.fresh) = (Section::Start, true);
                     true
                 }
                 Scan::Until(at) => {
@@ -110,13 +110,13 @@ impl Tagged {
                     false
                 }
             },
-            Place::Call => {
+            Section::Call => {
                 let (open, Some(close)) = self.marks else { return false };
                 let Some((_, at)) = self.body.end(&self.held, &[close]) else { return false };
                 let body: String = self.held.drain(..at).collect();
                 self.drop_front(close.len());
                 self.call(&body, format!("{open}{body}{close}"), out);
-                (self.place, self.fresh) = (Place::Content, true);
+                (self.section, self.fresh) = (Section::Content, true);
                 true
             }
         }
@@ -145,9 +145,9 @@ impl Tagged {
                 self.hand_out(before, out);
                 let tag = needles.get(i).map_or(0, |n| n.len());
                 self.drop_front(at - before + tag);
-                self.place = match reasoning.get(i) {
-                    Some((_, close)) if i < thinks => Place::Reasoning(close),
-                    _ => Place::Call,
+                self.section = match reasoning.get(i) {
+                    Some((_, close)) if i < thinks => Section::Reasoning(close),
+                    _ => Section::Call,
                 };
                 self.marks = opens
                     .get(i.saturating_sub(thinks))
@@ -168,29 +168,29 @@ impl Tagged {
 
     pub fn finish(&mut self, out: &mut Vec<Part>) {
         // In a call with broken JSON the end marker may have been skipped.
-        while let (Place::Call, (_, Some(close))) = (self.place, self.marks)
+        while let (Section::Call, (_, Some(close))) = (self.section, self.marks)
             && self.read_call(&self.held).is_none()
             && self.body.give_up(&self.held, &[close])
         {
             while self.step(out) {}
         }
-        match self.place {
-            Place::Start | Place::Content | Place::Reasoning(_) => {
+        match self.section {
+            Section::Start | Section::Content | Section::Reasoning(_) => {
                 self.hand_out(self.held.len(), out)
             }
-            Place::Whole => {
+            Section::Whole => {
                 let all = std::mem::take(&mut self.held);
                 let read = if self.names.is_empty() {
                     calls::json(&all)
                 } else {
-                    whole::read(&all, &self.names)
+                    bare_calls::read(&all, &self.names)
                 };
                 match (read, self.form) {
                     (None, form) if form != Form::Llama3 => self.as_content(all, out),
                     (read, _) => calls_or_content(read, all, out),
                 }
             }
-            Place::Call => {
+            Section::Call => {
                 let body = std::mem::take(&mut self.held);
                 let written = format!("{}{body}", self.marks.0);
                 self.call(&body, written, out);
@@ -201,7 +201,7 @@ impl Tagged {
     /// Parses text that looked like a call but is none as content, which may contain reasoning and
     /// calls.
     fn as_content(&mut self, all: String, out: &mut Vec<Part>) {
-        (self.place, self.held) = (Place::Content, all);
+        (self.section, self.held) = (Section::Content, all);
         while self.step(out) {}
         self.finish(out);
     }
@@ -209,12 +209,14 @@ impl Tagged {
     /// Ends an answer that was cut. Returns whether the last part is an incomplete call.
     pub fn cut(&mut self, out: &mut Vec<Part>) -> bool {
         let held = std::mem::take(&mut self.held);
-        let cut = match self.place {
-            Place::Call => Some(self.cut_call(&held)),
+        let cut = match self.section {
+            Section::Call => Some(self.cut_call(&held)),
             // A call of Llama 3 needs no known name; for other forms the name must be a tool's.
-            Place::Whole | Place::Start if !self.names.is_empty() => whole::cut(&held, &self.names),
-            Place::Whole => {
-                let (calls, partial) = cut::json(&held);
+            Section::Whole | Section::Start if !self.names.is_empty() => {
+                bare_calls::cut(&held, &self.names)
+            }
+            Section::Whole => {
+                let (calls, partial) = truncated::json(&held);
                 let begun =
                     self.either && calls.is_empty() && "{\"name\": \"".starts_with(held.trim());
                 (begun || !calls.is_empty()).then_some((calls, partial))
@@ -228,14 +230,14 @@ impl Tagged {
         }
         // Tags of a call without its name are dropped.
         let begun = held.trim_start();
-        if matches!(self.place, Place::Start | Place::Whole)
+        if matches!(self.section, Section::Start | Section::Whole)
             && (begun.starts_with("<t") || begun.starts_with("<f"))
-            && whole::may_be(begun, &self.names) != Is::No
+            && bare_calls::may_be(begun, &self.names) != Verdict::No
         {
             return false;
         }
-        let marks: Vec<&str> = match self.place {
-            Place::Reasoning(close) => vec![close],
+        let marks: Vec<&str> = match self.section {
+            Section::Reasoning(close) => vec![close],
             // In content constrained to a schema a marker is text.
             _ if self.either && self.said => vec![],
             _ => {
@@ -248,7 +250,7 @@ impl Tagged {
         // White space before a marker is dropped.
         let kept = if kept.len() < held.len() { kept.trim_end() } else { kept };
         kept.clone_into(&mut self.held);
-        if self.place == Place::Whole && self.form != Form::Llama3 {
+        if self.section == Section::Whole && self.form != Form::Llama3 {
             let all = std::mem::take(&mut self.held);
             self.as_content(all, out);
             return false;
@@ -257,7 +259,7 @@ impl Tagged {
         false
     }
 
-    fn cut_call(&self, body: &str) -> Cut {
+    fn cut_call(&self, body: &str) -> Truncated {
         let body = self.marks.1.map_or(body, |close| without_half_a_mark(body, &[close]));
         // The call may be complete except for its end marker. Arguments in tags and a bare name may
         // continue.
@@ -271,10 +273,10 @@ impl Tagged {
         };
         match (self.read_call(body).filter(|_| ended), self.form) {
             (Some(calls), _) => (calls, false),
-            (None, Form::Mistral) => cut::mistral(body),
-            (None, Form::Llama3) => cut::json(body),
-            (None, _) if self.marks.0.contains('▁') => cut::deepseek(body),
-            (None, _) => cut::hermes(body),
+            (None, Form::Mistral) => truncated::mistral(body),
+            (None, Form::Llama3) => truncated::json(body),
+            (None, _) if self.marks.0.contains('▁') => truncated::deepseek(body),
+            (None, _) => truncated::hermes(body),
         }
     }
 
@@ -310,8 +312,8 @@ impl Tagged {
             return;
         }
         self.fresh = false;
-        match self.place {
-            Place::Reasoning(_) => out.push(Part::Reasoning(text.to_owned())),
+        match self.section {
+            Section::Reasoning(_) => out.push(Part::Reasoning(text.to_owned())),
             _ => {
                 self.said |= !text.trim().is_empty();
                 self.spoke |= self.said;

@@ -6,11 +6,11 @@
 pub struct Header {
     keys: Vec<u8>,
     count: u64,
-    tensors: Vec<Made>,
+    tensors: Vec<MemoryTensor>,
 }
 
 /// A tensor in this file.
-struct Made {
+struct MemoryTensor {
     name: String,
     dims: Vec<u64>,
     ty: u32,
@@ -85,7 +85,7 @@ impl Header {
 
     /// Adds a tensor with its bytes.
     pub fn tensor(&mut self, name: &str, dims: &[u64], ty: u32, bytes: Vec<u8>) {
-        self.tensors.push(Made { name: name.to_owned(), dims: dims.to_vec(), ty, bytes });
+        self.tensors.push(MemoryTensor { name: name.to_owned(), dims: dims.to_vec(), ty, bytes });
     }
 
     /// Adds a vector.

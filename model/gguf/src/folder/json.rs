@@ -93,9 +93,9 @@ pub fn parse<'a, T: Deserialize<'a>>(path: &Path, bytes: &'a [u8]) -> Result<T, 
 }
 
 /// Deserialises only the listed keys of an object; others are skipped.
-struct Only<'a>(&'a [&'a str]);
+struct SelectedKeys<'a>(&'a [&'a str]);
 
-impl<'de> DeserializeSeed<'de> for Only<'_> {
+impl<'de> DeserializeSeed<'de> for SelectedKeys<'_> {
     type Value = Map<String, Value>;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
@@ -103,7 +103,7 @@ impl<'de> DeserializeSeed<'de> for Only<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Only<'_> {
+impl<'de> Visitor<'de> for SelectedKeys<'_> {
     type Value = Map<String, Value>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,7 +141,8 @@ impl Object {
     pub fn read_keys(path: PathBuf, most: u64, keys: &[&str]) -> Result<Option<Object>, Error> {
         let Some(bytes) = json_bytes(&path, most)? else { return Ok(None) };
         let mut from = serde_json::Deserializer::from_slice(&bytes);
-        let map = Only(keys).deserialize(&mut from).and_then(|map| from.end().map(|()| map));
+        let map =
+            SelectedKeys(keys).deserialize(&mut from).and_then(|map| from.end().map(|()| map));
         let map =
             map.map_err(|e| fail(&path, FolderError::Json { why: one_line(&e.to_string()) }))?;
         Ok(Some(Object { path, map }))

@@ -23,8 +23,8 @@ pub use error::FolderError;
 use crate::{Error, ErrorKind, Gguf, TensorInfo};
 use config::{Config, Kind};
 use header::Header;
-use names::{Meaning, Names, Wanted};
-use shards::{Found, Shard};
+use names::{ExpectedTensor, Meaning, Names};
+use shards::{Shard, ShardTensor};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
@@ -57,8 +57,8 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
         for found in &shard.tensors {
             let tensor = || found.name.clone();
             match names.find(&found.name) {
-                Meaning::Nothing => {}
-                Meaning::Beside(part) => *beside.entry(part).or_default() += 1,
+                Meaning::Redundant => {}
+                Meaning::OtherPart(part) => *beside.entry(part).or_default() += 1,
                 Meaning::Unknown => {
                     let model_type = config.kind.name();
                     return Err(refuse(FolderError::UnknownTensor {
@@ -66,7 +66,7 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
                         model_type,
                     }));
                 }
-                Meaning::Of(wanted) => {
+                Meaning::Tensor(wanted) => {
                     if !here.insert(wanted.ours.as_str()) {
                         return Err(refuse(FolderError::Twice { tensor: tensor() }));
                     }
@@ -93,8 +93,8 @@ pub(crate) fn open(folder: &Path) -> Result<Gguf, Error> {
 /// A tensor's place in its file; `None` if it was converted in memory.
 fn place(
     shard: &Shard,
-    found: &Found,
-    wanted: &Wanted,
+    found: &ShardTensor,
+    wanted: &ExpectedTensor,
     kind: Kind,
     header: &mut Header,
 ) -> Result<Option<TensorInfo>, FolderError> {

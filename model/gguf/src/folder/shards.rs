@@ -21,11 +21,11 @@ pub struct Shard {
     /// Its bytes.
     pub map: Mmap,
     /// Its tensors, ordered by place.
-    pub tensors: Vec<Found>,
+    pub tensors: Vec<ShardTensor>,
 }
 
 /// A tensor in a file.
-pub struct Found {
+pub struct ShardTensor {
     /// Its name.
     pub name: String,
     /// Its type.
@@ -39,20 +39,20 @@ pub struct Found {
 }
 
 /// A file's path, and the tensors that the index lists for it.
-type Promised = (PathBuf, Vec<String>);
+type IndexedFile = (PathBuf, Vec<String>);
 
 /// The header of a file: its tensors in order, including duplicates.
-struct Head(Vec<(String, TensorInfo)>);
+struct ShardHeader(Vec<(String, TensorInfo)>);
 
-impl<'de> Deserialize<'de> for Head {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Head, D::Error> {
-        from.deserialize_map(Entries).map(Head)
+impl<'de> Deserialize<'de> for ShardHeader {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<ShardHeader, D::Error> {
+        from.deserialize_map(HeaderVisitor).map(ShardHeader)
     }
 }
 
-struct Entries;
+struct HeaderVisitor;
 
-impl<'de> Visitor<'de> for Entries {
+impl<'de> Visitor<'de> for HeaderVisitor {
     type Value = Vec<(String, TensorInfo)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,21 +81,21 @@ const WHOLE: &str = "model.safetensors";
 
 #[derive(Deserialize)]
 struct Index {
-    weight_map: Files,
+    weight_map: WeightMap,
 }
 
 /// The tensors of each file, inverted from an index that lists a file for each tensor.
-struct Files(BTreeMap<String, Vec<String>>);
+struct WeightMap(BTreeMap<String, Vec<String>>);
 
-impl<'de> Deserialize<'de> for Files {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Files, D::Error> {
-        from.deserialize_map(Listed).map(Files)
+impl<'de> Deserialize<'de> for WeightMap {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<WeightMap, D::Error> {
+        from.deserialize_map(WeightMapVisitor).map(WeightMap)
     }
 }
 
-struct Listed;
+struct WeightMapVisitor;
 
-impl<'de> Visitor<'de> for Listed {
+impl<'de> Visitor<'de> for WeightMapVisitor {
     type Value = BTreeMap<String, Vec<String>>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -116,11 +116,11 @@ impl<'de> Visitor<'de> for Listed {
 
 /// The model's files, and a remark: `model.safetensors` if it exists (as in transformers, even with
 /// an index), else the files of the index, else the only file.
-pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
+pub fn files(folder: &Path) -> Result<(Vec<IndexedFile>, Option<String>), Error> {
     let whole = folder.join(WHOLE);
     let index = folder.join("model.safetensors.index.json");
     if let Some(bytes) = json::json_bytes(&index, json::MOST_INDEX)? {
-        let Files(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
+        let WeightMap(files) = json::parse::<Index>(&index, &bytes)?.weight_map;
         for (file, tensors) in &files {
             // A file name must not lead out of the folder.
             let mut parts = Path::new(file).components();
@@ -162,7 +162,7 @@ pub fn files(folder: &Path) -> Result<(Vec<Promised>, Option<String>), Error> {
 }
 
 /// Maps a file and reads its tensors.
-pub fn open((path, promised): Promised) -> Result<Shard, Error> {
+pub fn open((path, promised): IndexedFile) -> Result<Shard, Error> {
     let map = map_file(&path)?;
     let tensors = read(&map).map_err(|e| fail(&path, e))?;
     let names: std::collections::HashSet<&str> = tensors.iter().map(|t| t.name.as_str()).collect();
@@ -174,7 +174,7 @@ pub fn open((path, promised): Promised) -> Result<Shard, Error> {
 
 /// Reads a file's tensors. Every place is checked against the end of the file and the tensor's
 /// shape.
-fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
+fn read(file: &[u8]) -> Result<Vec<ShardTensor>, FolderError> {
     let damaged = |why: String| FolderError::Header { why };
     let len = file.len() as u64;
     let Some((head, rest)) = file.split_first_chunk::<8>() else {
@@ -193,7 +193,7 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
     };
     // The crate parses a tensor's entry. Places are checked here, so that errors can name the
     // tensor.
-    let Head(mut entries) =
+    let ShardHeader(mut entries) =
         serde_json::from_slice(text).map_err(|e| damaged(one_line(&e.to_string())))?;
     entries.sort_by(|a, b| a.0.cmp(&b.0));
     for pair in entries.windows(2) {
@@ -219,7 +219,7 @@ fn read(file: &[u8]) -> Result<Vec<Found>, FolderError> {
             return Err(FolderError::Truncated { tensor: name, at, end, len });
         }
         let shape: Vec<u64> = info.shape.iter().map(|d| *d as u64).collect();
-        tensors.push(Found { name, dtype: info.dtype, shape, at, bytes: end - at });
+        tensors.push(ShardTensor { name, dtype: info.dtype, shape, at, bytes: end - at });
     }
     tensors.sort_by(|a, b| (a.at, &a.name).cmp(&(b.at, &b.name)));
     for pair in tensors.windows(2) {

@@ -23,9 +23,9 @@ use std::path::Path;
 
 /// The used part of `tokenizer.json`.
 #[derive(Deserialize)]
-struct File<'a> {
+struct TokenizerJson<'a> {
     #[serde(default, deserialize_with = "some")]
-    added_tokens: Vec<Added>,
+    added_tokens: Vec<AddedToken>,
     // Steps as raw text: parsed values would take many times their length.
     #[serde(borrow)]
     normalizer: Option<&'a RawValue>,
@@ -45,7 +45,7 @@ const MOST_ENTRIES: usize = 1 << 20;
 
 /// An added token, which no merge produces.
 #[derive(Deserialize)]
-struct Added {
+struct AddedToken {
     id: u32,
     content: String,
     #[serde(default)]
@@ -176,12 +176,12 @@ impl<'de> Entries<'de> for HashMap<String, u32> {
 
 /// The algorithm of a file, read first, since other algorithms have another structure.
 #[derive(Deserialize)]
-struct Which {
-    model: WhichModel,
+struct ModelType {
+    model: ModelTypeField,
 }
 
 #[derive(Deserialize)]
-struct WhichModel {
+struct ModelTypeField {
     #[serde(rename = "type")]
     name: Option<String>,
 }
@@ -208,11 +208,12 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         return Err(fail(&path, FolderError::NotThere { hint }));
     };
     let refuse = |what, found| fail(&path, FolderError::Tokenizer { what, found });
-    if let Some(name) = json::parse::<Which>(&path, &bytes)?.model.name.filter(|name| name != "BPE")
+    if let Some(name) =
+        json::parse::<ModelType>(&path, &bytes)?.model.name.filter(|name| name != "BPE")
     {
         return Err(refuse("the tokenizer's model", name));
     }
-    let file: File = json::parse(&path, &bytes)?;
+    let file: TokenizerJson = json::parse(&path, &bytes)?;
     let step = |name: &str, raw: Option<&RawValue>| -> Result<Option<Value>, Error> {
         let Some(raw) = raw else { return Ok(None) };
         if raw.get().len() > MOST_STEP {
@@ -265,7 +266,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
     }
     let mut remarks: Vec<String> = tokens.remark().into_iter().collect();
     // Byte-level BPE does not normalise text, so the flag has no effect there.
-    let normalized: Vec<&Added> =
+    let normalized: Vec<&AddedToken> =
         file.added_tokens.iter().filter(|added| pieces && added.normalized).collect();
     if let [first, ..] = normalized[..] {
         let (n, first) = (normalized.len(), Shown(&first.content));
@@ -275,7 +276,7 @@ pub fn write(folder: &Path, config: &Config, header: &mut Header) -> Result<Vec<
         ));
     }
     #[allow(clippy::type_complexity, reason = "a flag's name and the flag")]
-    let flags: [(&str, fn(&Added) -> bool); 2] =
+    let flags: [(&str, fn(&AddedToken) -> bool); 2] =
         [("lstrip", |added| added.lstrip), ("rstrip", |added| added.rstrip)];
     for (key, has) in flags {
         let ids = file
@@ -323,7 +324,12 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn new(path: &Path, file: &File<'_>, rows: u32, pieces: bool) -> Result<Tokens, Error> {
+    fn new(
+        path: &Path,
+        file: &TokenizerJson<'_>,
+        rows: u32,
+        pieces: bool,
+    ) -> Result<Tokens, Error> {
         let refuse = |text: &str, id: u32, why: String| {
             fail(path, FolderError::Token { text: text.to_owned(), id: id.into(), why })
         };
@@ -469,24 +475,24 @@ fn scores(path: &Path, merges: &[Merge], tokens: &Tokens) -> Result<Vec<f32>, Er
 
 /// The tokens that the post-processor adds at the start and the end of a text.
 #[derive(Default)]
-struct Ends {
+struct AddedEnds {
     first: Option<String>,
     last: Option<String>,
 }
 
-fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
-    let Some(post) = post.filter(|post| !post.is_null()) else { return Ok(Ends::default()) };
+fn ends(path: &Path, post: Option<&Value>) -> Result<AddedEnds, Error> {
+    let Some(post) = post.filter(|post| !post.is_null()) else { return Ok(AddedEnds::default()) };
     let list =
         |key: &str| post.get(key).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let refuse =
         || fail(path, FolderError::Tokenizer { what: "the post_processor", found: short(post) });
     match post.get("type").and_then(Value::as_str) {
-        Some("ByteLevel") => Ok(Ends::default()),
+        Some("ByteLevel") => Ok(AddedEnds::default()),
         Some("Sequence") => {
-            let mut all = Ends::default();
+            let mut all = AddedEnds::default();
             for one in list("processors") {
                 let ends = ends(path, Some(one))?;
-                all = Ends { first: ends.first.or(all.first), last: ends.last.or(all.last) };
+                all = AddedEnds { first: ends.first.or(all.first), last: ends.last.or(all.last) };
             }
             Ok(all)
         }
@@ -504,7 +510,7 @@ fn ends(path: &Path, post: Option<&Value>) -> Result<Ends, Error> {
                 }
                 _ => return Err(refuse()),
             };
-            Ok(Ends { first, last })
+            Ok(AddedEnds { first, last })
         }
         _ => Err(refuse()),
     }
@@ -516,7 +522,7 @@ fn roles(
     path: &Path,
     config: &Config,
     tokens: &Tokens,
-    ends: Ends,
+    ends: AddedEnds,
     header: &mut Header,
 ) -> Result<Option<String>, Error> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::super::bind::{Arguments, flag, optional, size, text};
-use super::super::meter::{Growing, Meter};
+use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
 use super::super::{Fault, chars, format, methods, text as written, wrong};
 use super::wrap;
@@ -82,7 +82,7 @@ pub fn filter(
             let width = match width {
                 Some(Value::Text(width)) => width.to_string(),
                 width => {
-                    let mut out = Growing::new(meter);
+                    let mut out = MeteredString::new(meter);
                     out.repeat(" ", size(width, "width", 4)?)?;
                     out.finish_uncounted()
                 }
@@ -108,7 +108,7 @@ pub fn filter(
             }
             let kept: String = this.chars().take(length - ending).collect();
             let words = kept.rsplit_once(' ').map_or(kept.as_str(), |(before, _)| before);
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             out.push(if flag(kill, false) { &kept } else { words })?;
             out.push(&end)?;
             Value::grown(out, meter)
@@ -139,7 +139,7 @@ pub fn filter(
         "tojson" => to_json(value, arguments, meter),
         _ => {
             arguments.bind(name, [], 0)?;
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             written::pretty(value, &mut out, meter)?;
             Value::grown(out, meter)
         }
@@ -165,7 +165,7 @@ fn indent(
     blank: bool,
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     // A final line end is followed by an empty line.
     let open = text.is_empty() || text.ends_with(|c| c != '\r' && chars::is_line_end(c));
     for (i, line) in chars::lines(text, false).chain(open.then_some("")).enumerate() {
@@ -201,7 +201,7 @@ fn to_json(value: &Value, arguments: &Arguments, meter: &Rc<Meter>) -> Result<Va
     };
     let json =
         written::Json { indent, item, key, ascii: flag(ascii, false), sorted: flag(sorted, false) };
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     json.write(value, 0, &mut out, meter)?;
     Value::grown(out, meter)
 }

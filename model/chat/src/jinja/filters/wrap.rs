@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::super::meter::{Growing, Meter};
+use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
 use super::super::{Fault, chars};
 
@@ -19,7 +19,7 @@ pub struct Wrap {
 impl Wrap {
     /// Wraps every line of a text, with `between` between lines.
     pub fn text(&self, text: &str, between: &str, meter: &Rc<Meter>) -> Result<Value, Fault> {
-        let mut out = Growing::new(meter);
+        let mut out = MeteredString::new(meter);
         for (i, line) in chars::lines(text, false).enumerate() {
             out.push(if i > 0 { between } else { "" })?;
             self.line(line, between, &mut out, meter)?;
@@ -31,7 +31,7 @@ impl Wrap {
         &self,
         line: &str,
         between: &str,
-        out: &mut Growing,
+        out: &mut MeteredString,
         meter: &Rc<Meter>,
     ) -> Result<(), Fault> {
         Value::room_for(line.len(), meter)?;

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use super::super::meter::{Growing, Meter};
+use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
 use super::super::{Fault, methods, ops, text, wrong};
 use super::spec;
@@ -14,7 +14,7 @@ pub fn braces(
     named: &[(String, Value)],
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     Fields { values, named, next: 0, numbered: false, meter }.write(pattern, 2, &mut out)?;
     Value::grown(out, meter)
 }
@@ -30,8 +30,13 @@ struct Fields<'v> {
 }
 
 impl Fields<'_> {
-    /// Writes a pattern with its values. Fields may nest in specifications up to `levels` deep.
-    fn write(&mut self, pattern: &str, levels: usize, out: &mut Growing) -> Result<(), Fault> {
+    /// A pattern with its values; fields within specifications of fields go so many levels deep.
+    fn write(
+        &mut self,
+        pattern: &str,
+        levels: usize,
+        out: &mut MeteredString,
+    ) -> Result<(), Fault> {
         let mut rest = pattern;
         while let Some(at) = rest.find(['{', '}']) {
             out.push(rest.get(..at).unwrap_or_default())?;
@@ -51,7 +56,7 @@ impl Fields<'_> {
         out.push(rest)
     }
 
-    fn field(&mut self, field: &str, levels: usize, out: &mut Growing) -> Result<(), Fault> {
+    fn field(&mut self, field: &str, levels: usize, out: &mut MeteredString) -> Result<(), Fault> {
         if levels == 0 {
             return wrong("format: fields are within fields within fields");
         }
@@ -78,7 +83,7 @@ impl Fields<'_> {
             "a" => Value::text(&text::ascii(&value, self.meter)?, self.meter)?,
             other => return wrong(format!("format: the conversion '{other:.40}' is not known")),
         };
-        let mut inner = Growing::new(self.meter);
+        let mut inner = MeteredString::new(self.meter);
         self.write(spec, levels - 1, &mut inner)?;
         spec::write(&value, &inner.finish_uncounted(), out, self.meter)
     }

@@ -4,7 +4,7 @@ use std::iter::Peekable;
 use std::rc::Rc;
 use std::str::Chars;
 
-use super::super::meter::{Growing, Meter};
+use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
 use super::super::{Fault, html, text, wrong};
 use super::{float, precision, width};
@@ -28,7 +28,7 @@ pub fn percent(
     named: &Value,
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     let mut rest = values.iter();
     let mut chars = pattern.chars().peekable();
     while let Some(c) = chars.next() {
@@ -110,7 +110,7 @@ fn convert(
     spec: &Spec,
     value: &Value,
     safe: bool,
-    out: &mut Growing,
+    out: &mut MeteredString,
     meter: &Rc<Meter>,
 ) -> Result<(), Fault> {
     let as_float = match value {

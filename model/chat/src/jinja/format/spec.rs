@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use super::super::meter::{Growing, Meter};
+use super::super::meter::{Meter, MeteredString};
 use super::super::value::Value;
 use super::super::{Fault, text, wrong};
 use super::{float, general, precision, width};
@@ -66,7 +66,7 @@ impl Spec {
 pub fn write(
     value: &Value,
     source: &str,
-    out: &mut Growing,
+    out: &mut MeteredString,
     meter: &Rc<Meter>,
 ) -> Result<(), Fault> {
     if source.is_empty() {
@@ -86,7 +86,7 @@ fn unknown(kind: char, what: &str) -> Result<(), Fault> {
     wrong(format!("format: the type '{kind}' does not go with {what}"))
 }
 
-fn of_text(this: &str, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
+fn of_text(this: &str, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
     match spec.kind {
         None | Some('s') => {}
         Some(kind) => return unknown(kind, "a text"),
@@ -105,7 +105,7 @@ fn of_text(this: &str, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
     aligned("", &cut, align, fill, spec.width, out)
 }
 
-fn of_int(n: i128, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
+fn of_int(n: i128, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
     let kind = spec.kind.unwrap_or('d');
     if matches!(kind, 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | '%') {
         return of_float(n as f64, spec, out);
@@ -148,7 +148,7 @@ fn of_int(n: i128, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
     number(&format!("{sign}{prefix}"), &digits, "", every, spec, out)
 }
 
-fn of_float(x: f64, spec: &Spec, out: &mut Growing) -> Result<(), Fault> {
+fn of_float(x: f64, spec: &Spec, out: &mut MeteredString) -> Result<(), Fault> {
     let size = x.abs();
     let digits = match (spec.kind, spec.precision) {
         (None, None) => match text::float(size).split_once('e') {
@@ -198,7 +198,7 @@ fn number(
     rest: &str,
     every: usize,
     spec: &Spec,
-    out: &mut Growing,
+    out: &mut MeteredString,
 ) -> Result<(), Fault> {
     let zeros = spec.zero && spec.align.is_none();
     let fill = spec.fill.unwrap_or(if spec.zero { '0' } else { ' ' });
@@ -235,7 +235,7 @@ fn aligned(
     align: char,
     fill: char,
     width: usize,
-    out: &mut Growing,
+    out: &mut MeteredString,
 ) -> Result<(), Fault> {
     let missing = width.saturating_sub(before.chars().count() + body.chars().count());
     let (left, within, right) = match align {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use super::super::bind::{Arguments, flag, optional, size, text, whole};
-use super::super::meter::{Growing, Meter};
+use super::super::meter::{Meter, MeteredString};
 use super::super::value::{Text, Value};
 use super::super::{Fault, chars, format, ops, text as written, wrong};
 use super::stripped;
@@ -93,7 +93,7 @@ pub fn call(
             let [width] = arguments.bind(name, ["width"], 1)?;
             let fill = size(width, "width", 0)?.saturating_sub(this.chars().count());
             let digits = this.strip_prefix(['+', '-']).unwrap_or(this);
-            let mut out = Growing::new(meter);
+            let mut out = MeteredString::new(meter);
             out.push(this.get(..this.len() - digits.len()).unwrap_or_default())?;
             out.repeat("0", fill)?;
             out.push(digits)?;
@@ -249,7 +249,7 @@ pub fn fill_up(
         "rjust" => missing,
         _ => missing / 2 + (missing & width & 1),
     };
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     out.repeat(fill, before)?;
     out.push(this)?;
     out.repeat(fill, missing - before)?;
@@ -257,7 +257,7 @@ pub fn fill_up(
 }
 
 fn expand_tabs(this: &str, width: usize, meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     let mut column = 0;
     for c in this.chars() {
         match c {
@@ -348,7 +348,7 @@ fn search(
 
 /// Joins elements as strings.
 pub fn join(between: &str, items: &[Value], meter: &Rc<Meter>) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     for (i, item) in items.iter().enumerate() {
         meter.work(1)?;
         out.push(if i > 0 { between } else { "" })?;
@@ -364,7 +364,7 @@ pub fn replace(
     most: Option<usize>,
     meter: &Rc<Meter>,
 ) -> Result<Value, Fault> {
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     let mut from = 0;
     for (at, found) in this.match_indices(old).take(most.unwrap_or(usize::MAX)) {
         meter.work(1)?;
@@ -467,7 +467,7 @@ fn make_table(arguments: &Arguments, meter: &Rc<Meter>) -> Result<Value, Fault> 
 
 fn translate(this: &str, table: &Value, meter: &Rc<Meter>) -> Result<Value, Fault> {
     let Value::Map(map) = table else { return wrong("translate() takes an object of code points") };
-    let mut out = Growing::new(meter);
+    let mut out = MeteredString::new(meter);
     for c in this.chars() {
         meter.work(1)?;
         match map.get(&Value::Int(u32::from(c).into())) {

@@ -1,10 +1,7 @@
 //! Small vocabularies made here: what is refused, what is assumed, and text that comes out piece by
 //! piece.
 
-use std::ops::ControlFlow;
-
-use kjit_model::stop::StopWatcher;
-use kjit_model::tokenizer::{
+use kjit_tokenizer::{
     DecodeOptions, Detokenizer, EncodeOptions, SpecialIds, Tokenizer, TokenizerError, Vocabulary,
 };
 
@@ -70,31 +67,6 @@ fn an_id_for_padding_outside_of_the_vocabulary_is_left_out_with_a_word() {
     let t = Tokenizer::new(&Vocabulary { special, ..bpe.vocabulary() }).unwrap();
     assert!(t.remarks()[0].contains("padding_token_id 99999 is outside"), "{:?}", t.remarks());
     assert!(Tokenizer::new(&bpe.vocabulary()).unwrap().remarks().is_empty());
-}
-
-#[test]
-fn half_a_character_is_no_part_of_an_answer_that_was_cut() {
-    let bpe = Bpe::new();
-    let t = Tokenizer::new(&bpe.vocabulary()).unwrap();
-    let ids = t.encode("aé".as_bytes(), EncodeOptions::PLAIN);
-    assert_eq!(ids.len(), 3);
-    type End = fn(&mut StopWatcher, &mut dyn FnMut(&str) -> ControlFlow<()>);
-    let text = |end: End| {
-        let (mut shown, mut watcher) = (String::new(), StopWatcher::new(&t, &[]));
-        let mut show = |piece: &str| {
-            shown.push_str(piece);
-            ControlFlow::Continue(())
-        };
-        ids[..2].iter().for_each(|id| assert!(watcher.push(*id, &mut show).is_continue()));
-        end(&mut watcher, &mut show);
-        (shown, watcher.into_text())
-    };
-    assert_eq!(text(|w, to| w.cut(to)), ("a".to_owned(), "a".to_owned()));
-    assert_eq!(
-        text(|w, to| w.finish(to)),
-        ("a\u{fffd}".to_owned(), "a\u{fffd}".to_owned()),
-        "the model ended it so"
-    );
 }
 
 #[test]

@@ -1,15 +1,10 @@
 //! What a hostile template can do to the process that renders it: nothing. Every case ends in a
 //! typed error of one line, on a thread with little stack, within bounds of memory and time.
 
-mod support;
-
 use std::time::{Duration, Instant};
 
-use kjit_model::chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
-use support::peak::{Counting, peak_of};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::support::peak::peak_of;
+use kjit_chat::{ChatError, ChatTemplate, MAX_MEMORY, Message};
 
 /// What rendering may allocate at once: what is counted, and twice that again while a text or a
 /// list grows.

@@ -15,7 +15,7 @@ static SAID: AtomicBool = AtomicBool::new(false);
 /// libraries, since it replaces the process's handler. Any other bus error still ends the process
 /// as before. No effect if the system refuses.
 #[allow(unsafe_code, reason = "a signal handler")]
-pub fn end_on_a_file_cut_short() {
+pub fn exit_on_truncated_file() {
     extern "C" fn ended(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
         // SAFETY: with SA_SIGINFO, the kernel passes a siginfo that is valid during the call.
         let code = unsafe { (*info).si_code };

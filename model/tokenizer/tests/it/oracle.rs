@@ -1,22 +1,23 @@
 //! Ids and text of every reference vocabulary, against llama.cpp's (see
 //! tests/data/oracle/README.md).
 
-mod support;
-
 use std::path::PathBuf;
 
-use kjit_model::gguf::Gguf;
-use kjit_model::tokenizer::{DecodeOptions, EncodeOptions, Limit, Stopped, Tokenizer, Vocabulary};
+use crate::support::files::model_path;
+use kjit_gguf::Gguf;
+use kjit_tokenizer::{DecodeOptions, EncodeOptions, Limit, Stopped, Tokenizer, Vocabulary};
 use serde_json::Value;
-use support::files::model_path;
 
-fn oracle(name: &str) -> Value {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/oracle/tokenizer").join(name);
+/// A file of the oracle.
+pub fn oracle(name: &str) -> Value {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/data/oracle/tokenizer")
+        .join(name);
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn unhex(hex: &str) -> Vec<u8> {
+/// The bytes of hexadecimal digits.
+pub fn unhex(hex: &str) -> Vec<u8> {
     (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect()
 }
 

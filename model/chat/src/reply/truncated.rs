@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 const BETWEEN: [char; 6] = [';', ',', ' ', '\n', '\r', '\t'];
 
 /// The calls, and whether the last one is incomplete.
-pub type Cut = (Vec<ToolCall>, bool);
+pub type Truncated = (Vec<ToolCall>, bool);
 
 /// JSON: one call, several, or a list.
-pub fn json(text: &str) -> Cut {
+pub fn json(text: &str) -> Truncated {
     let mut calls = vec![];
     let text = text.trim_start();
     let mut rest = text.strip_prefix('[').unwrap_or(text);
@@ -76,7 +76,7 @@ fn string(text: &str) -> Option<(String, &str)> {
 }
 
 /// The text after `<tool_call>`.
-pub fn hermes(text: &str) -> Cut {
+pub fn hermes(text: &str) -> Truncated {
     let text = text.trim_start();
     if let Some(rest) = text.strip_prefix("<function=") {
         let Some((name, rest)) = rest.split_once('>') else { return (vec![], false) };
@@ -116,7 +116,7 @@ fn tagged(text: &str, (open, middle, close): (&str, &str, &str)) -> String {
 }
 
 /// The text after `[TOOL_CALLS]`.
-pub fn mistral(text: &str) -> Cut {
+pub fn mistral(text: &str) -> Truncated {
     let mut calls = vec![];
     let mut rest = text;
     loop {
@@ -153,7 +153,7 @@ pub fn mistral(text: &str) -> Cut {
 }
 
 /// The text after DeepSeek's `<｜tool▁calls▁begin｜>`.
-pub fn deepseek(text: &str) -> Cut {
+pub fn deepseek(text: &str) -> Truncated {
     let mut calls = vec![];
     for one in text.split("<｜tool▁call▁begin｜>").skip(1) {
         let marked = format!("<｜tool▁call▁begin｜>{one}");

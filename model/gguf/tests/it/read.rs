@@ -1,16 +1,14 @@
 //! What a good file gives: typed values, per-layer numbers, split files, a large file opened in no
 //! time.
 
-mod support;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kjit_model::gguf::{Error, Gguf, Value};
-use support::exercise::{exercise, one_line};
-use support::writer::{Val, Writer, f32s, i32s, strings, text};
+use crate::support::exercise::{exercise, one_line};
+use crate::support::writer::{Val, Writer, f32s, i32s, strings, text};
+use kjit_gguf::{Error, Gguf, Value};
 
 fn open(w: Writer) -> Gguf {
     Gguf::from_bytes("model.gguf", &w.bytes()).unwrap()

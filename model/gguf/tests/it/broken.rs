@@ -1,17 +1,12 @@
 //! Broken files: each is refused with one line that names what is wrong and where, and no memory is
 //! taken beyond what the file warrants.
 
-mod support;
-
 use std::fs;
 
-use kjit_model::gguf::{Gguf, TypeId};
-use support::exercise::one_line;
-use support::peak::{Counting, peak_of};
-use support::writer::{Ten, Val, Writer, nested, strings, text};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
+use crate::support::exercise::one_line;
+use crate::support::peak::peak_of;
+use crate::support::writer::{Ten, Val, Writer, nested, strings, text};
+use kjit_gguf::{Gguf, TypeId};
 
 /// Opening takes at most this much, besides the map: directory entries are about three times as
 /// large in memory as in the file, and a growing list holds its old and its new place at once.

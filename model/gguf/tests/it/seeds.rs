@@ -1,13 +1,11 @@
 //! The seeds of the fuzz target are files of the test writer: good ones, each with something the
 //! others lack.
 
-mod support;
-
 use std::path::PathBuf;
 use std::{env, fs};
 
-use support::exercise::exercise;
-use support::writer::{Val, Writer, nested, strings, text};
+use crate::support::exercise::exercise;
+use crate::support::writer::{Val, Writer, nested, strings, text};
 
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let aligned = Writer { alignment: 8, ..Writer::new() }.key("general.alignment", Val::U64(8));
@@ -30,7 +28,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn the_kept_seeds_are_what_the_writer_writes() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/seeds/gguf");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/gguf");
     for (name, bytes) in seeds() {
         exercise(&bytes);
         let path = folder.join(name);

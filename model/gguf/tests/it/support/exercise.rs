@@ -1,7 +1,7 @@
 //! Asks a file for everything that a caller may ask for: nothing may panic, whatever the bytes are.
 //! Shared by the property tests and the fuzz target.
 
-use kjit_model::gguf::{Error, Gguf, Value};
+use kjit_gguf::{Error, Gguf, Value};
 
 /// Opens `bytes` and, if that works, uses every accessor on everything in it. An error must be one
 /// line.

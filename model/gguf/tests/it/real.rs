@@ -1,9 +1,7 @@
 //! The reader on the real file that everything else is tested with.
 
-mod support;
-
-use kjit_model::gguf::Gguf;
-use support::files::model_path;
+use crate::support::files::model_path;
+use kjit_gguf::Gguf;
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 

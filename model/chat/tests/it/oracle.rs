@@ -1,19 +1,17 @@
 //! Rendered prompts against jinja2's and llama.cpp's (tests/data/oracle/chat_templates.json).
 
-mod support;
-
-use kjit_model::chat::{ChatTemplate, Message, Origin};
-use kjit_model::gguf::Gguf;
-use kjit_model::tokenizer::Tokenizer;
+use crate::support::files::model_path;
+use kjit_chat::{ChatTemplate, Message, Origin};
+use kjit_gguf::Gguf;
+use kjit_tokenizer::Tokenizer;
 use serde_json::Value;
-use support::files::model_path;
 
 #[test]
 fn smollm2_renders_conversations_as_the_reference_does() {
     let Some(path) = model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
     let file = Gguf::open(path).unwrap();
     let template = ChatTemplate::from_gguf(&file, &Tokenizer::from_gguf(&file).unwrap()).unwrap();
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/data/oracle/chat_templates.json");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/oracle/chat_templates.json");
     let oracle: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let cases = oracle["smollm2"]["cases"].as_array().unwrap();
     assert!(!cases.is_empty());

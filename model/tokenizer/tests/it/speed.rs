@@ -1,14 +1,12 @@
 //! No text costs more than its length warrants. The bounds are some ten times what a two-core
 //! machine takes, and far below what a quadratic step would cost (a megabyte: minutes).
 
-mod support;
-
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use kjit_model::gguf::Gguf;
-use kjit_model::tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
-use support::files::model_path;
+use crate::support::files::model_path;
+use kjit_gguf::Gguf;
+use kjit_tokenizer::{EncodeOptions, Limit, Stopped, Tokenizer};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const FILES: [&str; 7] = [

@@ -1,11 +1,9 @@
 //! No bytes make the reader panic: bits flipped one by one, numbers replaced, random bytes. (The
 //! fuzz target in `fuzz/` goes on where these stop.)
 
-mod support;
-
+use crate::support::exercise::exercise;
+use crate::support::writer::Writer;
 use proptest::prelude::*;
-use support::exercise::exercise;
-use support::writer::Writer;
 
 #[test]
 fn no_flipped_bit_panics() {

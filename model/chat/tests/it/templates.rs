@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 
-use kjit_model::chat::{ChatError, ChatTemplate, Message};
+use kjit_chat::{ChatError, ChatTemplate, Message};
 use serde_json::Value;
 
 fn data(name: &str) -> String {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/data/chat").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/chat").join(name);
     std::fs::read_to_string(path).unwrap()
 }
 

@@ -14,11 +14,11 @@ const FUNCTION: &str = "<function=";
 /// Keys of a call.
 const KEYS: [&str; 7] = ["name", "arguments", "parameters", "type", "function", "id", "tool_name"];
 /// Maximum bytes to wait for a name.
-const PATIENCE: usize = 4096;
+const MAX_UNNAMED: usize = 4096;
 
 /// Whether an answer with this begin is a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Is {
+pub enum Verdict {
     No,
     /// Undecided.
     Open,
@@ -37,11 +37,11 @@ pub fn read(text: &str, names: &[String]) -> Option<Vec<ToolCall>> {
 }
 
 /// The calls of an answer that was cut.
-pub fn cut(text: &str, names: &[String]) -> Option<super::cut::Cut> {
+pub fn cut(text: &str, names: &[String]) -> Option<super::truncated::Truncated> {
     let text = text.trim_start();
     let (calls, partial) = match text.starts_with(FUNCTION) {
-        true => super::cut::hermes(text),
-        false => super::cut::json(inside(text)?.trim_start()),
+        true => super::truncated::hermes(text),
+        false => super::truncated::json(inside(text)?.trim_start()),
     };
     (!calls.is_empty() && calls.iter().all(|call| names.contains(&call.name)))
         .then_some((calls, partial))
@@ -63,23 +63,23 @@ fn inside(text: &str) -> Option<&str> {
 }
 
 /// Classifies the begin of an answer.
-pub fn may_be(text: &str, names: &[String]) -> Is {
+pub fn may_be(text: &str, names: &[String]) -> Verdict {
     let text = text.trim_start();
-    let all = |is: bool| if is { Is::Open } else { Is::No };
+    let all = |is: bool| if is { Verdict::Open } else { Verdict::No };
     if text.is_empty() || "```".starts_with(text) {
-        return Is::Open;
+        return Verdict::Open;
     }
     if let Some(rest) = text.strip_prefix("```") {
         return match rest.find(['\n', '{', '[']).and_then(|at| rest.split_at_checked(at)) {
             Some((word, body)) if FENCES.contains(&word.trim()) => json(body, names),
-            Some(_) => Is::No,
+            Some(_) => Verdict::No,
             None => all(FENCES.iter().any(|word| word.starts_with(rest.trim_end()))),
         };
     }
     if let Some(rest) = text.strip_prefix(FUNCTION) {
         return match rest.split_once('>') {
-            Some((name, _)) if names.iter().any(|known| known == name.trim()) => Is::Named,
-            Some(_) => Is::No,
+            Some((name, _)) if names.iter().any(|known| known == name.trim()) => Verdict::Named,
+            Some(_) => Verdict::No,
             None => all(names.iter().any(|name| name.starts_with(rest.trim()))),
         };
     }
@@ -99,49 +99,57 @@ pub fn may_be(text: &str, names: &[String]) -> Is {
 }
 
 /// [`may_be`] for JSON.
-fn json(text: &str, names: &[String]) -> Is {
+fn json(text: &str, names: &[String]) -> Verdict {
     let text = text.trim_start();
-    if text.len() > PATIENCE {
-        return Is::No;
+    if text.len() > MAX_UNNAMED {
+        return Verdict::No;
     }
     let text = text.strip_prefix('[').unwrap_or(text).trim_start();
     if text.is_empty() {
-        return Is::Open;
+        return Verdict::Open;
     }
-    let Some(mut rest) = text.strip_prefix('{') else { return Is::No };
+    let Some(mut rest) = text.strip_prefix('{') else { return Verdict::No };
     loop {
         rest = rest.trim_start_matches([',', ' ', '\n', '\r', '\t']);
         let Some(inner) = rest.strip_prefix('"') else {
-            return if rest.is_empty() { Is::Open } else { Is::No };
+            return if rest.is_empty() { Verdict::Open } else { Verdict::No };
         };
         let Some((key, after)) = inner.split_once('"') else {
-            return if KEYS.iter().any(|key| key.starts_with(inner)) { Is::Open } else { Is::No };
+            return if KEYS.iter().any(|key| key.starts_with(inner)) {
+                Verdict::Open
+            } else {
+                Verdict::No
+            };
         };
         if !KEYS.contains(&key) {
-            return Is::No;
+            return Verdict::No;
         }
         let after = after.trim_start();
         if after.is_empty() {
-            return Is::Open;
+            return Verdict::Open;
         }
-        let Some(after) = after.strip_prefix(':').map(str::trim_start) else { return Is::No };
+        let Some(after) = after.strip_prefix(':').map(str::trim_start) else { return Verdict::No };
         match (key, after.strip_prefix('"').map(|inner| (inner, inner.split_once('"')))) {
-            _ if after.is_empty() => return Is::Open,
+            _ if after.is_empty() => return Verdict::Open,
             ("function", None) if after.starts_with('{') => return json(after, names),
             ("name" | "tool_name" | "function", Some((_, Some((name, _))))) => {
-                return if names.iter().any(|known| known == name) { Is::Named } else { Is::No };
+                return if names.iter().any(|known| known == name) {
+                    Verdict::Named
+                } else {
+                    Verdict::No
+                };
             }
             ("name" | "tool_name" | "function", Some((begun, None))) => {
                 return if names.iter().any(|name| name.starts_with(begun)) {
-                    Is::Open
+                    Verdict::Open
                 } else {
-                    Is::No
+                    Verdict::No
                 };
             }
-            ("name" | "tool_name" | "function", None) => return Is::No,
+            ("name" | "tool_name" | "function", None) => return Verdict::No,
             _ => match calls::value(after) {
                 Some((_, after)) => rest = after,
-                None => return Is::Open,
+                None => return Verdict::Open,
             },
         }
     }

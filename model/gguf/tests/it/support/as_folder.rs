@@ -2,8 +2,8 @@
 //! round.
 
 use super::folder::{Folder, Ten};
-use kjit_kernels::format::Format;
-use kjit_model::gguf::Gguf;
+use kjit_formats::format::Format;
+use kjit_gguf::Gguf;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 

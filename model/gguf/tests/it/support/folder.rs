@@ -143,6 +143,22 @@ impl Folder {
         self.tensors.retain(|t| t.0 != name);
         self.tensors.push((name.to_owned(), dtype, shape.to_vec(), bytes));
     }
+
+    /// Adds an added token to `tokenizer.json`.
+    pub fn added(&mut self, token: Value) {
+        self.tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    }
+}
+
+/// A post-processor that puts these tokens before and behind a text.
+pub fn post_processor(first: Option<&str>, last: Option<&str>) -> Value {
+    let token = |text: Option<&str>| {
+        text.map(|text| json!({ "SpecialToken": { "id": text, "type_id": 0 } }))
+    };
+    let text = json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    let single: Vec<Value> =
+        [token(first), Some(text), token(last)].into_iter().flatten().collect();
+    json!({ "type": "TemplateProcessing", "single": single, "pair": [], "special_tokens": {} })
 }
 
 /// A tokenizer of GPT-2's letters and two merges.
