@@ -48,6 +48,7 @@ pub enum Activation {
 
 impl Activation {
     /// Its value.
+    #[inline]
     pub fn of(self, x: f32) -> f32 {
         let e = f64::from(x);
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
@@ -94,6 +95,7 @@ impl Activation {
     }
 
     /// Its value times another element.
+    #[inline]
     pub fn gate(self, gate: f32, up: f32) -> f32 {
         match self {
             Activation::ClampedSilu(limit) => {
