@@ -172,10 +172,10 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
 /// the ring, which does so for each layer that is streamed; the limits of a card, which are two
 /// kernels' times.
 const CHOOSERS: [&str; 4] = [
-    "model/src/gpu/plan",
-    "model/src/gpu/open.rs",
-    "model/src/gpu/ring.rs",
-    "model/src/gpu/measure/limits.rs",
+    "model/plan/src",
+    "model/gpu/src/open.rs",
+    "model/gpu/src/ring.rs",
+    "model/gpu/src/measure/limits.rs",
 ];
 
 fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {

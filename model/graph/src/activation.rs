@@ -46,6 +46,8 @@ pub enum Activation {
 }
 
 impl Activation {
+    /// Its value.
+    #[inline]
     /// The value of the function.
     pub fn of(self, x: f32) -> f32 {
         let e = f64::from(x);
@@ -92,6 +94,8 @@ impl Activation {
         if x.is_nan() { x } else { y as f32 }
     }
 
+    /// Its value times another element.
+    #[inline]
     /// The function's value times another element.
     pub fn gate(self, gate: f32, up: f32) -> f32 {
         match self {

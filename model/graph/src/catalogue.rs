@@ -122,7 +122,7 @@ impl Common {
     }
 
     /// The model's graph with `layers` layers.
-    pub(crate) fn with_layers(&self, layers: u32) -> Result<Graph, GraphError> {
+    pub fn with_layers(&self, layers: u32) -> Result<Graph, GraphError> {
         let (header, data) = self.file(layers);
         arch::build(&Gguf::without_data(self.name, &header, data)?)
     }

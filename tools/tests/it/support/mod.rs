@@ -1,6 +1,6 @@
 //! Helpers that the command's tests share.
 
-#[path = "../../../../model/tests/support/folder.rs"]
+#[path = "../../../../model/gguf/tests/it/support/folder.rs"]
 pub mod folder;
 pub mod machine;
 pub mod served;

@@ -1,7 +1,9 @@
 //! The scheduler on the CPU: many requests, one session, nothing lost.
 
-mod support;
-
+use crate::support::asked::{Asked, Got, ask};
+use crate::support::files::tiny_model;
+use crate::support::one::One;
+use crate::support::returning;
 use kjit_model::gguf::Gguf;
 use kjit_model::lookup::{self, Drafts};
 use kjit_model::sample::{SampleOptions, TokenMask};
@@ -13,10 +15,6 @@ use kjit_model::session::{After, Given, OpenOptions, Session, SessionError, Want
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
-use support::asked::{Asked, Got, ask};
-use support::files::tiny_model;
-use support::one::One;
-use support::returning;
 
 const TINY: &str = "tiny-llama-q4_k_m.gguf";
 
@@ -162,7 +160,7 @@ fn nobody_goes_on_from_anothers_text_or_waits_for_it() {
 #[test]
 fn states_that_cannot_go_back_are_kept_where_texts_go_on() {
     // A scan beside attention.
-    let Some(path) = support::files::model_path("archs/falcon-h1.gguf") else { return };
+    let Some(path) = crate::support::files::model_path("archs/falcon-h1.gguf") else { return };
     let gguf = Arc::new(Gguf::open(path).unwrap());
     let graph = kjit_model::arch::build(&gguf).unwrap();
     let options = returning::options(OpenOptions {
@@ -218,7 +216,7 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
 fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
     const CHILD: &str = "KJIT_TEST_LITTLE_MEMORY";
     const NAME: &str =
-        "who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
+        "serve::who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
     if std::env::var_os(CHILD).is_none() {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
         // What is given back is everybody's: one arena.

@@ -1,7 +1,7 @@
 //! Answers that keep to a schema, an expression or a grammar, whatever the model would rather say.
 
-mod support;
-
+use crate::support::asked::{Asked, ask};
+use crate::support::files::tiny_model;
 use kjit_model::constrain::{GrammarError, Grammars};
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
@@ -10,8 +10,6 @@ use kjit_model::session::{OpenOptions, Session};
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::{Value, json};
 use std::sync::Arc;
-use support::asked::{Asked, ask};
-use support::files::tiny_model;
 
 struct Served {
     scheduler: Scheduler,

@@ -1,8 +1,9 @@
 //! The host executor against the truth: an independent forward pass in f64 over the same weights
 //! (tests/data/oracle).
 
-mod support;
-
+use crate::support::files::model_path;
+use crate::support::one::One;
+use crate::support::oracle::{follow, ids, kl, oracle};
 use kjit_model::gguf::Gguf;
 use kjit_model::host::Isa;
 use kjit_model::perplexity::perplexity;
@@ -10,9 +11,6 @@ use kjit_model::session::{KvType, OpenOptions, Session, SessionError, Want};
 use kjit_model::tokenizer::Tokenizer;
 use serde_json::Value;
 use std::sync::Arc;
-use support::files::model_path;
-use support::one::One;
-use support::oracle::{follow, ids, kl, oracle};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 

@@ -1,18 +1,16 @@
 //! Plans run launch by launch on the simulated device, at wave 32 and 64, and every value that is
 //! stored held against the host executor's.
 
-mod support;
-
+use crate::support::files::tiny_model;
+use crate::support::near::off;
+use crate::support::one::One;
+use crate::support::simulated::{Machine, compiler};
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{Choice, Now};
 use kjit_model::graph::{Dtype, ValueId};
 use kjit_model::session::{KvType, OpenOptions, Want};
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::files::tiny_model;
-use support::near::off;
-use support::one::One;
-use support::simulated::{Machine, compiler};
 
 /// Decodes some tokens on the simulated device and on the host.
 fn decode(model: &str, arch: &str, kv: KvType) {

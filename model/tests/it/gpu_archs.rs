@@ -5,8 +5,8 @@
 //! such folders, made before and after a change, say whether it changed anything for models that
 //! ran before.
 
-mod support;
-
+use crate::support::files::model_path;
+use crate::support::oracle::oracle;
 use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
@@ -15,8 +15,6 @@ use kjit_model::graph::Graph;
 use kjit_model::session::{OpenOptions, Persistence};
 use std::collections::BTreeMap;
 use std::path::Path;
-use support::files::model_path;
-use support::oracle::oracle;
 
 const PAGE: &str = "docs/architectures.md";
 /// The words of the page.

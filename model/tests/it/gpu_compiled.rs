@@ -1,13 +1,11 @@
 //! Plans against compiled code, without a device: every launch binds what its kernel takes. Needs
 //! nvrtc, and says so where it is not.
 
-mod support;
-
+use crate::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Isolation, Target};
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gpu::plan::{Bind, Launch, Request, plan};
 use kjit_model::session::{KvType, OpenOptions};
-use support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 
 fn size(bind: &Bind) -> u32 {
     match bind {

@@ -1,15 +1,13 @@
 //! A model's layers on several stages: on the CPU, where they compute bit for bit what one stage
 //! computes.
 
-mod support;
-
+use crate::support::files::{model_path, tiny_model};
+use crate::support::story::{same, story};
 use kjit_engine::{Config, Engine};
 use kjit_model::gguf::Gguf;
 use kjit_model::placement::{CutError, Layers, Place};
 use kjit_model::session::{OpenOptions, Session, SessionError};
 use std::sync::Arc;
-use support::files::{model_path, tiny_model};
-use support::story::{same, story};
 
 /// Both sessions, of one stage and of two or three on the CPU, and the file.
 fn sessions(name: &str, options: &OpenOptions) -> Option<[Session; 2]> {

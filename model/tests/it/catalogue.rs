@@ -1,8 +1,7 @@
 //! The catalogue of common models: every row is a model, and real files find their kernels among
 //! its.
 
-mod support;
-
+use crate::support::shapes::LLAMA_8B;
 use kjit_engine::{Config, Engine, Job, Target};
 use kjit_model::catalogue::COMMON;
 use kjit_model::gguf::Gguf;
@@ -11,7 +10,6 @@ use kjit_model::gpu::plan::{Request, plan};
 use kjit_model::gpu::tune::Kept;
 use kjit_model::graph::Graph;
 use kjit_model::session::{KvType, OpenOptions, Persistence};
-use support::shapes::LLAMA_8B;
 
 const TARGETS: [&str; 4] = ["sm_90a", "sm_75", "gfx1100", "gfx942"];
 
@@ -80,7 +78,9 @@ fn a_llama_of_eight_billion_finds_all_its_kernels_in_the_common_set() {
 
 #[test]
 fn the_quickstarts_model_finds_all_its_kernels_in_the_common_set() {
-    let Some(path) = support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else { return };
+    let Some(path) = crate::support::files::model_path("SmolLM2-135M-Instruct.Q4_1.gguf") else {
+        return;
+    };
     assert_covered("SmolLM2", &kjit_model::arch::build(&Gguf::open(path).unwrap()).unwrap());
 }
 

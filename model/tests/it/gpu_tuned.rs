@@ -1,7 +1,6 @@
 //! Tuned choices in the cache: what plans make of good ones and of garbage.
 
-mod support;
-
+use crate::support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::{Config, Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Shipped, Tuning};
@@ -10,7 +9,6 @@ use kjit_model::gpu::plan::{Plan, Request, plan};
 use kjit_model::gpu::tune::Kept;
 use kjit_model::graph::Graph;
 use kjit_model::session::{KvType, OpenOptions};
-use support::shapes::{QWEN3_MOE, SMOLLM2, Shape};
 
 fn options() -> OpenOptions {
     OpenOptions {

@@ -1,16 +1,14 @@
 //! The host executor against a second implementation (f64 NumPy, tests/data/golden) on small random
 //! models of every architecture.
 
-mod support;
-
+use crate::support::files::model_path;
+use crate::support::one::One;
+use crate::support::oracle::{ids, kl, log_sum_exp};
 use kjit_model::gguf::Gguf;
 use kjit_model::session::{KvType, OpenOptions, Want};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;
-use support::files::model_path;
-use support::one::One;
-use support::oracle::{ids, kl, log_sum_exp};
 
 /// All goldens whose model is there.
 fn goldens() -> Vec<(String, Value, Arc<Gguf>)> {
@@ -120,7 +118,7 @@ fn greedy_continuations_are_the_truths_up_to_a_step_with_a_small_margin() {
             let prompts = golden["prompts"]["list"].as_array().unwrap();
             let prompt = ids(&prompts.iter().find(|p| p["id"] == entry["id"]).unwrap()["ids"]);
             exec.truncate(0);
-            support::oracle::follow(&mut exec, &prompt, entry, usize::MAX, 1e-3, &name);
+            crate::support::oracle::follow(&mut exec, &prompt, entry, usize::MAX, 1e-3, &name);
         }
     }
 }

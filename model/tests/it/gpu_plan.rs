@@ -1,7 +1,7 @@
 //! Plans, without a device: what would be compiled and launched.
 
-mod support;
-
+use crate::support::files::{model_path, tiny_models};
+use crate::support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
 use kjit_engine::Target;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
@@ -11,8 +11,6 @@ use kjit_model::graph::op::Embed;
 use kjit_model::graph::{Graph, Op};
 use kjit_model::placement::{shard, shard_of_rank};
 use kjit_model::session::{KvType, OpenOptions, Persistence};
-use support::files::{model_path, tiny_models};
-use support::shapes::{LLAMA_8B, LLAMA_8B_F16, QWEN3_MOE, SMOLLM2, Shape};
 
 const TARGETS: [&str; 6] = ["sm_75", "sm_86", "sm_90a", "gfx90a", "gfx942", "gfx1100"];
 
@@ -255,22 +253,23 @@ fn a_step_is_in_the_order_of_what_it_reads() {
 
 #[test]
 fn a_token_is_one_launch_by_itself_where_that_was_measured_to_be_faster() {
-    let one = |shape: &support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
-        let graph = kjit_model::arch::build(&shape.open()).unwrap();
-        let (target, mut options) = (Target::parse(target).unwrap(), options(4096));
-        change(&mut options);
-        let plan = plan(&Request {
-            graph: &graph,
-            target: &target,
-            options: &options,
-            keep: &[],
-            tuned: &Shipped,
-        })
-        .unwrap();
-        // Nobody asked for it, so nobody is told why not.
-        assert_eq!(plan.no_persistent, None);
-        plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
-    };
+    let one =
+        |shape: &crate::support::shapes::Shape, target: &str, change: fn(&mut OpenOptions)| {
+            let graph = kjit_model::arch::build(&shape.open()).unwrap();
+            let (target, mut options) = (Target::parse(target).unwrap(), options(4096));
+            change(&mut options);
+            let plan = plan(&Request {
+                graph: &graph,
+                target: &target,
+                options: &options,
+                keep: &[],
+                tuned: &Shipped,
+            })
+            .unwrap();
+            // Nobody asked for it, so nobody is told why not.
+            assert_eq!(plan.no_persistent, None);
+            plan.persistent.iter().map(|one| one.rows).collect::<Vec<_>>()
+        };
     assert_eq!(one(&LLAMA_8B, "sm_90a", |_| {}), [1]);
     assert!(one(&LLAMA_8B, "sm_90a", |o| o.persistent = Persistence::Off).is_empty());
     assert_eq!(one(&LLAMA_8B, "sm_90a", |o| o.sequences = 2), [1, 2]);
