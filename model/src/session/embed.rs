@@ -33,7 +33,10 @@ pub(crate) fn embeds(
     context: usize,
 ) -> Result<Pooling, SessionError> {
     let Some(pooling) = graph.pooling else {
-        return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
+        return Err(SessionError::Device(format!(
+            "architecture '{}' is not an encoder",
+            graph.arch
+        )));
     };
     let (n_vocab, n) = (graph.n_vocab(), tokens.len());
     if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {

@@ -71,7 +71,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     if sequences > SEQUENCES {
         return Err(unsupported(
             &format!("{sequences} sequences side by side"),
-            format!("up to {SEQUENCES} are covered"),
+            format!("at most {SEQUENCES} are supported"),
         ));
     }
     fit::check(graph)?;
@@ -87,7 +87,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let (mut persistent, no_persistent) = match options.persistent {
         // The persistent kernel sums in another order.
         Persistence::On if options.reproducible => {
-            (vec![], Some("reproducible scores are made by launches".to_owned()))
+            (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
         Persistence::Auto if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
@@ -110,7 +110,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
-        return Err(unsupported("a text at once", why));
+        return Err(unsupported("a whole text in one pass", why));
     }
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {
@@ -176,10 +176,10 @@ pub(crate) fn why_no_pages(graph: &Graph) -> Option<String> {
         return Some("what makes vectors of texts keeps no keys and values".to_owned());
     }
     if graph.ops.iter().any(|op| matches!(op, Op::TopKeys(_))) {
-        return Some("chosen positions are found in no pages".to_owned());
+        return Some("sparse attention does not support pages".to_owned());
     }
     let other = graph.states.iter().find(|s| matches!(s.kind, StateKind::Elsewhere));
-    other.map(|other| format!("{} is another device's", other.name))
+    other.map(|other| format!("{} is on another device", other.name))
 }
 
 /// With pages: the number of saved recurrent states besides those of `slots` slots. One for each
