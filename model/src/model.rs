@@ -43,9 +43,8 @@ pub enum OpenError {
     },
     /// The vocabulary and the logits differ in size: a token would have no text or no score.
     #[error(
-        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: the two do \
-         not belong together; \
-         convert the model again with its own tokenizer"
+        "{path}: the vocabulary has {tokens} tokens, but the model scores {scored}: they do \
+         not belong together; convert the model again with its own tokenizer"
     )]
     Vocabulary {
         /// The file.

@@ -33,7 +33,7 @@ pub enum PerplexityError {
         window: usize,
     },
     /// The window is too small to score a prediction.
-    #[error("a window of {0} tokens scores no prediction: give -c 3 or more")]
+    #[error("a window of {0} tokens has no prediction to score: give -c 3 or more")]
     Window(usize),
 }
 

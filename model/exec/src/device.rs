@@ -60,7 +60,7 @@ pub enum DeviceError {
     #[error("'{0}' is no device number")]
     Number(String),
     /// A CPU number other than 0.
-    #[error("all cores together are one device: give cpu, or cpu:0")]
+    #[error("all CPU cores together are one device: give cpu, or cpu:0")]
     OneCpu,
     /// A backend that kjit does not have, such as `metal`.
     #[error("kjit has no {0} driver: give auto, cpu, cuda:N or rocm:N")]
@@ -69,7 +69,7 @@ pub enum DeviceError {
     #[error("{0} is named twice")]
     Twice(String),
     /// `auto` among others.
-    #[error("auto is one device: give the several by their names, cuda:0,cuda:1 say")]
+    #[error("auto is one device: name several explicitly, as in cuda:0,cuda:1")]
     AutoAmong,
     /// Anything else.
     #[error("give auto, cpu, cuda:N or rocm:N, or several of them: cuda:0,cuda:1")]
@@ -196,8 +196,8 @@ impl DeviceTaken {
 }
 
 impl fmt::Display for DeviceTaken {
-    /// `cuda:0, NVIDIA H200 (sm_90)` or `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no
-    /// GPU: …)`.
+    /// `cuda:0, NVIDIA H200 (sm_90)`, or
+    /// `cpu, AMD EPYC (x86_64 avx512), 16 threads (auto found no GPU: …)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, stage) in self.stages.iter().enumerate() {
             write!(f, "{}{stage}", if i == 0 { "" } else { "; " })?;

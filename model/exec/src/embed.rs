@@ -9,7 +9,10 @@ use kjit_graph::{Graph, Pooling};
 /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all.
 pub fn embeds(graph: &Graph, tokens: &[u32], context: usize) -> Result<Pooling, SessionError> {
     let Some(pooling) = graph.pooling else {
-        return Err(SessionError::Device(format!("architecture '{}' is no encoder", graph.arch)));
+        return Err(SessionError::Device(format!(
+            "architecture '{}' is not an encoder",
+            graph.arch
+        )));
     };
     let (n_vocab, n) = (graph.n_vocab(), tokens.len());
     if let Some(&id) = tokens.iter().find(|&&id| id as usize >= n_vocab) {

@@ -14,10 +14,7 @@ pub enum SessionError {
         kernels are wrong", .0.join("; "))]
     Wrong(Vec<String>),
     /// The model is an encoder and makes no logits.
-    #[error(
-        "architecture '{arch}' is an encoder: it makes one vector of a text, no scores of a \
-         next token"
-    )]
+    #[error("architecture '{arch}' is an encoder: it makes embeddings, not text")]
     Encoder {
         /// `general.architecture`.
         arch: String,
@@ -45,9 +42,7 @@ pub enum SessionError {
         context: usize,
     },
     /// Every sequence slot is in use.
-    #[error(
-        "all {sequences} sequences that fit are there: remove one, or open the model with more"
-    )]
+    #[error("all {sequences} sequence slots are in use: remove one, or open the model with more")]
     Full {
         /// Sequence slots.
         sequences: usize,
@@ -76,7 +71,7 @@ pub enum SessionError {
     #[error("no token is allowed: the mask or the biases forbid every one")]
     NothingAllowed,
     /// Memory was refused.
-    #[error("{what} needs {bytes} bytes, which could not be had: {hint}")]
+    #[error("{what} needs {bytes} bytes, more than available: {hint}")]
     Memory {
         /// The purpose of the memory.
         what: String,

@@ -252,10 +252,10 @@ pub fn why_no_pages(graph: &Graph) -> Option<String> {
         return Some("what makes vectors of texts keeps no keys and values".to_owned());
     }
     if graph.ops.iter().any(|op| matches!(op, Op::TopKeys(_))) {
-        return Some("chosen positions are found in no pages".to_owned());
+        return Some("sparse attention does not support pages".to_owned());
     }
     let other = graph.states.iter().find(|s| matches!(s.kind, StateKind::Elsewhere));
-    other.map(|other| format!("{} is another device's", other.name))
+    other.map(|other| format!("{} is on another device", other.name))
 }
 
 /// As many threads as cores that this process may use.

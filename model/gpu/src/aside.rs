@@ -224,7 +224,9 @@ impl Aside {
         part: &dyn Fn(BufferId) -> Result<DeviceBuffer<f32>>,
     ) -> Result<()> {
         let hot = || {
-            self.hot.as_ref().ok_or_else(|| Error::Buffer("no expert is on the device".to_owned()))
+            self.hot
+                .as_ref()
+                .ok_or_else(|| Error::Buffer("no expert cache on the device".to_owned()))
         };
         match pause.what {
             AtPause::All { from } => {

@@ -256,7 +256,9 @@ impl State {
             Ok((kernels, _)) => Ok(self.jobs.iter().map(|(id, _)| *id).zip(kernels).collect()),
             // The verdict is kept: the next start uses another variant.
             Err(SessionError::Wrong(why)) => Err(SessionError::Wrong(
-                why.iter().map(|why| format!("{why}; the next start goes without it")).collect(),
+                why.iter()
+                    .map(|why| format!("{why}; the next start uses another variant"))
+                    .collect(),
             )),
             Err(other) => Err(other),
         }

@@ -163,7 +163,7 @@ impl Hot {
         let Some(whole) = experts_here(graph).filter(|_| !layers.is_empty()) else {
             return Ok(None);
         };
-        let lost = || Error::Buffer("an expert's matrix is not there".to_owned());
+        let lost = || Error::Buffer("an expert's matrix is missing".to_owned());
         let (mut tables, mut of_layers, mut top) = (vec![], vec![], 0);
         for (placed, products) in &layers {
             let first = products.first().map(|p| graph.weight(p.weight)).ok_or_else(lost)?;
@@ -244,7 +244,7 @@ impl Hot {
         let State { tables, counts, mine, .. } = &mut *state;
         let table = tables
             .get_mut(layer)
-            .ok_or_else(|| Error::Buffer("a layer has no places".to_owned()))?;
+            .ok_or_else(|| Error::Buffer("a layer has no cache slots".to_owned()))?;
         // A valid cache slot for experts that run on the CPU.
         let some =
             (0..).zip(&table.expert).find(|(_, e)| e.is_some()).map_or(0, |(place, _)| place);
@@ -360,7 +360,8 @@ impl Porter {
             }
         };
         let thread = std::thread::Builder::new().name("kjit-experts".to_owned()).spawn(carry);
-        let thread = thread.map_err(|e| Error::Buffer(format!("no thread for experts: {e}")))?;
+        let thread =
+            thread.map_err(|e| Error::Buffer(format!("no thread to load experts: {e}")))?;
         Ok(Porter {
             parcels: Some(parcels),
             arrived: Mutex::new(arrived),

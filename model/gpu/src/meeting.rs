@@ -51,8 +51,8 @@ impl MeetingPlace {
     /// The exchange buffers of all devices in order, with `room` in memory of kind `way`.
     pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<MeetingPlace>, SessionError> {
         let words = room.words(devices.len());
-        let (packets, values) =
-            words.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        let (packets, values) = words
+            .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
         // A model without a prompt program has no rows.
         let (packets, values) = (packets.max(1), values.max(1));
         let (mut inboxes, mut rows) = (vec![], vec![]);
@@ -104,8 +104,8 @@ impl MeetingPlace {
         far: impl FnOnce(PinnedBuffer<u32>) -> Result<Far, SessionError>,
     ) -> Result<MeetingPlace, SessionError> {
         let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
-        let values =
-            values.ok_or_else(|| SessionError::Device(format!("no address has {room:?}")))?;
+        let values = values
+            .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
         let (words, late, stream) = (device.buffer(WORDS)?, device.pinned(1)?, device.stream()?);
         stream.fill(&words, 0)?;
         stream.synchronize()?;

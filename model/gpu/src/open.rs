@@ -219,7 +219,7 @@ impl GpuRunner {
         {
             let mib = ring.ring() >> 20;
             left_out = Some(format!(
-                "the CPU computes experts for prompts, too: copies of them want {mib} MiB of \
+                "the CPU computes experts for prompts, too: copying them would need {mib} MiB of \
                  the card"
             ));
             request.options = &computing;
@@ -309,7 +309,7 @@ impl GpuRunner {
         let wanted = resident.plan.room().unwrap_or_default();
         if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device(
-                "the devices' rows have no room where they meet".to_owned(),
+                "the exchange buffers are smaller than the plan needs".to_owned(),
             ));
         }
         resident.persistent = Persistent::all(&resident, persistent?)?;
@@ -418,14 +418,14 @@ fn fit_memory(device: &Device, request: &Request, plan: &mut Plan) -> Result<(),
     if !plan.decode.pauses.is_empty() && !is_ffn_apart(request.graph) {
         let (need, room) = (plan.memory.total(), memory.unwrap_or(free).min(free) >> 20);
         let hint = match stream {
-            true => "--host-experts is for layers that stay there: leave --stream out".to_owned(),
+            true => "--host-experts needs resident layers: leave --stream out".to_owned(),
             false => format!(
                 "{room} MiB may be taken; {} takes less",
                 less_aside(request.graph, request.options)
             ),
         };
         return Err(SessionError::Memory {
-            what: format!("all but the CPU's experts on {}", device.label()),
+            what: format!("all weights but the CPU's experts on {}", device.label()),
             bytes: need,
             hint,
         });
@@ -550,9 +550,8 @@ fn what_helps(error: SessionError, need: MemoryNeed, options: &OpenOptions) -> S
     };
     let (all, weights, kv) = (mib(need.total()), mib(need.weights), mib(need.kv));
     let hint = format!(
-        "{hint}; all in all it takes {all} MiB ({weights} of weights, {kv} of keys and values): \
-         {help}, and so would \
-         whatever else has the device giving some back"
+        "{hint}; the whole plan takes {all} MiB ({weights} of weights, {kv} of keys and values): \
+         {help}; ending other programs that use the device frees some, too"
     );
     SessionError::Memory { what, bytes, hint }
 }
@@ -710,8 +709,8 @@ fn upload(
             Err(why) => {
                 let label = device.label();
                 remark = Some(format!(
-                    "the CPU has its part of prompts, too: the file's pages cannot be locked for \
-                     {label} ({why})"
+                    "the CPU computes its host parts of prompts, too: the file's pages cannot be \
+                     locked for {label} ({why})"
                 ));
             }
         }
@@ -735,7 +734,7 @@ fn repackers(
         Spec::Repack(spec) => {
             Ok((id, Repacker { kernel, spec: spec.clone(), target: plan.target.clone() }))
         }
-        other => Err(SessionError::Device(format!("'{other}' lays no rows out"))),
+        other => Err(SessionError::Device(format!("'{other}' does not repack rows"))),
     };
     ids.into_iter().zip(picked).zip(kernels).map(repacker).collect()
 }

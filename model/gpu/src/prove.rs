@@ -103,7 +103,7 @@ pub fn run_all(
                         if let Answer::Wrong(why) = answer { Some(why) } else { None }
                     }
                     Err(why) => {
-                        Some(format!("the process that ran it fell: {}", process.end(&why)))
+                        Some(format!("the process that ran it failed: {}", process.end(&why)))
                     }
                 }
             }
@@ -120,7 +120,7 @@ fn begin(spawn: &dyn Fn() -> Command) -> Result<Process<Answer>, String> {
     match process.exchange(&Ask::Begin, START) {
         Ok(_) => Ok(process),
         Err(why) => Err(format!(
-            "the process that runs the cases ends before it has run any: {}",
+            "the process that runs the cases ended before the first one: {}",
             process.end(&why)
         )),
     }

@@ -162,7 +162,7 @@ impl Persistent {
 
     /// The exchange buffers in the layout of [`SUMS`](kjit_kernels::persistent::Persistent::SUMS).
     fn sums(r: &Resident, one: &OneLaunch) -> Result<DeviceBuffer<u64>> {
-        let missing = || lost("meeting place", one.entry);
+        let missing = || lost("buffer for exchanges", one.entry);
         let place = r.meeting.as_ref().ok_or_else(missing)?;
         let at = |what| place.memory(what).map(|b| b.address()).ok_or_else(missing);
         let mut words = vec![at(Meeting::Words)?, at(Meeting::Late)?, at(Meeting::Inbox)?];
@@ -221,8 +221,8 @@ impl Persistent {
                     one.instructions.get(n as usize - 1).map_or("the end", |i| i.name.as_str());
                 Err(SessionError::Lost(format!(
                     "the persistent kernel's blocks waited longer than {} s for each other at \
-                     '{at}': what it computed is not to be \
-                     trusted; open the model again, with --persistent off if this repeats",
+                     '{at}': its results are invalid; open the model again, with --persistent off \
+                     if this repeats",
                     self.limit.as_secs()
                 )))
             }
@@ -341,7 +341,7 @@ impl Resident {
     }
 
     fn compute_aside(&self, program: &Program, pause: &Pause, now: &Now) -> Result<()> {
-        let aside = self.aside.as_ref().ok_or_else(|| lost("part of the CPU's", "a pause"))?;
+        let aside = self.aside.as_ref().ok_or_else(|| lost("host part", "a pause"))?;
         let rows = now.tokens as usize;
         let part = |id| rows_of(program, &self.buffer(program, id)?.cast()?, rows);
         aside.compute(&self.stream, pause, rows, &part)
@@ -439,7 +439,7 @@ impl Resident {
             .meeting
             .as_ref()
             .and_then(MeetingPlace::far)
-            .ok_or_else(|| lost("meeting place"))?;
+            .ok_or_else(|| lost("buffer for exchanges"))?;
         let count = usize::try_from(count).map_err(|_| lost("address"))?;
         let view = |bind| {
             self.view(program, &launch.name, bind, whose)?
@@ -510,15 +510,13 @@ impl Resident {
                     _ => words.picks.on_device().cast()?,
                 }
             }
-            Bind::Aside => {
-                self.aside.as_ref().ok_or_else(|| lost("part of the CPU's"))?.rows().cast()?
-            }
+            Bind::Aside => self.aside.as_ref().ok_or_else(|| lost("host part"))?.rows().cast()?,
             Bind::Meeting(Meeting::Room | Meeting::RowsRoom | Meeting::Limit) => return Ok(None),
             Bind::Meeting(what) => self
                 .meeting
                 .as_ref()
                 .and_then(|m| m.memory(what))
-                .ok_or_else(|| lost("meeting place"))?,
+                .ok_or_else(|| lost("buffer for exchanges"))?,
             Bind::Null
             | Bind::Dim(_)
             | Bind::U32(_)

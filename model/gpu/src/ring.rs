@@ -369,8 +369,8 @@ impl Pass<'_> {
         }
         for one in &layer.laid {
             let repacker = ring.repackers.get(&one.job);
-            let repacker = repacker
-                .ok_or_else(|| Error::Buffer("a layer's kernel is not there".to_owned()))?;
+            let repacker =
+                repacker.ok_or_else(|| Error::Buffer("a layer's kernel is missing".to_owned()))?;
             repacker.launch(self.compute, &one.from, &one.to, one.rows)?;
         }
         if held { Ok(()) } else { self.free(slot, seen) }

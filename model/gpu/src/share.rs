@@ -196,7 +196,7 @@ pub fn shared(
     let whole = plan(&request)?;
     let alone = |plan: Plan, remark: Option<String>| Ok(Shared { apart: None, remark, plan });
     let copies = |plan, why: String| {
-        alone(plan, Some(format!("all that does not stay on the card is copied: {why}")))
+        alone(plan, Some(format!("the part that does not fit on the card is copied: {why}")))
     };
     if whole.memory.total() <= budget(device, options)? {
         return alone(whole, None);
@@ -206,8 +206,7 @@ pub fn shared(
     let missing = |part: &Plan| {
         let why = lacks(engine, part, Some(&whole))?;
         Some(format!(
-            "a part of the CPU's wants a kernel more: {why}; kjit warm --memory SIZE has it \
-             compiled"
+            "a host part needs one more kernel: {why}; kjit warm --memory SIZE compiles it"
         ))
     };
     // A model whose parts no plan supports is only streamed.

@@ -73,10 +73,9 @@ impl Stock {
         let bytes = streaming.step_bytes();
         let layers = copied(device, gguf, &all).map_err(|error| match error {
             Error::Pinned { asked, says, .. } => SessionError::Device(format!(
-                "page-locked memory for streamed layers on {} could not be had: the file's pages \
-                 cannot be locked ({why}), and of \
-                 {bytes} bytes of such memory {asked} were refused ({says}); a larger --memory \
-                 streams less",
+                "no page-locked memory for streamed layers on {}: the file's pages cannot be \
+                 locked ({why}), and {asked} of {bytes} bytes of new page-locked memory were \
+                 refused ({says}); a larger --memory streams less",
                 device.label()
             )),
             other => other.into(),
@@ -87,7 +86,7 @@ impl Stock {
              copied into page-locked memory{}",
             device.label(),
             bytes >> 20,
-            if prompts { "" } else { ", and the CPU has its part of prompts, too" }
+            if prompts { "" } else { ", and the CPU computes its host parts of prompts, too" }
         );
         Ok(Stock { layers, prompts, remark: Some(remark) })
     }

@@ -263,7 +263,7 @@ impl<'e> Proofs<'e> {
             (1..cores.min(THREADS).min(jobs.len())).for_each(|_| drop(scope.spawn(work)));
             work();
         });
-        let none = || Err("its case was not made".to_owned());
+        let none = || Err("its test case was not made".to_owned());
         let made =
             slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner));
         made.map(|made| made.unwrap_or_else(none)).collect()

@@ -6,8 +6,8 @@
 //! 0.9 s.) If the system refuses to lock them, bytes go through two page-locked staging slots; if
 //! it refuses these too, from unlocked memory. Matrices with another layout on the device are
 //! copied into a slot there, and a `repack` kernel converts them piece by piece in stream order.
-//! Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's slot directly, without a
-//! copy.
+//! Besides the weights an upload needs 64 MiB. An integrated GPU reads the host's slot directly,
+//! without a copy.
 
 use super::plan::PlanError;
 use kjit_engine::{Device, DeviceBuffer, Error, HostMap, PinnedBuffer, Result, Stream};
@@ -136,7 +136,8 @@ impl Uploader {
         if rows * m.raw_row != bytes || rows * m.row != m.to.len() {
             let (row, room) = (m.raw_row, m.to.len());
             return Err(Error::Buffer(format!(
-                "tensor '{}' has {bytes} bytes in rows of {row}, its place on the device {room}",
+                "tensor '{}' has {bytes} bytes in rows of {row}, but its buffer on the device has \
+                 {room}",
                 m.name
             )));
         }

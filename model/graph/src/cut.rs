@@ -15,9 +15,7 @@ pub enum CutError {
         arch: String,
     },
     /// The layers are not in sequence.
-    #[error(
-        "the layers of architecture '{arch}' are not one behind the other: it runs on one device"
-    )]
+    #[error("the layers of architecture '{arch}' are not a sequence: it runs on one device")]
     Order {
         /// `general.architecture`.
         arch: String,

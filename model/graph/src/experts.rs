@@ -32,8 +32,8 @@ pub enum ExpertsError {
     },
     /// The expert cache does not support this kind of experts.
     #[error(
-        "--hot-experts: the experts of architecture '{arch}' are not such as the card can have \
-         some of: leave it out"
+        "--hot-experts: the experts of architecture '{arch}' cannot be cached on the card: leave \
+         it out"
     )]
     Hot {
         /// `general.architecture`.

@@ -16,9 +16,9 @@ use std::ops::Range;
 pub enum FfnError {
     /// No layer has a separable feed-forward part.
     #[error(
-        "--host-ffn: no layer of architecture '{arch}' has a feed-forward part of its own behind \
-         its attention; --host-layers \
-         leaves whole layers to the CPU, --host-experts a mixture's experts"
+        "--host-ffn: no layer of architecture '{arch}' has a separate feed-forward part after its \
+         attention; --host-layers leaves whole layers to the CPU, --host-experts a mixture's \
+         experts"
     )]
     None {
         /// `general.architecture`.

@@ -47,7 +47,7 @@ pub enum ShardError {
     #[error("--split tensor takes 2 to {RANKS} devices, not {0}")]
     Devices(usize),
     /// The model makes embeddings.
-    #[error("--split tensor makes no vectors of texts: give one device")]
+    #[error("--split tensor does not support embeddings: give one device")]
     Vectors,
     /// A size is no multiple of the number of devices.
     #[error("--split tensor cannot divide {what} by {ranks} devices")]

@@ -249,7 +249,7 @@ impl<'g> Builder<'g> {
     pub fn pause(&mut self, op: &Op) -> Result<(), PlanError> {
         let name =
             || op.writes().first().map(|v| self.graph.value(*v).name.clone()).unwrap_or_default();
-        let not_his = || unsupported(&name(), "its rows are not as the CPU has them");
+        let not_his = || unsupported(&name(), "its rows are not in the CPU's layout");
         let kind = std::mem::discriminant(op);
         let mut aside = self.graph.ops.iter().filter(|o| std::mem::discriminant(*o) == kind);
         let place = aside.position(|o| o == op).ok_or_else(not_his)?;
@@ -276,7 +276,7 @@ impl<'g> Builder<'g> {
     fn made(&mut self, v: ValueId) -> Result<BufferId, PlanError> {
         match self.make(v) {
             Bind::Buffer(id) => Ok(id),
-            _ => Err(unsupported(&self.graph.value(v).name, "it is no rows")),
+            _ => Err(unsupported(&self.graph.value(v).name, "it has no rows")),
         }
     }
 

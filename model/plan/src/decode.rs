@@ -542,7 +542,7 @@ impl Lower<'_> {
             (Some(q), Some(k)) if q.eps == k.eps => {
                 ([self.vector(q.weight), self.vector(k.weight)], q.eps)
             }
-            _ => return Err(unsupported(name, "queries and keys are normed differently")),
+            _ => return Err(unsupported(name, "the norms of queries and keys differ")),
         };
         let rope =
             a.rope.map_or(RopeForm { dims: 0, halves: false }, |r| rope_form(self.graph.rope(r)));

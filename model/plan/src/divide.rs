@@ -42,9 +42,9 @@ pub enum DivideError {
     },
     /// The layers do not fit.
     #[error(
-        "{layers} layers with their keys and values need {need} MiB, {room} MiB are there for \
-         them on {devices}: give a smaller -c, \
-         fewer sequences, another device, or more layers to the CPU (--host-layers)"
+        "{layers} layers with their keys and values need {need} MiB, {room} MiB are free for them \
+         on {devices}: give a smaller -c, fewer sequences, another device, or more layers to the \
+         CPU (--host-layers)"
     )]
     Room {
         /// Layers.

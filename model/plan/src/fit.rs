@@ -18,7 +18,7 @@ pub fn check(graph: &Graph) -> Result<(), PlanError> {
     // too.
     let part = graph.hands_on || graph.ops.iter().any(|op| matches!(op, Op::Given(_)));
     if part && graph.is_recurrent() {
-        return Err(refuse("its states are kept by one device, not by several".to_owned()));
+        return Err(refuse("its recurrent states need one device: no split by layers".to_owned()));
     }
     for op in &graph.ops {
         if let Some(why) = missing(graph, op) {
@@ -57,11 +57,11 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
         Op::Norm(Norm { kind: NormKind::Length, weight, bias, .. })
             if weight.is_some() || bias.is_some() =>
         {
-            Some("a norm by length with factors".to_owned())
+            Some("a length norm with factors".to_owned())
         }
         Op::Norm(_) => None,
         Op::Glu(Glu { gate, up, .. }) if !width(*up).is_multiple_of(width(*gate).max(1)) => {
-            Some("a gate that does not divide what it gates".to_owned())
+            Some("a gate whose width does not divide the gated width".to_owned())
         }
         Op::Glu(Glu { act, .. }) | Op::Act(Act { act, .. }) => {
             function_of(*act).is_none().then(|| format!("the activation {act:?}"))
@@ -74,15 +74,17 @@ fn missing(graph: &Graph, op: &Op) -> Option<String> {
                 .iter()
                 .filter(|op| matches!(op, Op::Attention(b) if b.state == a.state))
                 .count();
-            (!plain || readers > 1).then(|| "such attention to latents".to_owned())
+            (!plain || readers > 1).then(|| {
+                "attention to latents, except plain causal attention of one layer".to_owned()
+            })
         }
         Op::Attention(Attention { only: None, state, .. }) => {
             let written =
                 graph.ops.iter().any(|op| matches!(op, Op::KvWrite(w) if w.state == *state));
-            (!written).then(|| "attention to keys and values that nobody keeps".to_owned())
+            (!written).then(|| "attention to keys and values that are not cached".to_owned())
         }
         Op::Attention(Attention { only: Some(_), .. }) => {
-            Some("attention to chosen positions of keys and values".to_owned())
+            Some("sparse attention to keys and values".to_owned())
         }
     }
 }

@@ -87,7 +87,7 @@ impl Lower<'_> {
         if self.program.is_tiled(v) {
             return Err(unsupported(
                 name,
-                "it lies as products of many rows take it, and something else reads it",
+                "it is stored in the layout of products of many rows, and another kernel reads it",
             ));
         }
         self.program.held(v).ok_or_else(|| unsupported(name, "it is used inside a fused step only"))

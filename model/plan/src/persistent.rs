@@ -199,11 +199,9 @@ impl OneLaunch {
                 .and_then(|chosen| link(&mut all, &made.steps, &specs, &kept, &chosen));
             match packets {
                 Some(packets) => OneLaunch::with(made, all, packets, target, probe).map(Ok),
-                None => {
-                    Ok(Err("the mixture's steps do not follow one another as each block's own \
-                        choice needs"
-                        .to_owned()))
-                }
+                None => Ok(Err(
+                    "the mixture's steps are not in the order that each block needs".to_owned()
+                )),
             }
         };
         let mut one_chooses = None;

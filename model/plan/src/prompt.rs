@@ -190,7 +190,7 @@ impl Lower<'_> {
                 }
                 _ => Err(unsupported(
                     &self.name_of(segments, finish),
-                    "no kernel has such an end of experts",
+                    "no kernel has this operation after experts",
                 )),
             };
         }
@@ -203,7 +203,7 @@ impl Lower<'_> {
                 (segments::Finish::Store, Some((shares, residual, out)))
             }
             Finish::Store => (segments::Finish::Store, None),
-            _ => return Err(unsupported(&name, "no kernel has such an end of experts")),
+            _ => return Err(unsupported(&name, "no kernel has this operation after experts")),
         };
         let (tokens, top) = (self.program.tokens() as usize, self.graph.value(experts).width);
         let (cols, weights) = self.weights(&plain(segments));
@@ -229,7 +229,7 @@ impl Lower<'_> {
                     "its tiles differ from those of the product before",
                 ));
             }
-            None if grouped => return Err(unsupported(&name, "its rows lie in no group")),
+            None if grouped => return Err(unsupported(&name, "its rows are in no group")),
             None => {
                 let moe = MoeSpec {
                     experts: w.experts,

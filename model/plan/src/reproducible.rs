@@ -44,7 +44,7 @@ pub(super) fn check(graph: &Graph) -> Result<(), PlanError> {
         }
     }
     match (graph.pooling, graph.hands_on) {
-        (Some(_), _) => no("a vector of a text"),
+        (Some(_), _) => no("an embedding"),
         (_, true) => no("a model whose layers are on several devices"),
         _ => Ok(()),
     }
@@ -63,7 +63,7 @@ impl Lower<'_> {
                     (_, false) => {
                         let name = self.name_of(segments, finish);
                         let why = format!(
-                            "rows that are no multiple of {}, of more than 8 tokens",
+                            "rows whose length is not a multiple of {}, for more than 8 tokens",
                             small_gemm::WHOLE
                         );
                         Err(unsupported(&name, why))

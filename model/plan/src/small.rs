@@ -75,7 +75,7 @@ impl Lower<'_> {
             groups.ok_or_else(|| unsupported(&name, "its groups do not divide its width"))? as u32;
         let elems = |w: Option<WeightId>| w.map_or(0, |w| self.graph.weight(w).elems());
         if elems(form.bias) != 0 && elems(form.bias) != cols {
-            return Err(unsupported(&name, "no kernel adds other offsets to each group"));
+            return Err(unsupported(&name, "no kernel adds different offsets to each group"));
         }
         let weights = elems(form.weight) / cols;
         let spec =
@@ -193,7 +193,7 @@ impl Lower<'_> {
                 let made = made.unwrap_or_else(|| "a cache write".to_owned());
                 Err(unsupported(
                     &made,
-                    format!("kernels have '{}' as part of a fused step only", op.name()),
+                    format!("'{}' is supported only as part of a fused step", op.name()),
                 ))
             }
         }

@@ -32,7 +32,7 @@ impl Lower<'_> {
     fn recurrent(&self, name: &str, state: StateId) -> Result<(usize, Bind), PlanError> {
         match self.graph.state(state).kind {
             StateKind::Recurrent { elems } => Ok((elems, Bind::U64(recurrent_bytes(elems)))),
-            _ => Err(unsupported(name, "its state is of another kind")),
+            _ => Err(unsupported(name, "its state is not recurrent")),
         }
     }
 

@@ -176,8 +176,9 @@ impl Plan {
                 self.streaming = Some(Streaming { prompt, ..streaming });
                 if !self.persistent.is_empty() {
                     self.persistent.clear();
-                    self.no_persistent =
-                        Some("layers are streamed, and it does not wait for copies".to_owned());
+                    self.no_persistent = Some(
+                        "layers are streamed, and one launch cannot wait for copies".to_owned(),
+                    );
                 }
                 return Ok(());
             }

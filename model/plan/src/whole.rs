@@ -71,7 +71,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     if sequences > SEQUENCES {
         return Err(unsupported(
             &format!("{sequences} sequences side by side"),
-            format!("up to {SEQUENCES} are covered"),
+            format!("at most {SEQUENCES} are supported"),
         ));
     }
     fit::check(graph)?;
@@ -87,7 +87,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let (mut persistent, no_persistent) = match options.persistent {
         // The persistent kernel sums in another order.
         Persistence::On if options.reproducible => {
-            (vec![], Some("reproducible scores are made by launches".to_owned()))
+            (vec![], Some("--reproducible needs separate launches".to_owned()))
         }
         Persistence::Auto if options.reproducible => (vec![], None),
         Persistence::On => planner.one_launches(&decode, 1, sequences)?,
@@ -110,7 +110,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let chunk = if copying.is_some() { chunk.min(options.chunk_on_cpu()) } else { chunk };
     let (mut prompts, no_prompts) = planner.prompts(chunk)?;
     if let Some(why) = no_prompts.as_ref().filter(|_| graph.looks_ahead()) {
-        return Err(unsupported("a text at once", why));
+        return Err(unsupported("a whole text in one pass", why));
     }
     let mut batches = vec![];
     for n in if sequences > 1 { sizes(graph, target, sequences) } else { vec![] } {

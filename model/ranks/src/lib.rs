@@ -124,7 +124,7 @@ pub enum RanksError {
     },
     /// The secret is missing or too short.
     #[error(
-        "--split ranks: {SECRET} {why}: give all ranks the same long random text by it (export \
+        "--split ranks: {SECRET} {why}: give all ranks the same long random text in it (export \
          {SECRET}=$(openssl rand -hex 32),          before srun; mpirun -x {SECRET})"
     )]
     Secret {
@@ -192,11 +192,11 @@ impl Ranks {
             None => Ok(None),
             Some(text) => match text.parse::<usize>() {
                 Ok(n) => Ok(Some(n)),
-                Err(_) => Err(wrong(name, text, "is no number")),
+                Err(_) => Err(wrong(name, text, "is not a number")),
             },
         };
         if let Some(id) = variable("TORCHELASTIC_RUN_ID").filter(|_| by.name == "RANK") {
-            let why = "is torchrun's, which listens at MASTER_PORT itself: start by mpirun or \
+            let why = "belongs to torchrun, which listens at MASTER_PORT: start by mpirun or \
                 srun, or set RANK and \
                        WORLD_SIZE without it";
             return Err(wrong("TORCHELASTIC_RUN_ID", id, why));
@@ -343,7 +343,7 @@ mod tests {
             (&[("SLURM_PROCID", "0")], "SLURM_NTASKS"),
             (&[("RANK", "2"), ("WORLD_SIZE", "2")], "RANK=2 is not below WORLD_SIZE=2"),
             (&[("RANK", "0"), ("WORLD_SIZE", "1")], "leave --split ranks out"),
-            (&[("RANK", "x"), ("WORLD_SIZE", "2")], "RANK=x is no number"),
+            (&[("RANK", "x"), ("WORLD_SIZE", "2")], "RANK=x is not a number"),
             (&[("RANK", "0"), ("WORLD_SIZE", "2")], "MASTER_ADDR"),
             (
                 &[("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "0")],

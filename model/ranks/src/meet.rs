@@ -217,7 +217,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
         all.retain(|at| !at.ip().is_loopback());
     }
     if all.is_empty() {
-        return everywhere(format!("{} leads to this machine alone", shown(&ranks.host)));
+        return everywhere(format!("{} is a loopback address", shown(&ranks.host)));
     }
     ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
@@ -246,7 +246,7 @@ fn gather(
     let mut unknown: Vec<Unknown> = vec![];
     while came.len() + 1 < ranks.size {
         if let Some(gone) = came.iter().find(|known| ended(&known.stream)) {
-            let why = format!("rank {} has ended before all were there", gone.rank);
+            let why = format!("rank {} has ended before all had connected", gone.rank);
             return refuse(ranks, came, why);
         }
         if Instant::now() > end {
@@ -256,8 +256,8 @@ fn gather(
             let mut said = said.map_or_else(String::new, |said| format!(" ({said})"));
             if strangers > 0 {
                 said += &format!(
-                    " ({strangers} came and did not prove to be of this job: {SECRET} is the same \
-                     for all)"
+                    " ({strangers} connected without proving to be of this job: give all the same \
+                     {SECRET})"
                 );
             }
             return refuse(
@@ -297,7 +297,7 @@ fn gather(
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     for known in &mut came {
         let sent = known.tell(ranks, &format!("go {hex}"));
-        sent.map_err(|e| meeting(format!("rank {} cannot be told: {e}", known.rank)))?;
+        sent.map_err(|e| meeting(format!("sending to rank {} failed: {e}", known.rank)))?;
     }
     came.sort_by_key(|known| known.rank);
     Ok((bytes, Links(came.into_iter().map(|known| (known.rank, known.stream)).collect(), said)))
@@ -327,7 +327,7 @@ fn welcome(
         return None;
     }
     let Some(rank) = rank.filter(|rank| *rank > 0) else {
-        away("a number of a rank above 0 is needed".to_owned());
+        away("the rank must be a number above 0".to_owned());
         return None;
     };
     let theirs: Vec<&str> = words.collect();
@@ -430,7 +430,7 @@ fn join(ranks: &Ranks, hello: &Hello) -> Result<(Vec<u8>, Links), RanksError> {
             };
             let bytes: Option<Vec<u8>> = (0..hex.len() / 2).map(byte).collect();
             let bytes = bytes
-                .ok_or_else(|| meeting("rank 0 said something that is no number".to_owned()))?;
+                .ok_or_else(|| meeting("rank 0 sent an id that is not hexadecimal".to_owned()))?;
             Ok((bytes, Links(vec![(0, stream)], None)))
         }
         Some(("no", why)) => Err(meeting(shown(why))),

@@ -84,7 +84,7 @@ pub(crate) fn draw() -> Result<String, RanksError> {
     let mut bytes = [0u8; 32];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
     read.map_err(|e| {
-        RanksError::Meeting(format!("the system gives no random numbers (/dev/urandom): {e}"))
+        RanksError::Meeting(format!("no random numbers from the system (/dev/urandom): {e}"))
     })?;
     Ok(hex(&bytes))
 }

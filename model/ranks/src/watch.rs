@@ -128,8 +128,8 @@ impl Far {
         };
         let thread =
             std::thread::Builder::new().name("ranks".to_owned()).spawn(move || watch.run());
-        let thread = thread
-            .map_err(|e| SessionError::Device(format!("no thread that watches the ranks: {e}")))?;
+        let thread =
+            thread.map_err(|e| SessionError::Device(format!("no thread for the watchdog: {e}")))?;
         Ok(Far { collective, shared, rank, limit, thread: Some(thread) })
     }
 
@@ -396,7 +396,7 @@ impl Watch {
         if let Some((when, said)) = &self.broken
             && when.elapsed() > GONE
         {
-            return Some(format!("the library by which ranks work together has failed: {said}"));
+            return Some(format!("the vendor's collective library has failed: {said}"));
         }
         let limit = Duration::from_millis(self.shared.limit.load(Ordering::Acquire));
         let late = || {

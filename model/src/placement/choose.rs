@@ -17,7 +17,7 @@ const SPARE: u64 = 256 << 20;
 #[non_exhaustive]
 pub enum PlacementError {
     /// [`Split::Tensor`] without several GPUs.
-    #[error("--split tensor is for several GPUs that have all layers together: {0}")]
+    #[error("--split tensor is for several GPUs that compute each layer together: {0}")]
     Tensor(&'static str),
     /// [`Split::Ranks`](crate::session::Split::Ranks) with an option that it excludes, or without
     /// ranks.
@@ -25,12 +25,12 @@ pub enum PlacementError {
     Ranks(String),
     /// [`Persistence::On`] with several stages.
     #[error(
-        "--persistent on is one launch on one device, or on each with --split tensor: leave it \
-         out where layers are divided"
+        "--persistent on is one launch on one device, or on each with --split tensor: leave it out \
+         with --split layers"
     )]
     Persistent,
     /// [`OpenOptions::stream`] with several stages.
-    #[error("--stream copies all layers to one device: leave it out where several compute")]
+    #[error("--stream copies all layers to one device: leave it out with several devices")]
     Stream,
     /// Host experts without exactly one GPU for the rest.
     #[error("--host-experts is for one GPU that has all else: {0}")]

@@ -48,7 +48,7 @@ fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementErr
     let here = engine.devices();
     let none = || {
         PlacementError::Ranks(format!(
-            "--split ranks is for GPUs, and there is none: {}",
+            "--split ranks needs a GPU, and there is none: {}",
             here.why_none()
         ))
     };
@@ -58,7 +58,7 @@ fn of_this_machine(engine: &Engine, local: usize) -> Result<String, PlacementErr
         (1, _) => Ok(first.label()),
         (_, Some(device)) => Ok(device.label()),
         (n, None) => Err(PlacementError::Ranks(format!(
-            "--split ranks: process {local} of this machine has no GPU of its own, there are {n}"
+            "--split ranks: process {local} of this machine has no GPU: there are {n}"
         ))),
     }
 }

@@ -211,7 +211,7 @@ pub enum Refused {
         n_vocab: usize,
     },
     /// More log probabilities than the limit.
-    #[error("log probabilities of {asked} tokens were asked for, {most} at most are given")]
+    #[error("log probabilities of {asked} tokens were requested; at most {most} are returned")]
     Logprobs {
         /// The number requested.
         asked: usize,
@@ -219,13 +219,13 @@ pub enum Refused {
         most: usize,
     },
     /// The model is an encoder.
-    #[error("architecture '{arch}' is an encoder: it makes embeddings, no text")]
+    #[error("architecture '{arch}' is an encoder: it makes embeddings, not text")]
     Encoder {
         /// `general.architecture`.
         arch: String,
     },
     /// The model is no encoder.
-    #[error("architecture '{arch}' makes text, no embeddings: serve an encoder")]
+    #[error("architecture '{arch}' makes text, not embeddings: serve an encoder")]
     NoEncoder {
         /// `general.architecture`.
         arch: String,
@@ -234,7 +234,7 @@ pub enum Refused {
     #[error("the server is stopping")]
     Stopping,
     /// The device failed and the model could not be reopened.
-    #[error("the model is not there: {0}")]
+    #[error("the model is not available: {0}")]
     Lost(String),
 }
 

@@ -169,7 +169,7 @@ pub(super) fn guarded<T>(f: impl FnOnce() -> T) -> Result<T, Failure> {
 fn said(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| (*s).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "a panic without words".to_owned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 /// A request with a sequence in the session.

@@ -37,7 +37,7 @@ impl Session {
         isa: Isa,
     ) -> Result<Session, SessionError> {
         if graph.pooling.is_some() {
-            not_reproducible(options, "a vector of a text")?;
+            not_reproducible(options, "an embedding")?;
         }
         let runner = HostRunner::new(gguf, graph, options, isa)?;
         let (context, n_vocab) = (runner.context(), runner.graph().n_vocab());
@@ -208,7 +208,7 @@ impl Session {
                 stages.iter().map(|(_, n)| n.to_string()).collect::<Vec<_>>().join(" + "),
             );
             return Err(SessionError::Device(format!(
-                "{each} layers on the devices, of {of} that the model has"
+                "{each} layers on the devices, but the model has {of}"
             )));
         }
         // Stages have no background compiles and no persistent kernel.

@@ -48,13 +48,13 @@ pub enum BundleError {
         source: std::io::Error,
     },
     /// The target folder is not empty.
-    #[error("{}: there is something in it already; give a new or empty folder", .0.display())]
+    #[error("{}: the folder is not empty; give a new or empty one", .0.display())]
     NotEmpty(PathBuf),
     /// The folder is no bundle.
     #[error("{}: no proof bundle: it has no {SUMS}; kjit doctor --export DIR --arch A makes one", .0.display())]
     NoBundle(PathBuf),
     /// The content is not what was written. Nothing of it is run.
-    #[error("{}: {why}; get the bundle anew", path.display())]
+    #[error("{}: {why}; get the bundle again", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,

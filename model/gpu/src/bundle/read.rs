@@ -54,12 +54,12 @@ impl Bundle {
         let (format, version) =
             (value.get("format"), value.get("version").and_then(serde_json::Value::as_u64));
         if format.and_then(|f| f.as_str()) != Some(FORMAT) {
-            return Err(foreign(format!("it does not say that it is a {FORMAT}")));
+            return Err(foreign(format!("its format is not \"{FORMAT}\"")));
         }
         if version != Some(u64::from(VERSION)) {
             let found = version.map_or("none".to_owned(), |v| v.to_string());
             return Err(foreign(format!(
-                "version {found} of the format, this build reads {VERSION}: use the kjit that \
+                "format version {found}, but this build reads {VERSION}: use the kjit that \
                  wrote it"
             )));
         }
@@ -135,7 +135,7 @@ impl Bundle {
         let module = match modules.entry(entry.code) {
             Slotted::Occupied(loaded) => loaded.into_mut(),
             Slotted::Vacant(free) => {
-                let code = self.code.get(entry.code).ok_or("its code object is not there")?;
+                let code = self.code.get(entry.code).ok_or("its code object is missing")?;
                 free.insert(device.load(code).map_err(text)?)
             }
         };
@@ -179,7 +179,7 @@ impl Bundle {
             return Err(format!("code object {} of {}", entry.code, self.code.len()));
         }
         let block =
-            from_hex(&entry.arguments.hex).ok_or("its arguments are no hexadecimal bytes")?;
+            from_hex(&entry.arguments.hex).ok_or("its arguments are not hexadecimal bytes")?;
         let args = entry.arguments.slots.iter().enumerate();
         let args = args.map(|(i, slot)| {
             value(slot, &block, entry.buffers.len())
@@ -298,17 +298,17 @@ fn files(folder: &Path) -> Result<HashMap<String, Vec<u8>>, BundleError> {
         let parsed =
             line.split_once("  ").and_then(|(sum, name)| Some((sum.parse::<Digest>().ok()?, name)));
         let Some((digest, name)) = parsed else {
-            return Err(damaged(&path, format!("line {} is no sum and file name", i + 1)));
+            return Err(damaged(
+                &path,
+                format!("line {} is not a checksum and a file name", i + 1),
+            ));
         };
         let plain = |part: &str| {
             !part.starts_with('.')
                 && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._".contains(&b))
         };
         if !name.split('/').all(|part| !part.is_empty() && plain(part)) {
-            return Err(damaged(
-                &path,
-                format!("line {} names a file outside of the bundle", i + 1),
-            ));
+            return Err(damaged(&path, format!("line {} names a file outside the bundle", i + 1)));
         }
         let file = folder.join(name);
         let bytes = read(&file)?;

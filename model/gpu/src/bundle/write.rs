@@ -170,7 +170,7 @@ impl Writer {
         let text = 2048 + 512 * case.args.len() as u64;
         let need = weight(case).saturating_add(code.bytes().len() as u64).saturating_add(text);
         if self.other.saturating_add(self.data.len() as u64).saturating_add(need) > self.limit {
-            let why = format!("the whole bundle stays below {} bytes", self.limit);
+            let why = format!("it would make the bundle larger than {} bytes", self.limit);
             self.left_out.push(LeftOut { name: name.to_owned(), bytes: weight(case), why });
             return Ok(None);
         }

@@ -45,7 +45,7 @@ impl Sources {
             return stream.fill(buffer, byte);
         }
         let (source, from) = content.source();
-        let none = || Error::Buffer("what a buffer is filled from is not on the device".to_owned());
+        let none = || Error::Buffer("the source of a buffer is not on the device".to_owned());
         let (_, start) = self.places.get(&Arc::as_ptr(source).addr()).ok_or_else(none)?;
         let mut there = 0;
         for (piece, at) in content.pieces().into_iter().zip([start + from, *start]) {

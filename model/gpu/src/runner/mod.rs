@@ -152,7 +152,7 @@ impl<'a> Rows<'a> {
     fn choosing(&self, choice: Choice) -> kjit_engine::Result<&'a Launch> {
         let launch = if choice == Choice::Greedy { self.greedy } else { self.draw };
         launch.ok_or_else(|| {
-            kjit_engine::Error::Buffer("a token is chosen where there are no logits".to_owned())
+            kjit_engine::Error::Buffer("there are no logits to choose a token from".to_owned())
         })
     }
 }
@@ -670,7 +670,7 @@ impl GpuRunner {
         sampler: Option<&Sampler>,
     ) -> Result<(), SessionError> {
         let none = || {
-            SessionError::Device("more adjustments than a device's list has room for".to_owned())
+            SessionError::Device("more adjustments of logits than a slot's list holds".to_owned())
         };
         let (n_vocab, stride) = (self.graph.n_vocab(), changes::stride(self.graph.n_vocab()));
         let first = slot * stride;

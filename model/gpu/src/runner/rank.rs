@@ -69,7 +69,7 @@ impl GpuRunner {
         })
         .map_err(error)?;
         let id = <[u8; COLLECTIVE_ID]>::try_from(id);
-        let id = id.map_err(|_| SessionError::Device("rank 0 gave no whole id".to_owned()))?;
+        let id = id.map_err(|_| SessionError::Device("rank 0 sent an incomplete id".to_owned()))?;
         let (place, said) = ((ranks.rank, ranks.size), links.1.clone());
         let stop = || Links::gone(&links).map(|rank| format!("rank {rank} has ended"));
         let collective = library.join(&id, place, JOIN, &stop)?;

@@ -21,7 +21,7 @@ impl GpuRunner {
         // Cooperative launches were refused at opening.
         if !self.resident.cooperative {
             self.one_launch_late = false;
-            early.one_launch_taken(Err("its blocks meet, and that is refused here".to_owned()));
+            early.one_launch_taken(Err("cooperative launches are refused here".to_owned()));
             return Ok(false);
         }
         let Some(kernels) = early.one_launch(self.opened())? else { return Ok(false) };

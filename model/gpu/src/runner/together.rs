@@ -385,7 +385,7 @@ const ROWS: u32 = 64;
 pub(super) fn prove(runners: &[GpuRunner], first: usize, ranks: usize) -> Result<(), SessionError> {
     let kinds = runners.iter().map(|r| r.resident.plan.sums().len()).min().unwrap_or(0);
     if kinds == 0 {
-        return Err(SessionError::Device("devices put nothing together".to_owned()));
+        return Err(SessionError::Device("the reduction has no buffers".to_owned()));
     }
     (0..kinds).try_for_each(|kind| {
         (1..=3).try_for_each(|seed| arrives(runners, (first, ranks), kind, seed))
@@ -402,8 +402,7 @@ fn arrives(
     let mut placed = vec![];
     for (rank, runner) in runners.iter().enumerate() {
         let r = &runner.resident;
-        let missing =
-            || SessionError::Device("a device puts together what another does not".to_owned());
+        let missing = || SessionError::Device("the devices' reductions differ".to_owned());
         let sum = r.plan.sums().into_iter().nth(kind).ok_or_else(missing)?;
         let rows = if seed <= WHOLE { sum.program.tokens } else { sum.program.tokens.min(ROWS) };
         let values = rows as usize * sum.cols;

@@ -34,7 +34,7 @@ pub fn serve(
     for line in questions.lines() {
         let answer = match serde_json::from_str::<Ask>(&line?) {
             Ok(ask) => child.answer(&ask),
-            Err(e) => Answer::Wrong { why: format!("no question: {e}") },
+            Err(e) => Answer::Wrong { why: format!("not a request: {e}") },
         };
         serde_json::to_writer(&mut answers, &answer)?;
         answers.write_all(b"\n")?;
@@ -162,8 +162,8 @@ impl Child<'_> {
     fn variant(&self, index: usize, spec: &str, tuning: &str) -> Outcome<(Spec, Tuning)> {
         let subject = self.subject(index, spec)?;
         let named = subject.spec.named(&self.target, tuning);
-        let tuning =
-            named.ok_or_else(|| Fault::Wrong(format!("'{tuning}' is no variant of '{spec}'")))?;
+        let tuning = named
+            .ok_or_else(|| Fault::Wrong(format!("'{tuning}' is not a variant of '{spec}'")))?;
         Ok((subject.spec.with(Some(tuning)), tuning))
     }
 

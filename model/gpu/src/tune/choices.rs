@@ -57,8 +57,8 @@ impl<'e> Kept<'e> {
         let text = chosen(&record);
         let tuning = text.as_deref().and_then(|text| spec.named(target, text));
         if tuning.is_none() {
-            let why = text.map_or("it is no choice".to_owned(), |t| {
-                format!("'{t}' is no variant of this kernel")
+            let why = text.map_or("it is not a choice".to_owned(), |t| {
+                format!("'{t}' is not a variant of this kernel")
             });
             // If setting it aside fails, the record is still not used.
             let _ = self.engine.reject_tuning_choice(&subject, &why);

@@ -141,7 +141,7 @@ impl Parent<'_> {
             let outcome = match self.ask(&ask)? {
                 Ok(Answer::Timed { median, spread }) => Ok(Timing { median, spread }),
                 Ok(Answer::Wrong { why } | Answer::Lost { why }) | Err(why) => Err(why),
-                Ok(other) => Err(format!("an answer to another question: {other:?}")),
+                Ok(other) => Err(format!("an answer to another request: {other:?}")),
             };
             candidates.push(Candidate { tuning, outcome });
         }
@@ -280,7 +280,7 @@ impl Parent<'_> {
                 Err(why) => Err(process.end(&why)),
             });
         }
-        Err(format!("the process that measures ends before it has measured anything: {last}"))
+        Err(format!("the measuring process ended before its first measurement: {last}"))
     }
 }
 
