@@ -36,7 +36,6 @@ impl Cpu {
     }
 }
 
-
 /// The peak memory of this process in bytes, pages of mapped files included. `None` if the system
 /// does not report it.
 pub fn peak_memory() -> Option<u64> {

@@ -295,7 +295,6 @@ impl Aside {
     }
 }
 
-
 /// The part of a buffer with a program's rows that has `rows` rows.
 pub(super) fn rows_of(
     program: &Program,

@@ -292,7 +292,6 @@ impl Hot {
     }
 }
 
-
 /// The matrices of a layer's experts, in the file and on the device.
 struct Stack {
     part: usize,

@@ -180,7 +180,7 @@ impl GpuRunner {
                 }
                 Err(SessionError::Wrong(lines)) => lines,
                 Err(other) if remarks.is_empty() => return Err(other),
-                    // The remarks say first why an alternative was tried.
+                // The remarks say first why an alternative was tried.
                 Err(other) => {
                     remarks.push(other.to_string());
                     return Err(SessionError::Wrong(remarks));

@@ -3,9 +3,9 @@
 
 use super::*;
 use kjit_formats::format::Format;
+use kjit_gguf::Gguf;
 use kjit_gguf::Shown;
 use kjit_gguf::elide::elide;
-use kjit_gguf::Gguf;
 use std::collections::{HashMap, HashSet};
 
 /// The reasons why kjit cannot run the model of a file.

@@ -170,7 +170,6 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     Ok(plan)
 }
 
-
 /// With pages: the number of saved recurrent states besides those of `slots` slots. One for each
 /// slot's prompt, and at least eight for the conversations of a few slots.
 pub const fn copies_beside(slots: usize) -> usize {

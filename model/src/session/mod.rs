@@ -39,7 +39,6 @@ impl SequenceId {
     }
 }
 
-
 /// A sequence's part of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Work<'a> {
@@ -50,7 +49,6 @@ pub struct Work<'a> {
     /// The result to return.
     pub want: Want,
 }
-
 
 /// The runner of some or all layers.
 #[derive(Clone, Copy)]
@@ -554,7 +552,6 @@ impl Session {
         found.ok_or(SessionError::NoSequence)
     }
 }
-
 
 /// Turns checked work into tasks, and returns the runner beside them.
 fn tasks<'s, 'w: 's>(

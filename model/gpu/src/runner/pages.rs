@@ -9,7 +9,6 @@
 use kjit_exec::PageCount;
 use kjit_kernels::kv::PAGE;
 
-
 /// Work on the device before positions are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Change {

@@ -193,7 +193,8 @@ fn hello(gguf: &Gguf, device: &Device, options: &OpenOptions, library: u32, size
         format!("{tensor:?}").hash(&mut model);
     }
     let mut setup = DefaultHasher::new();
-    let alike = OpenOptions { device: kjit_exec::DeviceChoice::Auto, threads: 0, ..options.clone() };
+    let alike =
+        OpenOptions { device: kjit_exec::DeviceChoice::Auto, threads: 0, ..options.clone() };
     format!("{alike:?}").hash(&mut setup);
     vec![
         ("number of ranks", size.to_string()),

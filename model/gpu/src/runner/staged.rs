@@ -150,7 +150,6 @@ impl GpuRunner {
         Ok(self)
     }
 
-
     /// The link from the stage before: `device to device` or `through the host`.
     pub fn link(&self) -> Option<&'static str> {
         self.before.as_ref().map(|b| match b.way {

@@ -21,14 +21,12 @@ impl GpuRunner {
         self.pages.as_ref().map_or(&[], |(pages, _)| pages.of(slot))
     }
 
-
     /// Starts a slot with these pages.
     pub(super) fn begin_with(&mut self, slot: usize, with: &[u32]) -> Result<(), SessionError> {
         let Some((pages, _)) = &mut self.pages else { return Ok(()) };
         let changes = pages.begin(slot, with);
         self.change(&changes)
     }
-
 
     /// Copies recurrent states between slots or saved copies, in stream order.
     pub(super) fn copy_states(&self, from: usize, to: usize) -> Result<(), SessionError> {
