@@ -217,7 +217,7 @@ fn listen(ranks: &Ranks) -> Result<(TcpListener, Option<String>), RanksError> {
         all.retain(|at| !at.ip().is_loopback());
     }
     if all.is_empty() {
-        return everywhere(format!("{} is a loopback address", shown(&ranks.host)));
+        return everywhere(format!("{} has only loopback addresses", shown(&ranks.host)));
     }
     ranks.secret.allows(&all)?;
     match TcpListener::bind(&*all) {
