@@ -1,4 +1,4 @@
-//! HTTP in front of models: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet.
+//! HTTP in front of models: OpenAI's, Anthropic's and Ollama's words, a page, metrics, the worker of a fleet.
 //! [`serve`] is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
 //!
 //! | file | idea |
@@ -9,11 +9,11 @@
 //! | `routes`, `keys` | what every request goes through, and where to; who is let in |
 //! | `fields`, `refusal` | fields, each honoured or refused by name; how a refusal is said |
 //! | `service`, `models`, `loaded` | what requests share; which models are loaded; a model, opened and opened again |
-//! | `conversation`, `sampling`, `constrain` | messages to a prompt; how tokens are chosen; answers by a schema |
-//! | `generation`, `streamed` | one answer, from tokens to pieces of text; pieces to a body |
-//! | `openai`, `ollama`, `fleet` | the dialects |
+//! | `conversation`, `sampling`, `neutral`, `constrain`, `choice`, `offer` | messages to a prompt; how tokens are chosen; fields that ask for nothing; answers by a schema; which tools are called; tools of other dialects |
+//! | `converse`, `steered`, `generation`, `streamed` | messages to answers; answers that begin as given; one answer, from tokens to pieces of text; pieces to a body |
+//! | `openai`, `anthropic`, `ollama`, `llama`, `fleet` | the dialects |
 //! | `hive` | what a worker of a fleet tells of itself |
-//! | `metrics`, `status`, `page` | what it does, for machines and for people |
+//! | `metrics`, `status`, `probes`, `page` | what it does, for machines and for people |
 //! | `inside` | the same without sockets, for tests |
 
 #![forbid(unsafe_code)]
@@ -28,12 +28,15 @@
     )
 )]
 
+mod anthropic;
 mod base64;
 mod bodies;
 mod caller;
+mod choice;
 mod connection;
 mod constrain;
 mod conversation;
+mod converse;
 mod desk;
 mod doing;
 mod fields;
@@ -44,19 +47,24 @@ mod hive;
 mod inside;
 mod keys;
 mod listen;
+mod llama;
 mod loaded;
 mod metrics;
 mod models;
+mod neutral;
+mod offer;
 mod ollama;
 mod openai;
 mod options;
 mod page;
 mod places;
+mod probes;
 mod refusal;
 mod routes;
 mod sampling;
 mod service;
 mod status;
+mod steered;
 mod streamed;
 mod tls;
 

@@ -63,6 +63,8 @@ pub struct Options {
     pub share_prefixes: bool,
     /// Control tokens that a user's or a tool's message spells are text.
     pub literal_user_text: bool,
+    /// Fields that are not known refuse a request; else they have no effect, and are named.
+    pub strict_fields: bool,
     /// Pages that are let in.
     pub origins: Origins,
     /// Listening elsewhere than on loopback without a key was asked for.

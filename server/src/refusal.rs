@@ -22,6 +22,8 @@ pub struct Refusal {
 pub enum Dialect {
     /// `{"error": {"message", "type", "param", "code"}}`
     OpenAi,
+    /// `{"type": "error", "error": {"type", "message"}}`
+    Anthropic,
     /// `{"error": "…"}`
     Ollama,
 }
@@ -29,7 +31,11 @@ pub enum Dialect {
 impl Dialect {
     /// By the path that was asked for.
     pub fn of(path: &str) -> Dialect {
-        if path.starts_with("/api/") { Dialect::Ollama } else { Dialect::OpenAi }
+        match path.split('/').find(|part| !part.is_empty() && *part != "v1") {
+            Some("api") => Dialect::Ollama,
+            Some("messages") => Dialect::Anthropic,
+            _ => Dialect::OpenAi,
+        }
     }
 }
 
@@ -81,7 +87,8 @@ impl Refusal {
 
     /// 401
     pub fn no_key() -> Refusal {
-        let why = "this server wants its API key: send the header 'Authorization: Bearer KEY'";
+        let why = "this server wants its API key: send the header 'Authorization: Bearer KEY' \
+            or 'x-api-key: KEY'";
         Refusal { code: Some("invalid_api_key"), ..Refusal::new(StatusCode::UNAUTHORIZED, why) }
     }
 
@@ -103,6 +110,11 @@ impl Refusal {
             field: Some("model".into()),
             ..Refusal::new(StatusCode::NOT_FOUND, message)
         }
+    }
+
+    /// 404: something that is not here.
+    pub fn unknown(why: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::NOT_FOUND, why)
     }
 
     /// 404: a path that is none, or 405: one that wants another method.
@@ -165,6 +177,17 @@ impl Refusal {
         &self.message
     }
 
+    /// The kind, as Anthropic's clients know it.
+    fn anthropic_kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            404 => "not_found_error",
+            413 => "request_too_large",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => self.kind(),
+        }
+    }
+
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -179,6 +202,9 @@ impl Refusal {
     pub fn json(&self, dialect: Dialect) -> serde_json::Value {
         match dialect {
             Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::Anthropic => json!({ "type": "error", "error": {
+                "type": self.anthropic_kind(), "message": self.message
+            } }),
             Dialect::OpenAi => json!({ "error": {
                 "message": self.message, "type": self.kind(), "param": self.field, "code": self.code
             } }),

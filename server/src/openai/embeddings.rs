@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Texts of one request at most.
-const MOST: usize = 256;
+/// Texts of one request at most: OpenAI's limit.
+const MOST: usize = 2048;
 
 /// Vectors of length 1, and the tokens that all texts had.
 async fn vectors(
@@ -107,6 +107,22 @@ pub async fn answer(
         "object": "list", "data": data, "model": loaded.name(),
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens }
     })))
+}
+
+/// Answers as Ollama did before `/api/embed`: the vector of one text.
+pub async fn ollama_one(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
+    let mut f = Fields::parse(&body)?;
+    f.ignore(&["options"]);
+    let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
+    let text = Text::Words(f.needed_text("prompt")?);
+    f.done()?;
+    let loaded = service.model(at, keep).await?;
+    let (vectors, _) = vectors(&service, &loaded, vec![text], &caller).await?;
+    Ok(json_response(&json!({ "embedding": vectors.first() })))
 }
 
 /// Answers as Ollama does.

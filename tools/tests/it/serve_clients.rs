@@ -1,5 +1,5 @@
 //! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai,
-//! langchain-openai, ollama, curl; and the page in a browser.
+//! anthropic, langchain-openai, ollama, curl; and the page in a browser.
 
 use crate::support::served::Served;
 use kjit_tests::simulator::Setup;
@@ -40,6 +40,11 @@ fn asks(script: &str, more: &[&str], says: &str) {
 #[test]
 fn pythons_clients_find_what_they_expect() {
     asks("ask.py", &[], "openai");
+}
+
+#[test]
+fn newer_words_of_pythons_clients_are_spoken() {
+    asks("newer.py", &[], "anthropic");
 }
 
 #[test]
