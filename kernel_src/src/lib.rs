@@ -35,10 +35,8 @@
 //! | get its source, constants and block | [`Kernel`] |
 //! | have it launched | the spec's `geometry` and the order of arguments that it states |
 //! | draw a token as the device does | [`noise`] |
-//! | know what must come out | [`cases`] |
 //! | choose among variants | [`tuning`] |
 //! | lay weights out as kernels read them | [`layout`] |
-//! | have one of each | [`matrix::representative`] |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -47,11 +45,9 @@
 )]
 
 mod attention;
-pub mod cases;
 mod choice;
 pub mod copies;
 pub mod issue;
-pub mod matrix;
 pub mod persistent;
 mod products;
 mod rows;
@@ -74,7 +70,7 @@ pub use state::{conv, decay, linear, scan};
 pub use vocabulary::family::Family;
 pub use vocabulary::kernel::{Kernel, SpecError};
 pub use vocabulary::launch::Size;
-pub use vocabulary::{activations, arguments, launch, mma, shape, step, variant};
+pub use vocabulary::{activations, arguments, kernel, launch, mma, shape, step, variant};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

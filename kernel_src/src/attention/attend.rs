@@ -1,12 +1,8 @@
 //! Attention of one new token per sequence, with everything that comes before it in a layer:
 //! `gpu/attend.h`, on matrix units `gpu/attend_mma.h`.
 
-mod cases;
-
 use crate::attention::heads::{HeadsForm, Scores};
 use crate::attention::kv::{KvLayout, KvStorage};
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::arguments::{Declared, with_table};
 use crate::vocabulary::family::Family;
@@ -262,7 +258,8 @@ impl AttendSpec {
     }
 
     /// The default of `gpu/attend.h` at a wave width.
-    fn by_lanes(&self, wave: u32) -> AttendTuning {
+    #[must_use]
+    pub fn by_lanes(&self, wave: u32) -> AttendTuning {
         let most = self.most().min(4);
         // Singles take twice the registers: at a tile of four AMD's 256 do not suffice.
         let tile = if self.form.kv.storage == KvStorage::F32 { (most / 2).max(1) } else { most };
@@ -534,28 +531,5 @@ impl Family for AttendSpec {
         let cached = 2 * kv.bytes(seen).unwrap_or(0);
         let operations = 4 * seen * heads * kv.head_dim;
         Work { bytes: (tokens * (cached + ends)) as u64, operations: (tokens * operations) as u64 }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::sized(self, target, units, size, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

@@ -1,12 +1,8 @@
 //! Attention of a prompt's new tokens over the cache: `gpu/flash.h` on every matrix unit,
 //! `gpu/flash_wgmma.h` on sm_90a.
 
-mod cases;
-
 use crate::attention::heads::Scores;
 use crate::attention::kv::{KvLayout, KvStorage};
-use crate::cases::{Case, Random};
-use crate::matrix::{CHUNK, Samples};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::arguments::{Declared, with_table};
 use crate::vocabulary::family::Family;
@@ -388,29 +384,6 @@ impl Family for FlashSpec {
     }
 
     fn timed_at(&self, _: usize) -> Size {
-        CHUNK
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, size, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
+        Size::CHUNK
     }
 }

@@ -1,11 +1,7 @@
 //! Heads of a prompt's tokens made ready, keys and values written: `gpu/rope_kv.h`.
 
-mod cases;
-
 use crate::attention::heads::HeadsForm;
 use crate::attention::kv::KvLayout;
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::arguments::{Declared, with_table};
 use crate::vocabulary::family::Family;
@@ -118,29 +114,6 @@ impl Family for RopeKvSpec {
     }
 
     fn timed_at(&self, _: usize) -> Size {
-        crate::matrix::CHUNK
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, (size, size.past + size.tokens + 1), random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
+        Size::CHUNK
     }
 }

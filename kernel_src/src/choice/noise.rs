@@ -179,11 +179,16 @@ mod tests {
 
     #[test]
     fn short_cuts_change_no_draw() {
-        let mut random = crate::cases::Random::new(36);
+        // Random words by the generator itself, under another key.
+        let words = |i: u32, n: u32| philox([n / 4, i, 0, 0], [36, 36])[n as usize % 4];
         for position in 0..300 {
-            let logits = random.normals(1 + position as usize * 7 % 1000, 4.0);
-            let (noise, inverse) =
-                (Noise { seed: random.bits(), position }, 0.25 + 2.0 * random.unit() as f32);
+            // Differences of two noises: as far from 0 as normal numbers of deviation 4.
+            let logit =
+                |n| 2.5 * (of_word(words(position, 2 * n)) - of_word(words(position, 2 * n + 1)));
+            let logits: Vec<f32> = (0..1 + position * 7 % 1000).map(logit).collect();
+            let unit = words(position, u32::MAX) as f32 / u32::MAX as f32;
+            let seed = u64::from(words(position, u32::MAX - 1)) << 32 | u64::from(position);
+            let (noise, inverse) = (Noise { seed, position }, 0.25 + 2.0 * unit);
             let largest = logits.iter().copied().fold(f32::MIN, f32::max);
             let mut tokens: Vec<(u32, f32)> =
                 (0..).zip(logits.iter().map(|x| x - largest)).collect();

@@ -1,9 +1,5 @@
 //! Matrix × vector through chosen experts: `gpu/experts.h`.
 
-mod cases;
-
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::matvec::MatvecTuning;
 use crate::products::segments::Gate;
 use crate::vocabulary::activations::{Column, First, Form, Prologue};
@@ -117,7 +113,9 @@ arguments! {
 const NAME: &str = "experts";
 
 impl ExpertsSpec {
-    fn gated(&self) -> bool {
+    /// Whether two matrices of an expert make one result.
+    #[must_use]
+    pub fn gated(&self) -> bool {
         matches!(self.finish, ExpertFinish::Silu | ExpertFinish::Gelu | ExpertFinish::ClampedSilu)
     }
 
@@ -332,29 +330,5 @@ impl Family for ExpertsSpec {
             bytes: (slots * self.lists() * matrix + ends) as u64,
             operations: (2 * slots * self.lists() * self.rows * self.cols) as u64,
         }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        _: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        // Twice as many matrices as are chosen: what is not chosen is not read.
-        cases::case(self, target, (units, 2 * self.top * self.tokens + 1, 0), random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

@@ -1,13 +1,10 @@
 //! Matrix × matrix: all tokens of a prompt or of some sequences at once, weights of any format read
 //! once. `gpu/gemm.h` on every matrix unit, `gpu/gemm_wgmma.h` on sm_90a.
 
-mod cases;
 mod tuning;
 
 pub use tuning::{GemmTuning, STARTS, Start, Waves};
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -173,8 +170,11 @@ impl GemmSpec {
         })
     }
 
-    /// The same with what follows for the arguments.
-    fn grid_rows(&self, target: &Target, rows: usize, units: u32) -> Result<Grid, SpecError> {
+    /// [`GemmSpec::launch_rows`] as a grid, with the arguments that follow from it.
+    ///
+    /// # Errors
+    /// As [`GemmSpec::launch_rows`].
+    pub fn grid_rows(&self, target: &Target, rows: usize, units: u32) -> Result<Grid, SpecError> {
         let l = self.launch_rows(target, rows, units)?;
         let grid =
             Grid::of(l.geometry.grid).number("tokens", rows as u32).number("splits", l.splits);
@@ -186,7 +186,8 @@ impl GemmSpec {
     }
 
     /// Rows of activations: with experts whole tiles for each of them, whatever the tokens at hand.
-    fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
+    #[must_use]
+    pub fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
         let tile = tuning.tokens() as usize;
         if self.experts > 1 {
             self.experts * self.tokens.div_ceil(tile).max(1) * tile
@@ -302,33 +303,5 @@ impl Family for GemmSpec {
 
     fn timed_at(&self, _: usize) -> Size {
         Size { tokens: self.tokens, past: 0 }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        let tuning = self.tuning(target)?;
-        let rows = self.rows(&tuning, size.tokens);
-        let tiles = if self.experts > 1 { rows / tuning.tokens() as usize } else { 0 };
-        let chosen: Vec<Option<usize>> =
-            (0..tiles).map(|t| Some(t * self.experts / tiles)).collect();
-        cases::case(self, target, (rows, units), &chosen, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

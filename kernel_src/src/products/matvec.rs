@@ -1,13 +1,10 @@
 //! Matrix × vector: one to three weights with a common input, for one or a few columns of
 //! activations. `gpu/matvec.h`.
 
-mod cases;
 mod tuning;
 
-pub use tuning::{MatvecTuning, STARTS, Start};
+pub use tuning::{MatvecTuning, STARTS, Start, takes_1024};
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Segment, Segments};
 use crate::vocabulary::activations::{Column, First, Form, Prologue};
 use crate::vocabulary::arguments::arguments;
@@ -273,28 +270,5 @@ impl Family for MatvecSpec {
 
     fn work(&self, _: Size) -> Work {
         self.weights().work(1, self.columns, 4, 4)
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        _: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, random)
-    }
-
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, wave, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }

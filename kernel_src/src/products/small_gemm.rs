@@ -2,10 +2,6 @@
 //! from memory to registers: `gpu/small_gemm.h`. For one more token of each of several sequences;
 //! for prompts there are the tiles of [`GemmSpec`](crate::gemm::GemmSpec).
 
-mod cases;
-
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -300,29 +296,6 @@ impl Family for SmallGemmSpec {
 
     fn timed_at(&self, _: usize) -> Size {
         Size { tokens: self.tokens, past: 0 }
-    }
-
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError> {
-        cases::case(self, target, units, size.tokens.min(self.tokens), random)
-    }
-
-    fn cases(
-        target: &Target,
-        _: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError> {
-        cases::cases(target, random, into)
-    }
-
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        cases::samples(list)
     }
 }
 

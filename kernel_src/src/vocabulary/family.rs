@@ -4,8 +4,6 @@
 //! All that goes by family goes through this trait: specialising, launching, tuning, timing, cases,
 //! the compile matrix. So a family that is in the registry is in all of them.
 
-use crate::cases::{Case, Random};
-use crate::matrix::Samples;
 use crate::vocabulary::arguments::{Arguments, Declared};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Block, Grid, Launch, Size, Work};
@@ -112,35 +110,6 @@ pub trait Family: Clone + Eq + Hash + Debug + 'static {
     fn timed_at(&self, depth: usize) -> Size {
         Size { tokens: 1, past: depth }
     }
-
-    /// A case of this size, whose oracle is fast enough for matrices of a real model.
-    ///
-    /// # Errors
-    /// A kernel that cannot be specialised.
-    fn case(
-        &self,
-        target: &Target,
-        units: u32,
-        size: Size,
-        random: &mut Random,
-    ) -> Result<Case, SpecError>;
-
-    /// The family's cases at a wave width of the target: small, odd, at every border.
-    ///
-    /// # Errors
-    /// A kernel that cannot be specialised.
-    fn cases(
-        target: &Target,
-        wave: u32,
-        random: &mut Random,
-        into: &mut Vec<Case>,
-    ) -> Result<(), SpecError>;
-
-    /// The family's kernels at the sizes of real models: the compile matrix.
-    ///
-    /// # Errors
-    /// A kernel that cannot be specialised.
-    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError>;
 
     /// The tuning in force: the spec's own, else what is shipped for it, else the family's.
     ///

@@ -87,7 +87,7 @@ pub enum SpecError {
 }
 
 /// `Unsupported`, unless `fine`.
-pub(crate) fn require(
+pub fn require(
     fine: bool,
     kernel: &'static str,
     why: impl FnOnce() -> String,
@@ -96,7 +96,7 @@ pub(crate) fn require(
 }
 
 /// Checks the dynamic LDS of a block; `fixed` bytes more are declared by the kernel itself.
-pub(crate) fn shared_bytes(
+pub fn shared_bytes(
     kernel: &'static str,
     target: &Target,
     bytes: usize,

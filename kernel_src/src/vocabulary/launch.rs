@@ -13,6 +13,13 @@ pub struct Size {
     pub past: usize,
 }
 
+impl Size {
+    /// One token, or row.
+    pub const ONE: Size = Size { tokens: 1, past: 0 };
+    /// A prompt's tokens where a kernel is timed by itself.
+    pub const CHUNK: Size = Size { tokens: 512, past: 0 };
+}
+
 /// What a launch has to do, however it does it: the inputs of a roofline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Work {
@@ -24,7 +31,7 @@ pub struct Work {
 
 impl Work {
     /// Of so many bytes, with no products.
-    pub(crate) const fn moves(bytes: usize) -> Work {
+    pub const fn moves(bytes: usize) -> Work {
         Work { bytes: bytes as u64, operations: 0 }
     }
 
@@ -48,7 +55,7 @@ pub struct Block {
 
 impl Block {
     /// A block without dynamic LDS.
-    pub(crate) const fn of(wave: u32, threads: u32) -> Block {
+    pub const fn of(wave: u32, threads: u32) -> Block {
         Block { wave, threads, shared: 0 }
     }
 }
@@ -68,7 +75,7 @@ pub struct Grid {
 
 impl Grid {
     /// Blocks alone.
-    pub(crate) fn of(blocks: [u32; 3]) -> Grid {
+    pub fn of(blocks: [u32; 3]) -> Grid {
         Grid {
             blocks: blocks.map(|n| n.max(1)),
             numbers: vec![],
@@ -78,30 +85,30 @@ impl Grid {
     }
 
     /// With an argument that follows.
-    pub(crate) fn number(mut self, name: &'static str, value: u32) -> Grid {
+    pub fn number(mut self, name: &'static str, value: u32) -> Grid {
         self.numbers.push((name, value));
         self
     }
 
     /// With blocks that wait for each other, or not.
-    pub(crate) const fn cooperative(mut self, on: bool) -> Grid {
+    pub const fn cooperative(mut self, on: bool) -> Grid {
         self.cooperative = on;
         self
     }
 
     /// With working memory of so many bytes; none for 0.
-    pub(crate) fn memory(mut self, name: &'static str, bytes: usize) -> Grid {
+    pub fn memory(mut self, name: &'static str, bytes: usize) -> Grid {
         self.memory.push(Memory { name, bytes, zeroed: false });
         self
     }
 
     /// With so many counters: u32, zero before the first launch and after every one.
-    pub(crate) fn counters(self, name: &'static str, count: usize) -> Grid {
+    pub fn counters(self, name: &'static str, count: usize) -> Grid {
         self.zeroed(name, 4 * count)
     }
 
     /// With so many bytes that are zero before the first launch and after every one.
-    pub(crate) fn zeroed(mut self, name: &'static str, bytes: usize) -> Grid {
+    pub fn zeroed(mut self, name: &'static str, bytes: usize) -> Grid {
         self.memory.push(Memory { name, bytes, zeroed: true });
         self
     }
@@ -132,7 +139,7 @@ pub struct Launch {
 impl Launch {
     /// A block and its grid. It may start before the kernel before it has ended: all kernels here
     /// wait by themselves, but for those whose blocks wait for each other.
-    pub(crate) fn of(block: Block, grid: Grid) -> Launch {
+    pub fn of(block: Block, grid: Grid) -> Launch {
         let Grid { blocks, numbers, memory, cooperative } = grid;
         let geometry = Geometry::of(blocks, [block.threads, 1, 1]).shared(block.shared);
         Launch {

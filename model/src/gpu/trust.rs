@@ -20,7 +20,7 @@ use kjit_engine::{
     CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,
 };
 use kjit_kernels::Size;
-use kjit_kernels::cases::{Case, Few, Random};
+use kjit_kernel_cases::{Case, Few, Random};
 use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -329,7 +329,8 @@ impl<'e> Proofs<'e> {
         // The last of the tokens is the first of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
         let mut random = Random::new(SEED).few(&self.few);
-        let case = job.spec.case(self.target, self.device.info().units, size, &mut random);
+        let units = self.device.info().units;
+        let case = kjit_kernel_cases::case(&job.spec, self.target, units, size, &mut random);
         case.map(|case| case.with_bounds(BOUNDS)).map_err(|why| why.to_string())
     }
 

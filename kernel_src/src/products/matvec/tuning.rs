@@ -135,7 +135,7 @@ fn start(target: &Target, wide: bool, roomy: bool) -> &'static Start {
 
 /// Whether 128 registers a lane hold a product with one column, and a SIMD has four waves of them.
 /// Without a byte dot product (on a card whose own computes wrong) 30 more were spilled.
-pub(super) fn takes_1024(target: &Target) -> bool {
+pub fn takes_1024(target: &Target) -> bool {
     target.arch().one_register_file() && target.arch().dot == Dot::Sdot4
 }
 

@@ -3,7 +3,8 @@
 use crate::gpu::plan::{JobId, Launch, Plan, Program};
 use kjit_engine::Target;
 use kjit_kernels::spec::Spec;
-use kjit_kernels::{Size, SpecError, matrix};
+use kjit_kernel_cases::matrix;
+use kjit_kernels::{Size, SpecError};
 
 /// A kernel at a size.
 #[derive(Debug, Clone, PartialEq)]
