@@ -35,10 +35,8 @@
 //! | get its source, constants and block | [`Kernel`] |
 //! | have it launched | the spec's `geometry` and the order of arguments that it states |
 //! | draw a token as the device does | [`noise`] |
-//! | know what must come out | [`cases`] |
 //! | choose among variants | [`tuning`] |
 //! | lay weights out as kernels read them | [`layout`] |
-//! | have one of each | [`matrix::representative`] |
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -46,61 +44,33 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
-pub mod activations;
-pub mod adjust;
-pub mod argmax;
-pub mod attend;
-pub mod cases;
-pub mod changes;
-pub mod combine;
-pub mod conv;
+mod attention;
+mod choice;
 pub mod copies;
-pub mod decay;
-pub mod draw;
-pub mod embed;
-pub mod expert_sum;
-pub mod experts;
-pub mod family;
-pub mod flash;
-pub mod gemm;
-pub mod heads;
 pub mod issue;
-pub mod keep;
-mod kept;
-pub mod kernel;
-pub mod key_scores;
-pub mod kv;
-pub mod latent;
-pub mod latent_flash;
-pub mod linear;
-pub mod map;
-pub mod matrix;
-pub mod matvec;
-pub mod moe;
-pub mod noise;
-pub mod norm;
 pub mod persistent;
-pub mod product;
-pub mod quantize;
-pub mod read;
-pub mod reduce;
-pub mod render;
-pub mod repack;
-pub mod rope_kv;
-pub mod route;
-pub mod rows;
-pub mod scan;
-pub mod segments;
-pub mod small_gemm;
-pub mod softmax;
+mod products;
+mod rows;
 pub mod spec;
-pub mod tiles;
-pub mod top_keys;
+mod state;
 pub mod tuning;
+mod vocabulary;
 
-pub use family::{Family, Size};
-pub use kernel::{Kernel, SpecError};
+pub use attention::{
+    attend, flash, heads, keep, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
+};
+pub use choice::{adjust, argmax, changes, draw, noise, route};
 pub use kjit_formats::{block_format_ids, format, ggml, layout, scattered_format_ids};
+pub use products::{experts, gemm, matvec, segments, small_gemm};
+pub use rows::{
+    combine, copy, embed, expert_sum, map, moe, norm, quantize, read, reduce, repack, softmax,
+    tiles,
+};
+pub use state::{conv, decay, linear, scan};
+pub use vocabulary::family::Family;
+pub use vocabulary::kernel::{Kernel, SpecError};
+pub use vocabulary::launch::Size;
+pub use vocabulary::{activations, arguments, kernel, launch, mma, shape, step, variant};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -1,15 +1,95 @@
 //! Any family's spec as one value, and the registry of families: what a plan is a list of, what
 //! benches time and what tuning is kept by.
 
-use crate::cases::{Case, Random};
-use crate::family::{Declared, Family, Launch, Size, Variant, Work};
-use crate::kernel::{Kernel, SpecError};
-use crate::matrix::Samples;
+use crate::vocabulary::arguments::Declared;
+use crate::vocabulary::family::{Family, Named};
+use crate::vocabulary::kernel::{Kernel, SpecError};
+use crate::vocabulary::launch::{Launch, Size, Work};
+use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
 
-/// A row for each family. Whoever is here is specialised, launched, tuned, shipped, timed, in the
-/// cases and in the compile matrix: there is no other list.
+/// Gives a macro the row of each family: whoever is here is specialised, launched, tuned, shipped,
+/// timed, in the cases and in the compile matrix. There is no other list.
+#[macro_export]
+macro_rules! families {
+    ($then:ident) => {
+        $then! {
+            /// Matrix × vector.
+            Matvec($crate::matvec::MatvecSpec);
+            /// Matrix × vector through chosen experts.
+            Experts($crate::experts::ExpertsSpec);
+            /// Matrix × matrix.
+            Gemm($crate::gemm::GemmSpec);
+            /// Matrix × a few rows.
+            SmallGemm($crate::small_gemm::SmallGemmSpec);
+            /// Attention of new tokens, one a sequence.
+            Attend($crate::attend::AttendSpec);
+            /// Attention of new tokens to latents.
+            Latent($crate::latent::LatentSpec);
+            /// Attention of a prompt to latents.
+            LatentFlash($crate::latent_flash::LatentFlashSpec);
+            /// Rows to a cache.
+            Keep($crate::keep::KeepSpec);
+            /// How well kept keys answer.
+            KeyScores($crate::key_scores::KeyScoresSpec);
+            /// The positions of the best scores.
+            TopKeys($crate::top_keys::TopKeysSpec);
+            /// Short convolutions along the tokens.
+            Conv($crate::conv::ConvSpec);
+            /// Selective state spaces.
+            Scan($crate::scan::ScanSpec);
+            /// Attention whose past is one matrix for each head.
+            Linear($crate::linear::LinearSpec);
+            /// What stays of a state.
+            Decay($crate::decay::DecaySpec);
+            /// Attention of a prompt.
+            Flash($crate::flash::FlashSpec);
+            /// Heads of a prompt: normed, rotated, kept.
+            RopeKv($crate::rope_kv::RopeKvSpec);
+            /// Columns of activations, quantised.
+            Quantize($crate::quantize::QuantizeSpec);
+            /// Activations as halves in tiles.
+            Tiles($crate::tiles::TilesSpec);
+            /// Tokens counted by expert.
+            MoeCount($crate::moe::MoeCountSpec);
+            /// Tokens grouped by expert.
+            MoeGroup($crate::moe::MoeGroupSpec);
+            /// Weighted sums of grouped rows.
+            MoeSum($crate::moe::MoeSumSpec);
+            /// Rows of the embedding.
+            Embed($crate::embed::EmbedSpec);
+            /// Rows as they lie on a device.
+            Repack($crate::repack::RepackSpec);
+            /// Norms.
+            Norm($crate::norm::NormSpec);
+            /// Softmax.
+            Softmax($crate::softmax::SoftmaxSpec);
+            /// Sums and gated units.
+            Combine($crate::combine::CombineSpec);
+            /// Rows made element by element.
+            Map($crate::map::MapSpec);
+            /// Copies of rows.
+            Rows($crate::copy::RowsSpec);
+            /// Choice of experts.
+            Route($crate::route::RouteSpec);
+            /// Weighted sums of experts' results.
+            ExpertSum($crate::expert_sum::ExpertSumSpec);
+            /// Biases, masks and penalties.
+            Adjust($crate::adjust::AdjustSpec);
+            /// The likeliest token.
+            Argmax($crate::argmax::ArgmaxSpec);
+            /// A token at random.
+            Draw($crate::draw::DrawSpec);
+            /// Sums over devices.
+            Reduce($crate::reduce::ReduceSpec);
+            /// Memory, read as fast as it goes.
+            Read($crate::read::ReadSpec);
+        }
+    };
+}
+
+/// [`Spec`] and [`Tuning`], of a row for each family.
 macro_rules! registry {
     ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
         /// A spec of any family.
@@ -44,22 +124,6 @@ macro_rules! registry {
 
         /// The families' names.
         pub const FAMILIES: &[&str] = &[$(<$spec as Family>::NAME),*];
-
-        /// All cases for a target at one wave width (which must be one of its own).
-        ///
-        /// # Errors
-        /// A kernel that cannot be specialised for the target.
-        pub(crate) fn cases(target: &Target, wave: u32, seed: u64) -> Result<Vec<Case>, SpecError> {
-            let mut all = vec![];
-            $(<$spec as Family>::cases(target, wave, &mut Random::new(seed), &mut all)?;)*
-            Ok(all)
-        }
-
-        /// The samples of all families.
-        pub(crate) fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-            $(<$spec as Family>::samples(list)?;)*
-            Ok(())
-        }
 
         impl Spec {
             /// The family's name.
@@ -110,7 +174,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn inside(&self, target: &Target, inside: crate::persistent::Inside) -> Result<crate::persistent::Step, SpecError> {
+            pub fn inside(&self, target: &Target, inside: crate::vocabulary::step::Inside) -> Result<crate::vocabulary::step::Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
                 }
@@ -132,17 +196,6 @@ macro_rules! registry {
                 }
             }
 
-            /// A case on a device of `units` compute units: what must be right before its speed is
-            /// worth a word.
-            ///
-            /// # Errors
-            /// As the family's.
-            pub fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
-                match self {
-                    $(Spec::$name(spec) => spec.case(target, units, size, random),)*
-                }
-            }
-
             /// The tuning in force; none for a family without a choice, or where the spec is not
             /// covered.
             #[must_use]
@@ -154,7 +207,7 @@ macro_rules! registry {
 
             /// The tuning in force if this table were the shipped one.
             #[must_use]
-            pub fn tuning_by(&self, table: &crate::tuning::shipped::Table, target: &Target) -> Option<Tuning> {
+            pub fn tuning_by(&self, table: &crate::vocabulary::shipped::Table, target: &Target) -> Option<Tuning> {
                 match self {
                     $(Spec::$name(spec) => choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name),)*
                 }
@@ -178,9 +231,13 @@ macro_rules! registry {
                 }
             }
 
-            fn what(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        }
+
+        /// The family's name and what is computed, at which sizes, without the tuning.
+        impl fmt::Display for Spec {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
-                    $(Spec::$name(spec) => spec.text(f),)*
+                    $(Spec::$name(spec) => Named(spec).fmt(f),)*
                 }
             }
         }
@@ -196,78 +253,12 @@ macro_rules! registry {
     };
 }
 
-registry! {
-    /// Matrix × vector.
-    Matvec(crate::matvec::MatvecSpec);
-    /// Matrix × vector through chosen experts.
-    Experts(crate::experts::ExpertsSpec);
-    /// Matrix × matrix.
-    Gemm(crate::gemm::GemmSpec);
-    /// Matrix × a few rows.
-    SmallGemm(crate::small_gemm::SmallGemmSpec);
-    /// Attention of new tokens, one a sequence.
-    Attend(crate::attend::AttendSpec);
-    /// Attention of new tokens to latents.
-    Latent(crate::latent::LatentSpec);
-    /// Attention of a prompt to latents.
-    LatentFlash(crate::latent_flash::LatentFlashSpec);
-    /// Rows to a cache.
-    Keep(crate::keep::KeepSpec);
-    /// How well kept keys answer.
-    KeyScores(crate::key_scores::KeyScoresSpec);
-    /// The positions of the best scores.
-    TopKeys(crate::top_keys::TopKeysSpec);
-    /// Short convolutions along the tokens.
-    Conv(crate::conv::ConvSpec);
-    /// Selective state spaces.
-    Scan(crate::scan::ScanSpec);
-    /// Attention whose past is one matrix for each head.
-    Linear(crate::linear::LinearSpec);
-    /// What stays of a state.
-    Decay(crate::decay::DecaySpec);
-    /// Attention of a prompt.
-    Flash(crate::flash::FlashSpec);
-    /// Heads of a prompt: normed, rotated, kept.
-    RopeKv(crate::rope_kv::RopeKvSpec);
-    /// Columns of activations, quantised.
-    Quantize(crate::quantize::QuantizeSpec);
-    /// Activations as halves in tiles.
-    Tiles(crate::tiles::TilesSpec);
-    /// Tokens counted by expert.
-    MoeCount(crate::moe::MoeCountSpec);
-    /// Tokens grouped by expert.
-    MoeGroup(crate::moe::MoeGroupSpec);
-    /// Weighted sums of grouped rows.
-    MoeSum(crate::moe::MoeSumSpec);
-    /// Rows of the embedding.
-    Embed(crate::embed::EmbedSpec);
-    /// Rows as they lie on a device.
-    Repack(crate::repack::RepackSpec);
-    /// Norms.
-    Norm(crate::norm::NormSpec);
-    /// Softmax.
-    Softmax(crate::softmax::SoftmaxSpec);
-    /// Sums and gated units.
-    Combine(crate::combine::CombineSpec);
-    /// Rows made element by element.
-    Map(crate::map::MapSpec);
-    /// Copies of rows.
-    Rows(crate::rows::RowsSpec);
-    /// Choice of experts.
-    Route(crate::route::RouteSpec);
-    /// Weighted sums of experts' results.
-    ExpertSum(crate::expert_sum::ExpertSumSpec);
-    /// Biases, masks and penalties.
-    Adjust(crate::adjust::AdjustSpec);
-    /// The likeliest token.
-    Argmax(crate::argmax::ArgmaxSpec);
-    /// A token at random.
-    Draw(crate::draw::DrawSpec);
-    /// Sums over devices.
-    Reduce(crate::reduce::ReduceSpec);
-    /// Memory, read as fast as it goes.
-    Read(crate::read::ReadSpec);
-}
+families!(registry);
+
+/// A family that is in the registry.
+pub trait Registered: Family + Into<Spec> + TryFrom<Spec> {}
+
+impl<F: Family + Into<Spec> + TryFrom<Spec>> Registered for F {}
 
 /// The tuning, where there is anything to choose.
 fn choice<T: Variant>(tuning: T) -> Option<T> {
@@ -296,14 +287,5 @@ impl Spec {
         let mut all = std::iter::once(default).chain(self.candidates(target));
         let found = all.find(|t| t.to_string() == text)?;
         self.with(Some(found)).covered(target).then_some(found)
-    }
-}
-
-/// The family's name and what is computed, at which sizes, without the tuning. Tuning is kept by
-/// it.
-impl fmt::Display for Spec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.family())?;
-        self.what(f)
     }
 }

@@ -12,7 +12,7 @@ const INSIDE: &str = "KJIT_TEST_SOURCES";
 fn jobs() -> Vec<Job> {
     let of = |text: &&str| {
         let target = Target::parse(text).unwrap();
-        let all = kjit_kernels::matrix::representative(&target).unwrap();
+        let all = kjit_kernel_cases::matrix::representative(&target).unwrap();
         all.into_iter().map(move |sample| sample.kernel.job(&target)).collect::<Vec<_>>()
     };
     TARGETS.iter().flat_map(of).collect()

@@ -6,7 +6,7 @@ mod common;
 
 use common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
-use kjit_kernels::cases::Random;
+use kjit_kernel_cases::Random;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::prove;
 use kjit_model::sample::SampleOptions;

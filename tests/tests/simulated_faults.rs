@@ -5,7 +5,7 @@ mod common;
 
 use common::{BLOCK, Bench, TEMPORARY, WORKER};
 use kjit_engine::{Geometry, args};
-use kjit_kernels::cases::CaseArg;
+use kjit_kernel_cases::CaseArg;
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 
@@ -116,7 +116,7 @@ fn experts_of_rows_that_are_not_in_use_are_a_fault() {
         || {
             let engine = engine(&cache(TEMPORARY).join("none"), WORKER, "hiprtc");
             let device = engine.device("rocm:0").unwrap();
-            let all = kjit_kernels::cases::all(device.target(), 64, 1).unwrap();
+            let all = kjit_kernel_cases::all(device.target(), 64, 1).unwrap();
             let mut case = all
                 .into_iter()
                 .find(|c| c.name.starts_with("experts Q8_0") && c.name.contains("2 of 3 tokens"))

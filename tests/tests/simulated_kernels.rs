@@ -2,7 +2,7 @@
 //! launched, read back and held against its oracle in f64. Wave 32 and wave 64, RDNA and CDNA.
 
 use kjit_engine::{Job, Module, Stream, Target};
-use kjit_kernels::cases::{self, Case};
+use kjit_kernel_cases::{self as cases, Case};
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, Simulated, cache, engine};
 

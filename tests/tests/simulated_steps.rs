@@ -6,7 +6,7 @@ use kjit_engine::{
     Arg, Config, Constants, Engine, Geometry, HostArg, Isolation, Job, Options, Source, Target,
     Value, Vendor,
 };
-use kjit_kernels::cases::{self, Case, CaseArg};
+use kjit_kernel_cases::{self as cases, Case, CaseArg};
 use kjit_tests::launch::TestLaunch;
 use kjit_tests::simulator::{Setup, cache, engine};
 

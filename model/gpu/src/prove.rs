@@ -5,7 +5,7 @@ use super::process::Process;
 use super::settle::settled;
 use half::f16;
 use kjit_engine::{Device, Engine, Job, Module, Target};
-use kjit_kernels::cases::{self, Case, Expect, HALF, Random, Storage};
+use kjit_kernel_cases::{self as cases, Case, Expect, HALF, Random, Storage};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use std::process::Command;

@@ -19,7 +19,7 @@ use kjit_engine::{
 };
 use kjit_exec::SessionError;
 use kjit_graph::{Graph, WeightId};
-use kjit_kernels::family::Arguments;
+use kjit_kernels::arguments::Arguments;
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::{RepackArgs, RepackSpec};
 use std::cell::Cell;

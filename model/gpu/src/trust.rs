@@ -19,7 +19,7 @@ use kjit_engine::{
 };
 use kjit_exec::SessionError;
 use kjit_kernels::Size;
-use kjit_kernels::cases::{Case, Few, Random};
+use kjit_kernel_cases::{Case, Few, Random};
 use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -329,7 +329,8 @@ impl<'e> Proofs<'e> {
         // The last token is the first one of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
         let mut random = Random::new(SEED).few(&self.few);
-        let case = job.spec.case(self.target, self.device.info().units, size, &mut random);
+        let units = self.device.info().units;
+        let case = kjit_kernel_cases::case(&job.spec, self.target, units, size, &mut random);
         case.map(|case| case.with_bounds(BOUNDS)).map_err(|why| why.to_string())
     }
 

@@ -12,9 +12,9 @@ use gfxemu::text::Text;
 use kjit_engine::arch::issue::Executed;
 use kjit_engine::arch::{ARCHS, Arch, Card};
 use kjit_engine::{Config, Engine, Target};
-use kjit_kernels::cases::{CaseArg, Random};
+use kjit_kernel_cases::{CaseArg, Random};
 use kjit_kernels::issue;
-use kjit_kernels::matrix::{Sample, representative};
+use kjit_kernel_cases::matrix::{Sample, representative};
 use kjit_model::catalogue::COMMON;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -106,9 +106,8 @@ fn executed(
     code: &kjit_engine::CodeObject,
 ) -> Result<Executed, String> {
     let size = kjit_kernels::Size { tokens: 1, past: 0 };
-    let case = sample
-        .spec
-        .case(target, units, size, &mut Random::new(1).few(&Arc::default()))
+    let mut random = Random::new(1).few(&Arc::default());
+    let case = kjit_kernel_cases::case(&sample.spec, target, units, size, &mut random)
         .map_err(|e| e.to_string())?;
     let symbol = case.kernel.entry;
     let info = code

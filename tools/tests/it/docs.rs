@@ -32,15 +32,22 @@ fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 19] = [
     "cache/src",
     "engine/src",
     "engine/sys",
     "hub/src",
+    "kernel_src/cases/src",
     "kernel_src/formats/src",
     "kernel_src/src",
     "model/chat/src",
+    "model/cpu/src",
+    "model/exec/src",
     "model/gguf/src",
+    "model/gpu/src",
+    "model/graph/src",
+    "model/plan/src",
+    "model/ranks/src",
     "model/src",
     "model/tokenizer/src",
     "server/src",
@@ -277,6 +284,7 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
         "cache",
         "engine",
         "kernel_src",
+        "kernel_src/cases",
         "kernel_src/formats",
         "hub",
         "model",

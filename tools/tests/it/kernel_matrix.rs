@@ -8,7 +8,7 @@
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Target, Vendor};
-use kjit_kernels::matrix::representative;
+use kjit_kernel_cases::matrix::representative;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;

@@ -7,7 +7,7 @@ use super::{
 use crate::ours;
 use crate::prove::Verdict;
 use kjit_engine::{Arg, CodeObject, Device, DeviceBuffer, Digest, Geometry, Module, Target};
-use kjit_kernels::cases::{self, Expect, Tolerance};
+use kjit_kernel_cases::{self as cases, Expect, Tolerance};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slotted;
 use std::io::Read;

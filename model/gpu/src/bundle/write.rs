@@ -6,7 +6,7 @@ use super::{
 };
 use crate::settled;
 use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
-use kjit_kernels::cases::{self, Case, CaseArg, Expect};
+use kjit_kernel_cases::{self as cases, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 

@@ -36,7 +36,7 @@ use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
 use kjit_graph::Graph;
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::noise::inverse;
-use kjit_kernels::product::tiled_index;
+use kjit_kernels::mma::tiled_index;
 use pages::Pages;
 use std::sync::Arc;
 

@@ -5,7 +5,7 @@ use super::protocol::{Answer, Ask};
 use crate::measure::{Placed, Subject, Timing, time};
 use crate::settle::settled;
 use kjit_engine::{Device, Engine, Kernel, Stream, Target};
-use kjit_kernels::cases::Random;
+use kjit_kernel_cases::Random;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Tuning;
 use std::collections::HashMap;
@@ -132,9 +132,7 @@ impl Child<'_> {
         };
         let (target, units) = (&self.target, self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
-        let mut case = subject
-            .spec
-            .case(target, units, subject.size, &mut Random::new(SEED))
+        let mut case = kjit_kernel_cases::case(&subject.spec, target, units, subject.size, &mut Random::new(SEED))
             .map_err(wrong)?;
         let space = subject.spec.space(target);
         for tuning in &space {

@@ -1,0 +1,4 @@
+pub(crate) mod adjust;
+pub(crate) mod argmax;
+pub(crate) mod draw;
+pub(crate) mod route;

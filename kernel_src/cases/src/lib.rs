@@ -1,0 +1,45 @@
+//! Test cases of every kernel family as data: a kernel, its launch, its arguments and what must come
+//! out. The same cases run on the simulated device, on a real one (`doctor --run`) and as proof
+//! bundles.
+//!
+//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed
+//! here in f64. A buffer without expectation must come back as it went in.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
+mod attention;
+mod case;
+mod cases;
+mod choice;
+mod chosen;
+mod content;
+mod data;
+mod expect;
+mod few;
+pub mod matrix;
+mod oracle;
+mod paged;
+mod products;
+mod registry;
+mod rows;
+mod samples;
+mod state;
+mod tiled;
+
+pub use case::{Case, CaseArg};
+pub use cases::Cases;
+pub use content::Content;
+pub use data::Random;
+pub use expect::{Expect, HALF, QUANTISED, SINGLE, Storage, Tolerance};
+pub use few::Few;
+pub use registry::{all, case};
+pub use samples::Samples;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
