@@ -17,6 +17,7 @@ mod args;
 mod columns;
 mod commands;
 mod engine;
+mod help;
 mod input;
 mod interrupt;
 mod load;
@@ -117,6 +118,9 @@ fn wrong_usage(error: &clap::Error) -> ExitCode {
         return ExitCode::from(2);
     }
     // If stdout or stderr is closed, there is nobody to tell.
-    let _ = error.print();
+    let _ = match error.kind() {
+        clap::error::ErrorKind::DisplayHelp => help::print(&error.render()),
+        _ => error.print(),
+    };
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
