@@ -21,6 +21,7 @@ mod help;
 mod input;
 mod interrupt;
 mod load;
+mod loading;
 mod model;
 mod ranks;
 mod report;
