@@ -1,5 +1,6 @@
-//! HTTP in front of models: OpenAI's and Ollama's words, a page, metrics, the worker of a fleet.
-//! [`serve`] is all of it; what answers is [`kjit_model::serve::Scheduler`], which knows no HTTP.
+//! HTTP in front of models: the APIs of OpenAI and Ollama, a chat page, metrics, and the worker of
+//! a fleet. [`serve`] runs it all. [`kjit_model::serve::Scheduler`] answers requests and knows no
+//! HTTP.
 //!
 //! | file | idea |
 //! |---|---|
@@ -14,6 +15,7 @@
 //! | `openai`, `ollama`, `fleet` | the dialects |
 //! | `hive` | what a worker of a fleet tells of itself |
 //! | `metrics`, `status`, `page` | what it does, for machines and for people |
+//! | `running` | the servers of a user, for `kjit ps` |
 //! | `inside` | the same without sockets, for tests |
 
 #![forbid(unsafe_code)]
@@ -54,6 +56,7 @@ mod page;
 mod places;
 mod refusal;
 mod routes;
+mod running;
 mod sampling;
 mod service;
 mod status;
@@ -65,4 +68,5 @@ pub use inside::Inside;
 pub use keys::{Keys, Origins, origin};
 pub use listen::{End, ServeError, serve};
 pub use options::{Limits, Options, Served, Worker};
+pub use running::{Running, running};
 pub use tls::Tls;

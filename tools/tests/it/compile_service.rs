@@ -1,7 +1,6 @@
-//! What the compile service does when a compiler goes wrong, seen from the command: one error with
-//! its log, exit 1, nothing on stdout that is not the answer. The compilers are a clang that goes
-//! wrong as told (`support/clang.sh`) and the simulated hiprtc, which does so inside of kjit's own
-//! compiler process.
+//! Faulty compilers, seen from the command: one error with the compiler's log, exit 1, and only the
+//! answer on stdout. The compilers are a clang with faults on demand (`support/clang.sh`) and the
+//! simulated hiprtc, whose faults happen inside kjit's own compiler process.
 
 use crate::support::model;
 use kjit_tests::simulator::Setup;
@@ -28,7 +27,7 @@ fn real_clang() -> Option<PathBuf> {
     found
 }
 
-/// `kjit warm` of a small model for gfx1100 through the clang that does as told.
+/// `kjit warm` of a small model for gfx1100 with the faulty clang.
 fn warm(cache: &Path, clang: &Path) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     c.arg("warm").arg(tiny()).args([
@@ -72,14 +71,14 @@ fn forget(cache: &Path, kernels: &[&str]) {
     }
 }
 
-/// How many kernels a cache has.
+/// Number of kernels in a cache.
 fn entries(cache: &Path) -> u64 {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     let out = c.args(["cache", "list", "--json", "--cache-dir"]).arg(cache).output().unwrap();
     document(&out).as_array().unwrap().len() as u64
 }
 
-/// A cache of one's own with all kernels of the model but these. Compiled once for all tests.
+/// A separate cache with all kernels of the model except these. Compiled once for all tests.
 fn cache_without(clang: &Path, kernels: &[&str]) -> tempfile::TempDir {
     let shared = Path::new(TEMPORARY).join("compile-service");
     let out = warm(&shared, clang).output().unwrap();
@@ -92,7 +91,7 @@ fn cache_without(clang: &Path, kernels: &[&str]) -> tempfile::TempDir {
     own
 }
 
-/// The clang goes wrong with one kernel: the exit code, the document, and what was said of it.
+/// The clang fails for one kernel: the exit code, the document, and stderr.
 fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, Vec<String>)> {
     let clang = real_clang()?;
     let own = cache_without(&clang, &["argmax"]);
@@ -103,7 +102,8 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     let all =
         document["kernels"].as_array().unwrap().len() as u64 + document["failed"].as_u64().unwrap();
     assert_eq!(document["cached"].as_u64().unwrap() + 1, all, "{how}: {document}");
-    // The folder goes with the test: what an error names must be looked at while it is there.
+    // The folder is removed at the end of the test: files that an error names must be examined
+    // before.
     for error in &errors {
         assert!(error.contains("'argmax'") && error.contains("clang 19"), "{error}");
         for log in error.split(['(', ')', ' ', ';', ',']).filter(|w| w.ends_with("log.txt")) {
@@ -113,7 +113,7 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     Some((out, document, errors))
 }
 
-/// The same where that must be an error: its line.
+/// The same for a fault that must be an error: its line.
 fn fails(how: &str, variables: &[(&str, &str)]) -> Option<String> {
     let (out, document, errors) = goes_wrong(how, variables)?;
     assert_eq!(out.status.code(), Some(1), "{how}");
@@ -134,8 +134,8 @@ fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
 #[test]
 fn a_clang_that_loops_is_ended_at_the_deadline() {
     let began = Instant::now();
-    // The compiler inherits the environment: a variable of this test's own finds it, whatever else
-    // compiles beside it.
+    // The compiler inherits the environment: a variable of this test finds its process among all
+    // others.
     let mark = format!("of-{}", std::process::id());
     let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
     else {
@@ -189,7 +189,7 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // The clang that loops has been asked: its source lies there.
+    // The looping clang has begun: its source is there.
     wait_for("the compile", &|| files_below(&temporary).iter().any(|f| f.ends_with("argmax.hip")));
     // SAFETY: a number; the child is ours and not waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
@@ -199,7 +199,7 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("interrupted: ")).collect();
     wait_for("the compiler to go", &|| processes_with(&mark).is_empty());
     wait_for("its files to go", &|| files_below(&temporary).is_empty());
-    // And so it does.
+    // It has ended.
     let out = warm(&cache, &clang).output().unwrap();
     assert_eq!((out.status.code(), &document(&out)["compiled"]), (Some(0), &1.into()));
     let there = document(&out)["cached"].as_u64().unwrap();
@@ -210,16 +210,16 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     assert_eq!(lines, [wanted], "{said}");
 }
 
-/// All files below a folder, as they are now.
+/// All files below a folder.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// Processes that have this in their environment.
+/// Processes with this variable in their environment.
 fn processes_with(variable: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
-    // Those that end meanwhile, and others' of whom nothing may be read, are none.
+    // Processes that end meanwhile, and unreadable ones of other users, are skipped.
     all.filter(|p| {
         std::fs::read(p.join("environ"))
             .is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes()))
@@ -272,7 +272,7 @@ fn what_is_no_code_object_is_never_kept() {
     let told = errors(&out);
     assert_eq!((out.status.code(), told.len()), (Some(1), 1), "{told:?}");
     assert!(told[0].contains("'argmax'") && told[0].contains("damaged"), "{told:?}");
-    // A compiler of the same bytes that does right finds nothing of it.
+    // A correct compiler with the same bytes is not affected.
     let out = warm(&cache, &clang).output().unwrap();
     assert!(out.status.success());
     assert_eq!(document(&out)["compiled"], 1);
@@ -306,7 +306,7 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
         "line {line} of our source: {}",
         told[0]
     );
-    // The command line that the error ends in.
+    // The command line at the end of the error.
     let again = told[0]
         .rsplit_once(", sh ")
         .and_then(|(_, rest)| rest.strip_suffix(" repeats it"))
@@ -400,10 +400,10 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
     assert_eq!(document(&again)["compiled"], 0);
 }
 
-/// The simulated hiprtc goes wrong with one kernel.
+/// The simulated hiprtc fails for one kernel.
 fn hiprtc(how: &str, variables: &[(&str, &str)]) -> (Output, Value, Vec<String>) {
     let out = hiprtc_once("", &[]);
-    // Now everything is compiled for the CPU: no deadline is passed for that.
+    // All kernels are compiled for the CPU now, so no later compile exceeds its time limit.
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let out = hiprtc_once(how, variables);
     let (document, errors) = (document(&out), errors(&out));
@@ -414,7 +414,8 @@ fn hiprtc(how: &str, variables: &[(&str, &str)]) -> (Output, Value, Vec<String>)
 fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
     let own = tempfile::tempdir().unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    // As the tests of whole models have it, so that kernels are compiled for the CPU once.
+    // The same constants as in tests of whole models, so that kernels are compiled for the CPU
+    // once.
     c.arg("warm").arg(tiny()).args([
         "--arch",
         "gfx1030",

@@ -1,5 +1,4 @@
-//! The documentation is true of the code: errors are quoted as they are said, variables are all
-//! there, links lead somewhere, generated parts are what their scripts make.
+//! The documentation agrees with the code: quoted errors, variables, links, and generated parts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Files below a folder with one of these endings; what is built or fetched is left out.
+/// Files below a folder with one of these endings, without built or fetched ones.
 fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
         let name = entry.file_name().unwrap().to_string_lossy().into_owned();
@@ -56,7 +55,7 @@ const SOURCES: [&str; 19] = [
 
 #[test]
 fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
-    // As strings are written: a literal that goes on in the next line is one text.
+    // String literals as they are written: one that continues in the next line is one text.
     let joined = |text: &str| {
         let mut out = String::new();
         for (i, part) in text.split("\\\n").enumerate() {
@@ -79,7 +78,7 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
     }
 }
 
-/// Every flag of the server is in its page.
+/// Every flag of the server is in docs/serve.md.
 #[test]
 fn every_flag_of_serve_is_in_its_page() {
     let help =
@@ -104,7 +103,7 @@ fn every_flag_of_serve_is_in_its_page() {
     assert!(missing.is_empty(), "not in docs/serve.md: {missing:?}");
 }
 
-/// The guide for owners of AMD cards says what `kjit doctor` says.
+/// The guide for AMD cards has the words of `kjit doctor`.
 #[test]
 fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
     use kjit_engine::amd_system::{ELSEWHERE, IN_A_CONTAINER, PACKAGES};
@@ -114,8 +113,7 @@ fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
         let (system, what) = how.split_once(": ").unwrap_or(("elsewhere", how));
         assert!(plain.contains(what), "{system}: the guide does not say '{what}'");
     }
-    // And the cards of the table are all in the README's, by their architecture or between two of
-    // one family.
+    // The README has all cards of the guide's table, by architecture or as a range of one family.
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for word in ["compiled", "simulated", "emulated", "run on a card"] {
         assert!(readme.contains(word) && page.contains(word), "{word}");
@@ -135,11 +133,11 @@ fn variables(text: &str) -> BTreeSet<String> {
 fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is_read() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let users = read("docs/run.md");
-    // Those of the cache, whose names have the program's before them.
+    // Variables of the cache, whose names begin with the program's name.
     let mut in_code: BTreeSet<String> =
         ["KJIT_CACHE_DIR", "KJIT_PACK_PATH"].map(str::to_owned).into();
     for (path, text) in texts(&SOURCES, &[".rs"]) {
-        // Below the repository: the folder that it was cloned into may have any name.
+        // Below the repository, whose own folder may have any name.
         let below = path.strip_prefix(root()).unwrap();
         if !below.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "check")
             && !below.ends_with("testing.rs")
@@ -173,7 +171,7 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
         seen.extend(variables(&text));
     }
     for name in &seen {
-        // A family by its beginning: `KJIT_FAULT_…`.
+        // A family of names by its prefix: `KJIT_FAULT_…`.
         let family = name
             .match_indices('_')
             .any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);
@@ -187,7 +185,7 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     }
 }
 
-/// What a link calls a heading.
+/// The anchor of a heading.
 fn slug(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -221,7 +219,7 @@ fn every_link_between_files_leads_to_one() {
     assert!(links > 60, "{links}");
 }
 
-/// Comments and errors send a reader to documents and headings that are there.
+/// Documents and headings that comments and errors name exist.
 #[test]
 fn every_document_that_the_code_names_is_there_with_its_heading() {
     let folders =
@@ -253,7 +251,7 @@ fn every_document_that_the_code_names_is_there_with_its_heading() {
             assert!(found, "{}: no heading for {word}", path.display());
             seen += 1;
         }
-        // A document of old that never was a part of the tree.
+        // An old document that never was part of the tree.
         assert!(!text.contains("(DESIGN "), "{} names DESIGN.md", path.display());
     }
     assert!(seen > 8, "{seen}");

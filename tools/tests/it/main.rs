@@ -16,6 +16,7 @@ mod habits;
 mod hub;
 mod interrupted;
 mod kernel_matrix;
+mod ps;
 mod readme;
 mod serve;
 mod serve_clients;
