@@ -18,8 +18,8 @@ use kjit_engine::{
     CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,
 };
 use kjit_exec::SessionError;
-use kjit_kernels::Size;
 use kjit_kernel_cases::{Case, Few, Random};
+use kjit_kernels::Size;
 use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

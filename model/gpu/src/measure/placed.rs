@@ -3,8 +3,8 @@
 use super::sources::Sources;
 use crate::ours;
 use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream, Target};
-use kjit_kernels::Size;
 use kjit_kernel_cases::{Case, CaseArg, Content, Expect};
+use kjit_kernels::Size;
 use kjit_kernels::spec::Spec;
 use std::time::Instant;
 

@@ -35,8 +35,8 @@ use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
 use kjit_graph::Graph;
 use kjit_kernels::changes::{self, HEAD, MOST};
-use kjit_kernels::noise::inverse;
 use kjit_kernels::mma::tiled_index;
+use kjit_kernels::noise::inverse;
 use pages::Pages;
 use std::sync::Arc;
 

@@ -132,8 +132,14 @@ impl Child<'_> {
         };
         let (target, units) = (&self.target, self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
-        let mut case = kjit_kernel_cases::case(&subject.spec, target, units, subject.size, &mut Random::new(SEED))
-            .map_err(wrong)?;
+        let mut case = kjit_kernel_cases::case(
+            &subject.spec,
+            target,
+            units,
+            subject.size,
+            &mut Random::new(SEED),
+        )
+        .map_err(wrong)?;
         let space = subject.spec.space(target);
         for tuning in &space {
             case.vary(&subject.spec.with(Some(*tuning)), target, units, subject.size)

@@ -11,8 +11,8 @@ use anyhow::Context;
 use kjit_engine::arch::issue::IssueBound;
 use kjit_engine::arch::{ARCHS, Card};
 use kjit_engine::{Engine, Job, KernelReport, Target};
-use kjit_kernels::launch::Work;
 use kjit_kernel_cases::matrix::{Sample, representative};
+use kjit_kernels::launch::Work;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
