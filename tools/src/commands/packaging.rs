@@ -15,7 +15,7 @@ pub fn completions(args: &args::Completions) -> anyhow::Result<ExitCode> {
 }
 
 pub fn notices() -> anyhow::Result<ExitCode> {
-    io::stdout().lock().write_all(include_bytes!("../../../THIRD-PARTY"))?;
+    io::stdout().lock().write_all(include_bytes!("../../THIRD-PARTY"))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -138,8 +138,8 @@ fn weight(case: &Case) -> u64 {
 /// Files that every bundle has.
 const ALWAYS: [(&str, &[u8]); 3] = [
     (README, include_bytes!("README.txt")),
-    (CHECK, include_bytes!("../../../../scripts/check_bundle.py")),
-    (RUN, include_bytes!("../../../../scripts/run_bundle.py")),
+    (CHECK, include_bytes!("check_bundle.py")),
+    (RUN, include_bytes!("run_bundle.py")),
 ];
 
 /// A bundle being written.
