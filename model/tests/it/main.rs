@@ -3,7 +3,9 @@
 
 mod archs;
 mod catalogue;
+#[cfg(feature = "constrain")]
 mod constrain;
+#[cfg(feature = "constrain")]
 mod constrain_reply;
 mod gpu_archs;
 mod gpu_compiled;
