@@ -133,7 +133,7 @@ pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};
 pub use tuning::{TuningSubject, tuned_arch};
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,3 +1,5 @@
+//! Tests of the architecture table and of targets.
+
 use super::*;
 
 #[test]

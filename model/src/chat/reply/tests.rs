@@ -1,3 +1,5 @@
+//! Tests of the reply parser.
+
 use super::{Form, Part, ReplyParser, ToolCall};
 use Part::{Call, Content, Reasoning};
 

@@ -1,3 +1,5 @@
+//! Tests of the pre-tokenizers.
+
 use super::*;
 use crate::tokenizer::unicode::normalize;
 
