@@ -29,7 +29,7 @@ pub(crate) struct Flights {
     open: Mutex<HashMap<Digest, Arc<Flight>>>,
 }
 
-/// What a thread that requests a key must do.
+/// The task of a thread that requests a key.
 pub(crate) enum Boarding<'a> {
     /// Make it, and land the ticket.
     Lead(Ticket<'a>),

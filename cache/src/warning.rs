@@ -24,7 +24,7 @@ pub enum Warning {
         /// The reason.
         reason: String,
     },
-    /// Nothing can be written; existing entries are still read.
+    /// Writing is impossible; existing entries are still read.
     #[error("cannot write to the cache at {path}: {reason}; new artefacts are kept in memory only")]
     NotWritable {
         /// The cache's directory.

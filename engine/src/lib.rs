@@ -67,11 +67,9 @@
 //!
 //! Invariants:
 //!
-//! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] know vendors.
-//! - Unsafe code is only in `driver` and in the compilers' own calls.
-//! - Nothing waits for the device, allocates on it or compiles unless the function's documentation
+//! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] distinguish vendors.
 //!   says so; [`Counts`] and [`CompileCounts`] count these operations.
-//! - The engine has no kernels and knows nothing of models.
+//! - The engine has no kernels and does not depend on models.
 
 #![deny(unsafe_code)]
 #![cfg_attr(

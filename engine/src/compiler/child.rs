@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of a compiler process.
 pub(crate) const WORK: &str = "--kjit-cc-work";
-/// First argument of a process that asks a driver for devices.
+/// First argument of a process that lists a driver's devices.
 pub(crate) const LOOK: &str = "--kjit-cc-look";
 /// First argument of a process that repeats a kept compile.
 pub(crate) const REPEAT: &str = "--kjit-cc-repeat";

@@ -1,5 +1,6 @@
-//! hiprtc: AMD's run-time compiler. It aborts the process for an unknown architecture. So comgr,
-//! the compiler behind it, is asked for its list first, and hiprtc runs in a child process anyway.
+//! hiprtc: AMD's run-time compiler. It aborts the process for an unknown architecture. So the list
+//! of architectures is read from comgr, the compiler that hiprtc uses, and hiprtc runs in a child
+//! process anyway.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -266,7 +267,7 @@ mod tests {
             panic!("no probe")
         };
         assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
-        // The engine never asks this, because of the probe; this shows what would happen.
+        // The engine never requests this, because of the probe; this tests the behaviour if it did.
         let unknown = ["gfx1100", "gfx1999"]
             .into_iter()
             .find(|id| !probe.ids.iter().any(|known| known == id))

@@ -210,9 +210,9 @@ impl Stream {
     /// - match its code object: its arguments have the types and the order of `args` where the
     ///   list states sizes only (NVIDIA's).
     ///
-    /// None of this is visible from outside the code: memory protection of a device knows pages of
-    /// a process, not buffers. [`CheckedKernel`](crate::CheckedKernel) makes this promise once for
-    /// all launches of a kernel.
+    /// The engine cannot check this: a device protects the memory pages of a process, not buffers.
+    /// [`CheckedKernel`](crate::CheckedKernel) makes this promise once for all launches of a
+    /// kernel.
     ///
     /// # Errors
     /// [`Error::Launch`], before anything is sent, if arguments or geometry do not match the code

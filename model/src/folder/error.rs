@@ -10,7 +10,7 @@ pub enum FolderError {
     /// A required file is missing.
     #[error("is not there{hint}")]
     NotThere {
-        /// What to do, if that helps.
+        /// Advice, or empty.
         hint: &'static str,
     },
     /// The folder contains no known model.

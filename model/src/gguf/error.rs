@@ -51,7 +51,7 @@ pub enum ErrorKind {
     NotAFile {
         /// The kind of object that it is.
         what: &'static str,
-        /// What to do.
+        /// Advice.
         hint: &'static str,
     },
     /// The file is empty.
@@ -60,7 +60,7 @@ pub enum ErrorKind {
     /// The file does not begin with GGUF's magic.
     #[error("is not a GGUF file: {looks}")]
     NotGguf {
-        /// What it seems to be, and what to do.
+        /// The likely kind of file, and advice.
         looks: String,
     },
     /// The file was written for a big-endian machine.
@@ -74,7 +74,7 @@ pub enum ErrorKind {
     Version {
         /// The version in the file.
         version: u32,
-        /// What to do.
+        /// Advice.
         hint: &'static str,
     },
     /// The file ends before an item that it declares.
@@ -83,7 +83,7 @@ pub enum ErrorKind {
          or damaged, download it again"
     )]
     Truncated {
-        /// What was being read.
+        /// The item that was being read.
         inside: String,
         /// Its offset.
         at: u64,
@@ -98,7 +98,7 @@ pub enum ErrorKind {
          truncated or damaged, download it again"
     )]
     Count {
-        /// What is counted.
+        /// The counted items.
         what: String,
         /// Offset of the count.
         at: u64,

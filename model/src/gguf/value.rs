@@ -120,7 +120,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// An array of metadata values in the map. Nothing is copied until it is iterated.
+/// An array of metadata values in the map. It is not copied until it is iterated.
 #[derive(Clone, Copy)]
 pub struct Array<'a> {
     elem: ValueType,

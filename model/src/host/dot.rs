@@ -154,8 +154,8 @@ trait Row {
     ) -> [f32; M];
 }
 
-/// Prefetches `len` bytes, `ahead` bytes after `at`, unless `ahead` is 0. Nothing is read, so the
-/// address may be past the matrix.
+/// Prefetches `len` bytes, `ahead` bytes after `at`, unless `ahead` is 0. A prefetch never faults,
+/// so the address may be past the matrix.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`].

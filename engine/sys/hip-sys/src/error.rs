@@ -34,7 +34,7 @@ pub enum Error {
         library: &'static str,
         /// All searched places.
         tried: Vec<Tried>,
-        /// What to install.
+        /// The package to install.
         package: &'static str,
     },
 }

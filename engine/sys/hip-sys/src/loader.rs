@@ -76,7 +76,7 @@ pub struct Search {
     pub names: &'static [&'static str],
     /// The variable that names the file. If it is set, nothing else is searched.
     pub variable: &'static str,
-    /// What to install.
+    /// The package to install.
     pub package: &'static str,
 }
 
