@@ -68,7 +68,9 @@
 //! Invariants:
 //!
 //! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] distinguish vendors.
-//!   says so; [`Counts`] and [`CompileCounts`] count these operations.
+//! - Unsafe code is only in `driver` and in the compilers' own calls.
+//! - No function waits for the device, allocates on it or compiles unless its documentation says
+//!   so; [`Counts`] and [`CompileCounts`] count these operations.
 //! - The engine has no kernels and does not depend on models.
 
 #![deny(unsafe_code)]
