@@ -56,10 +56,11 @@
 //!
 //! # Trust
 //!
-//! Directories are created with mode 0700 and opened one path component at a time, without
-//! following links. Each open directory is checked for its owner and its write permissions: one
-//! that belongs to another user (except root) or that others may write to is refused, with a
-//! reason. In a setuid program the cache is off. A checksum detects accidental damage; protection
+//! Directories are created with mode 0700. The path of a cache directory may contain links, except
+//! as its last component; everything below it is opened one component at a time, without following
+//! links. Each open directory is checked for its owner and its write permissions: one that belongs
+//! to another user (except root) or that others may write to is refused, with a reason. In a setuid
+//! program the cache uses no files, only memory. A checksum detects accidental damage; protection
 //! against other people comes from ownership or from a pack's signature.
 //!
 //! Windows is not supported: the crate does not build there.

@@ -40,10 +40,10 @@
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
 //!
-//! | to … | use |
+//! | Purpose | Items |
 //! |---|---|
 //! | start | [`Engine`] with a [`Config`]: cache, limits, compiler |
-//! | be the compiler process, too | [`child_main`], first in `main` |
+//! | run compilers in child processes of this program | [`child_main`], first in `main` |
 //! | name a card | [`Target`]: from text such as `gfx1100`, or from a [`Device`] |
 //! | describe a kernel | [`Source`], [`Constants`] and [`Options`], which make a [`Job`] |
 //! | compile, or find in the cache | [`Engine::compile_all`], [`Engine::load`] |

@@ -59,7 +59,7 @@ pub fn child_main() {
     }
 }
 
-/// Runs the action that the first argument names; `None` if it is not one of ours.
+/// Runs the action that the first argument names; `None` if it is no known action.
 fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Option<i32> {
     if first == WORK {
         let limit = rest.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);

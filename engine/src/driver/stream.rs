@@ -1,4 +1,5 @@
-//! Streams: work in a stream runs in order; nothing else waits unless it is told to.
+//! Streams: queues of work. Work in a stream runs in order; streams wait for each other only on
+//! request.
 
 use super::api::{Fault, FaultKind, Raw};
 use super::counters::add;

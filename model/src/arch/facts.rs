@@ -55,9 +55,9 @@ pub struct Facts {
     pub gated_queries: bool,
     /// Factor on scores.
     pub scale: Scale,
-    /// Soft cap on scores where no key says another; 0: none.
+    /// Soft cap on scores if no key gives one; 0: none.
     pub cap: f32,
-    /// Soft cap on logits where no key says another; 0: none.
+    /// Soft cap on logits if no key gives one; 0: none.
     pub final_cap: f32,
     /// Largest slope of ALiBi.
     pub alibi: Scale,

@@ -124,7 +124,7 @@ fn place(
         return Ok(None);
     }
     if !found.at.is_multiple_of(ALIGNMENT) {
-        // Files of old writers: nothing there is where processors like it.
+        // Old writers did not align the data, so an unaligned tensor is copied.
         header.tensor(&wanted.ours, &dims, ty, bytes.to_vec());
         return Ok(None);
     }

@@ -360,7 +360,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
             ask::<V>(a, 2 * f.bytes, ahead);
-            // A last single block is unpacked twice; the second copy meets zeros.
+            // A last single block is unpacked twice; the second copy is multiplied with zeros.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
             let (ka, kb) = (small_factors::<V, F>(a), small_factors::<V, F>(b));
             let codes = V::codes::<F, 0>(a, b);

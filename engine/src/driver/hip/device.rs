@@ -57,8 +57,8 @@ impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let renew = || {
-            // SAFETY: selects the device, then destroys everything on it; no one holds anything of
-            // it any more.
+            // SAFETY: selects the device, then destroys everything on it; `join` calls this only
+            // after all its objects were dropped.
             unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }
                 .map_err(fault)
         };

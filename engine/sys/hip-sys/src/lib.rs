@@ -3,8 +3,8 @@
 //! below; result codes are in [`codes`]. Names are the vendor's.
 //!
 //! Signatures are those of ROCm 5.2 (a test checks them against Debian's headers). They are
-//! unchanged in ROCm 6 and 7; newer calls say so. `hiprtc-sys` and `rocblas-sys` use this loader
-//! and macro.
+//! unchanged in ROCm 6 and 7; the documentation of a newer call states its version. `hiprtc-sys`
+//! and `rocblas-sys` use this loader and macro.
 //!
 //! ```
 //! use hip_sys::{Error, Hip};

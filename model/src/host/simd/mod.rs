@@ -370,8 +370,8 @@ pub trait TileJob {
     unsafe fn run<V: Tiles>(self);
 }
 
-/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with
-/// signed bytes. The value before scaling is `u − bias`.
+/// The mapping of a format's codes to unsigned bytes `u`, so that one instruction can multiply them
+/// with signed bytes. The value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
     /// Subtracted from `u`.
@@ -532,7 +532,7 @@ enum Kind {
 }
 
 /// An instruction set that this CPU has. Only [`Isa::available`] and [`Isa::best`] create it, after
-/// asking the CPU.
+/// querying the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Kind);
 
