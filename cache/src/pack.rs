@@ -104,7 +104,7 @@ pub enum PackError {
         reason: String,
     },
     /// It cannot be parsed, or its checksum is wrong.
-    #[error("{path} is no good pack: {reason}")]
+    #[error("{path} is not a valid pack: {reason}")]
     Malformed {
         /// The pack.
         path: PathBuf,

@@ -41,7 +41,7 @@ pub enum Warning {
         reason: String,
     },
     /// A faulty entry, which was not used.
-    #[error("{path} is no good entry ({reason}); it is set aside and made anew")]
+    #[error("{path} is not a valid entry ({reason}); it is quarantined and made again")]
     Corrupt {
         /// The entry.
         path: PathBuf,

@@ -153,8 +153,8 @@ pub enum Error {
     /// it is dropped, `Engine::device` reopens it if the driver supports that. If this error is
     /// returned again, a new process is needed.
     #[error(
-        "{device} is lost: {says} ({call}, code {code}): what a kernel did ends all that this \
-         process has there"
+        "{device} is lost: {says} ({call}, code {code}): a kernel fault ended everything that \
+         this process has there"
     )]
     DeviceLost {
         /// The call that reported it.

@@ -79,7 +79,7 @@ pub enum ErrorKind {
     },
     /// The file ends before an item that it declares.
     #[error(
-        "ends at byte {len}, inside {inside} (which wants {need} bytes at byte {at}): truncated \
+        "ends at byte {len}, inside {inside} (which needs {need} bytes at byte {at}): truncated \
          or damaged, download it again"
     )]
     Truncated {
@@ -131,8 +131,8 @@ pub enum ErrorKind {
     },
     /// A metadata type that GGUF does not have.
     #[error(
-        "metadata key {}: value type {id} at byte {at} is none that GGUF has (0 to 12): damaged, \
-         download it again",
+        "metadata key {}: value type {id} at byte {at} does not exist in GGUF (0 to 12): \
+         damaged, download it again",
         Shown(key)
     )]
     ValueType {

@@ -133,7 +133,7 @@ fn smaller(pass: &Pass, elems: usize) -> String {
     let fit =
         std::iter::successors(Some(several / 2), |n| Some(n / 2).filter(|n| *n > 0)).find(has_room);
     format!(
-        "there is room for about {} sequences side by side, not for {several}",
+        "there is memory for about {} sequences at once, not for {several}",
         fit.unwrap_or(1)
     )
 }
