@@ -90,10 +90,10 @@ pub mod arch;
 mod args;
 mod behind;
 pub mod code_object;
-#[allow(unsafe_code, reason = "the compilers' own calls, and the process that they run in")]
+#[allow(unsafe_code, reason = "calls of the compilers' libraries, and of their process")]
 mod compiler;
 mod config;
-#[allow(unsafe_code, reason = "the vendors' calls, and the owners of what they give")]
+#[allow(unsafe_code, reason = "calls of the vendors' libraries, and owners of their handles")]
 mod driver;
 mod engine;
 pub mod error;

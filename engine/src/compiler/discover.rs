@@ -158,7 +158,7 @@ fn usable(compiler: &dyn Compiler, places: &Places, driver: Option<(u32, u32)>) 
     let major = |c: &Candidate| compiler.major_of(&c.file);
     let suits = |c: &&Candidate| major(c).is_none_or(|m| compiler.suits_driver(m, driver));
     let mut fit: Vec<Candidate> = places.found.iter().filter(suits).cloned().collect();
- // stable sort: equal versions stay in the order found
+    // stable sort: equal versions stay in the order found
     fit.sort_by_key(|c| std::cmp::Reverse(major(c).unwrap_or(0)));
     fit
 }

@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 
 /// The types of metadata values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub enum ValueType {
     U8,
     I8,

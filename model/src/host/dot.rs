@@ -21,7 +21,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "the same token of several arrays; closures lose the instruction set"
+    reason = "one index for several arrays; closures lose the instruction set"
 )]
 
 use super::product::Part;

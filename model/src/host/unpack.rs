@@ -23,7 +23,7 @@ impl<const ID: u32> Described for Id<ID> {
     const BLOCK: BlockFormat = block_format(ID);
 }
 
-#[expect(clippy::panic, reason = "at compile time")]
+#[expect(clippy::panic, reason = "evaluated at compile time")]
 const fn block_format(id: u32) -> BlockFormat {
     let mut i = 0;
     while i < ALL.len() {

@@ -164,7 +164,7 @@ impl HipDevice {
 // current. Blocks that need more have their own comment.
 #[allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "the contract stands once, above and on the trait"
+    reason = "the safety contract is stated once, above and on the trait"
 )]
 impl RawDevice for HipDevice {
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {

@@ -37,10 +37,7 @@ impl Operation for Add {
         let (a, b, isa) = (host.input(self.a), host.input(self.b), host.isa);
         host.by_rows(outs[0], &|at, out| {
             // SAFETY: this job has no requirement on its fields.
-            #[allow(
-                unsafe_code,
-                reason = "entering the vector instructions that were found at the start"
-            )]
+            #[allow(unsafe_code, reason = "entry to code for the detected instruction set")]
             unsafe {
                 isa.run(AddRows(&a[at..at + out.len()], &b[at..at + out.len()], out))
             }

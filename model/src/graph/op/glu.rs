@@ -44,10 +44,7 @@ impl Operation for Glu {
             return host.by_rows(outs[0], &|at, out| {
                 let (gate, up) = (&gate[at..at + out.len()], &up[at..at + out.len()]);
                 // SAFETY: this job has no requirement on its fields.
-                #[allow(
-                    unsafe_code,
-                    reason = "entering the vector instructions that were found at the start"
-                )]
+                #[allow(unsafe_code, reason = "entry to code for the detected instruction set")]
                 unsafe {
                     isa.run(GluRows { gate, up, act, out })
                 }

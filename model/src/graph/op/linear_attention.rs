@@ -83,7 +83,7 @@ impl Operation for LinearAttention {
             let tokens = at..at + piece.rows;
             host.pool.run(heads, &|head| {
                 // SAFETY: tasks have different heads, so no two use the same elements.
-                #[allow(unsafe_code, reason = "threads that write parts of one result")]
+                #[allow(unsafe_code, reason = "threads write disjoint parts of one result")]
                 let s = unsafe { state.part(head * keys * values, keys * values) };
                 let mut corrected = vec![0.0; values];
                 for t in tokens.clone() {
@@ -91,7 +91,7 @@ impl Operation for LinearAttention {
                     let key = |x: &'_ [f32], j: usize| x[i * keys + j];
                     let v = &v[i * values..][..values];
                     // SAFETY: tasks have different heads, so no two use the same elements.
-                    #[allow(unsafe_code, reason = "threads that write parts of one result")]
+                    #[allow(unsafe_code, reason = "threads write disjoint parts of one result")]
                     let out = unsafe { out.part(i * values, values) };
                     out.fill(0.0);
                     corrected.fill(0.0);

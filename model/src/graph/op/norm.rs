@@ -82,10 +82,7 @@ impl Operation for Norm {
         host.by_rows(outs[0], &|at, out| {
             let x = &x[at..at + out.len()];
             // SAFETY: this job has no requirement on its fields.
-            #[allow(
-                unsafe_code,
-                reason = "entering the vector instructions that were found at the start"
-            )]
+            #[allow(unsafe_code, reason = "entry to code for the detected instruction set")]
             unsafe {
                 isa.run(NormRows { x, weight, bias, group, eps, kind, out })
             }

@@ -80,7 +80,7 @@ impl Operation for Scan {
             let state = Shared::new(state);
             host.pool.run(heads, &|head| {
                 // SAFETY: tasks have different heads, so no two use the same elements.
-                #[allow(unsafe_code, reason = "threads that write parts of one result")]
+                #[allow(unsafe_code, reason = "threads write disjoint parts of one result")]
                 let h = unsafe { state.part(head * each, each) };
                 let a = if a.len() == heads { &a[head..=head] } else { &a[head * n..][..n] };
                 let from = head * groups / heads * n;
@@ -89,7 +89,7 @@ impl Operation for Scan {
                     let (b, c) = (&b[t * b_width + from..][..n], &c[t * b_width + from..][..n]);
                     let x = &x[t * x_width + head * channels..][..channels];
                     // SAFETY: tasks have different heads, so no two use the same elements.
-                    #[allow(unsafe_code, reason = "threads that write parts of one result")]
+                    #[allow(unsafe_code, reason = "threads write disjoint parts of one result")]
                     let out = unsafe { out.part(t * x_width + head * channels, channels) };
                     let whole = (dt * a[0]).exp();
                     for ((h, &x), out) in h.chunks_exact_mut(n).zip(x).zip(out) {

@@ -539,7 +539,7 @@ pub struct Isa(Kind);
 impl Isa {
     /// All instruction sets of this CPU, the plain one first, the best one last.
     pub fn available() -> Vec<Isa> {
-        #[allow(unused_mut, reason = "other processors have the plain one alone")]
+        #[allow(unused_mut, reason = "other CPUs have only the plain one")]
         let mut all = vec![Isa(Kind::Plain)];
         #[cfg(target_arch = "x86_64")]
         {
