@@ -7,9 +7,9 @@
 //! task takes 0.3 µs.
 //!
 //! The caller works too. It takes tasks of all shares and waits only for tasks that are already
-//! taken, so a thread that sleeps or lost its core delays nobody. As a rule a thread gets the same
-//! rows of a matrix in each step. Waiting threads spin for some microseconds, since the next step
-//! usually follows at once, and then sleep, so an idle pool costs nothing.
+//! taken, so it does not wait for a thread that sleeps or lost its core. As a rule a thread gets
+//! the same rows of a matrix in each step. Waiting threads spin for some microseconds, since the
+//! next step usually follows at once, and then sleep, so an idle pool costs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 /// model's steps.
 const SPINS: usize = 1500;
 
-/// Number of steps after which all shares get the current step number. Otherwise a share without a
-/// task for 2³¹ steps would seem to be ahead.
+/// Number of steps after which all shares get the current step number. Otherwise, after 2³¹ steps
+/// without a task, a share's number would compare as newer than the current one.
 const RENEWED: u32 = 1 << 30;
 
 /// A step's work: called with the task's number.

@@ -37,10 +37,7 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Panics
     /// If the range is outside the slice.
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "disjointness is the caller's promise, as for split_at_mut it is the index"
-    )]
+    #[allow(clippy::mut_from_ref, reason = "the caller guarantees that parts are disjoint")]
     pub unsafe fn part(&self, at: usize, n: usize) -> &'a mut [T] {
         assert!(at <= self.len && n <= self.len - at);
         // SAFETY: the assertion shows that the range is inside the slice; the caller guarantees

@@ -198,7 +198,7 @@ impl Pooling {
 /// Ids come from this graph's own builder. An id of another graph is a bug of the program.
 #[expect(
     clippy::indexing_slicing,
-    reason = "see above; an answer of None would have to be unwrapped at every use"
+    reason = "ids are valid; a result of None would have to be unwrapped at every use"
 )]
 impl Graph {
     /// The value of an id.

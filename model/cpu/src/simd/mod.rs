@@ -370,8 +370,8 @@ pub trait TileJob {
     unsafe fn run<V: Tiles>(self);
 }
 
-/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with
-/// signed bytes. The value before scaling is `u − bias`.
+/// The mapping of a format's codes to unsigned bytes `u`, so that one instruction can multiply them
+/// with signed bytes. The value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
     /// Subtracted from `u`.
@@ -532,14 +532,14 @@ enum Kind {
 }
 
 /// An instruction set that this CPU has. Only [`Isa::available`] and [`Isa::best`] create it, after
-/// asking the CPU.
+/// querying the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Kind);
 
 impl Isa {
     /// All instruction sets of this CPU, the plain one first, the best one last.
     pub fn available() -> Vec<Isa> {
-        #[allow(unused_mut, reason = "other processors have the plain one alone")]
+        #[allow(unused_mut, reason = "other CPUs have only the plain one")]
         let mut all = vec![Isa(Kind::Plain)];
         #[cfg(target_arch = "x86_64")]
         {
