@@ -1,9 +1,9 @@
-//! Test cases of every kernel family as data: a kernel, its launch, its arguments and what must come
-//! out. The same cases run on the simulated device, on a real one (`doctor --run`) and as proof
+//! Test cases of every kernel family as data: a kernel, its launch, its arguments and the expected
+//! results. The same cases run on the simulated device, on a real one (`doctor --run`) and as proof
 //! bundles.
 //!
-//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed
-//! here in f64. A buffer without expectation must come back as it went in.
+//! Inputs are random but seeded. Outputs start poisoned with NaN. Expected values are computed here
+//! in f64. A buffer without expectation must not change.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,4 +1,4 @@
-//! Rows of new tokens to a cache of one head: `gpu/keep.h`.
+//! Rows of new tokens stored to a cache of one head: `gpu/keep.h`.
 
 use crate::attention::kv::KvLayout;
 use crate::vocabulary::arguments::arguments;
@@ -10,7 +10,7 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Rows of new tokens, kept as a cache has them: where attention itself does not keep them.
+/// Stores rows of new tokens in the cache's format, where attention itself does not store them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeepSpec {
     /// Rows: one head.
@@ -39,7 +39,7 @@ arguments! {
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
-        /// where there are pages.
+        /// with pages.
         table: Pointer,
     }
 }

@@ -20,7 +20,7 @@ const ATTENTION: Tolerance = Tolerance {
     reason: "queries, keys, values and probabilities are halves",
 };
 
-/// A case of `spec` of this size; of more than 256, the oracle has time for some.
+/// A case of `spec` of this size; of more than 256 tokens the oracle computes some.
 fn case(
     spec: &FlashSpec,
     target: &Target,
@@ -35,7 +35,7 @@ fn case(
     let mut caches = [vec![], vec![]];
     let mut rows = [vec![], vec![]];
     for (cache, rows) in caches.iter_mut().zip(&mut rows) {
-        *cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)]; // NaN where no token has been
+        *cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)]; // NaN at positions without a token
         for head in 0..kv.heads {
             for position in 0..past + tokens {
                 kv.write_row(cache, capacity, head, position, &random.normals(dim, 1.0));

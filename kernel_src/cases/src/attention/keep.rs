@@ -22,7 +22,8 @@ impl Cases for KeepSpec {
         let capacity = size.past + n + 3;
         let bytes = kv.bytes(capacity).unwrap_or(0);
         let row = random.normals(n * dim, 1.0);
-        // Several sequences lie in another order, with one place free; what nobody wrote is poison.
+        // Several sequences are in slots of another order, with one slot free; unwritten memory is
+        // poison.
         let places = if self.one { 1 } else { n + 1 };
         let slots: Vec<u32> =
             (0..n).map(|s| if self.one { 0 } else { (places - 1 - s) as u32 }).collect();
@@ -56,7 +57,7 @@ impl Cases for KeepSpec {
                 want: Storage::F16.read(&after),
                 tolerance: HALF,
             },
-            // A quotient of two roundings may be the code beside it.
+            // A quotient of two roundings may be the neighbouring code.
             KvStorage::Q8_0 => Expect::Anything,
         };
         let args = KeepArgs {

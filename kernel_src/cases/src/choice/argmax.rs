@@ -40,7 +40,7 @@ impl Cases for ArgmaxSpec {
     }
 }
 
-/// A case of these logits in so many blocks for each sequence.
+/// A case of these logits with `blocks` blocks for each sequence.
 fn of(
     spec: &ArgmaxSpec,
     target: &Target,
@@ -84,5 +84,5 @@ pub(crate) fn coarse(vocab: usize, random: &mut Random) -> Vec<f32> {
     logits
 }
 
-/// Positions that a case may move on: as often as it is launched.
+/// Positions by which a case may advance: one for each launch.
 pub(crate) const MOVES: u32 = 4096;

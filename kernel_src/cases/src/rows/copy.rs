@@ -11,7 +11,7 @@ use kjit_kernels::launch::Launch;
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError};
 impl Cases for RowsSpec {
-    /// Four rows, whatever the size.
+    /// Four rows for any size.
     fn case(
         &self,
         target: &Target,

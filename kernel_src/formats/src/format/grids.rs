@@ -1,8 +1,8 @@
-//! The codebooks of the IQ formats: which vectors of eight or four weights an index stands for.
+//! The codebooks of the IQ formats: the vectors of eight or four weights for each index.
 //!
-//! The numbers are ggml's (`ggml-common.h`), packed as its Python package packs them, under ggml's
-//! licence, which lies beside this file (`LICENSE-ggml`) and in `THIRD-PARTY`. They were found by
-//! k-means over weights and cannot be computed.
+//! The numbers are ggml's (`ggml-common.h`), packed as in its Python package, under ggml's licence,
+//! which is in this folder (`LICENSE-ggml`) and in `THIRD-PARTY`. They were found by k-means over
+//! weights and cannot be computed.
 
 /// Vectors of a codebook, as bytes, the first weight's lowest.
 #[derive(Debug, PartialEq, Eq)]
