@@ -404,19 +404,24 @@ u8* memory, RingAt& at) {
     constexpr u32 EACH = CEIL_DIV(WORDS, KJ_BESIDE);
     const u32 lane = thread_id() - KJ_BLOCK;
     u64 next[EACH];
-    UNROLL for (u32 n = 0; n < EACH; n++) next[n] = n * KJ_BESIDE + lane < WORDS ? program[n * KJ_BESIDE + lane] : 0;
+    UNROLL for (u32 n = 0; n < EACH; n++)
+        next[n] = n * KJ_BESIDE + lane < WORDS ? program[n * KJ_BESIDE + lane] : 0;
     NO_UNROLL for (u32 i = 0; i < count; i++) {
         u64* c = fed + i % 2 * WORDS;
-        UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) c[n * KJ_BESIDE + lane] = next[n];
+        UNROLL for (u32 n = 0; n < EACH; n++)
+            if (n * KJ_BESIDE + lane < WORDS) c[n * KJ_BESIDE + lane] = next[n];
         wave_sync();
         program += WORDS;
-        if (i + 1 < count) UNROLL for (u32 n = 0; n < EACH; n++) if (n * KJ_BESIDE + lane < WORDS) next[n] = program[n * KJ_BESIDE + lane];
+        if (i + 1 < count)
+            UNROLL for (u32 n = 0; n < EACH; n++)
+                if (n * KJ_BESIDE + lane < WORDS) next[n] = program[n * KJ_BESIDE + lane];
         feed(c, blocks, ring, memory, at);
         wave_sync();
     }
 }
 
-KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks, u64 limit<takes>) {
+KERNEL persistent(const u64* program, u32 count, MeetingWords* words, u32* late, u32 blocks,
+                  u64 limit<takes>) {
     LDS_DYNAMIC_LINES(memory);
     LDS_ARRAY(Lds, all, 1);
     LDS_ARRAY(u64, code, 2 * WORDS);

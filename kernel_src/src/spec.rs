@@ -5,6 +5,8 @@ use crate::vocabulary::arguments::Declared;
 use crate::vocabulary::family::{Family, Named};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Launch, Size, Work};
+use crate::vocabulary::shipped::Table;
+use crate::vocabulary::step::{Inside, Step};
 use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
@@ -30,7 +32,7 @@ macro_rules! families {
             /// Attention of a prompt to latents.
             LatentFlash($crate::latent_flash::LatentFlashSpec);
             /// Rows to a cache.
-            Keep($crate::keep::KeepSpec);
+            CacheRows($crate::cache_rows::CacheRowsSpec);
             /// Scores of cached keys for new tokens.
             KeyScores($crate::key_scores::KeyScoresSpec);
             /// The positions of the best scores.
@@ -70,7 +72,7 @@ macro_rules! families {
             /// Rows by element.
             Map($crate::map::MapSpec);
             /// Copies of rows.
-            Rows($crate::copy::RowsSpec);
+            CopyRows($crate::copy_rows::CopyRowsSpec);
             /// Choice of experts.
             Route($crate::route::RouteSpec);
             /// Weighted sums of experts' results.
@@ -164,7 +166,12 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn launch(&self, target: &Target, units: u32, size: Size) -> Result<Launch, SpecError> {
+            pub fn launch(
+                &self,
+                target: &Target,
+                units: u32,
+                size: Size,
+            ) -> Result<Launch, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.launch(target, units, size),)*
                 }
@@ -174,7 +181,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn inside(&self, target: &Target, inside: crate::vocabulary::step::Inside) -> Result<crate::vocabulary::step::Step, SpecError> {
+            pub fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
                 }
@@ -207,9 +214,11 @@ macro_rules! registry {
 
             /// The tuning in force if this table were the shipped one.
             #[must_use]
-            pub fn tuning_by(&self, table: &crate::vocabulary::shipped::Table, target: &Target) -> Option<Tuning> {
+            pub fn tuning_by(&self, table: &Table, target: &Target) -> Option<Tuning> {
                 match self {
-                    $(Spec::$name(spec) => choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name),)*
+                    $(Spec::$name(spec) => {
+                        choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name)
+                    })*
                 }
             }
 
@@ -227,7 +236,9 @@ macro_rules! registry {
             /// Tunings worth trying; some may not fit the target.
             fn candidates(&self, target: &Target) -> Vec<Tuning> {
                 match self {
-                    $(Spec::$name(spec) => spec.candidates(target).into_iter().map(Tuning::$name).collect(),)*
+                    $(Spec::$name(spec) => {
+                        spec.candidates(target).into_iter().map(Tuning::$name).collect()
+                    })*
                 }
             }
 

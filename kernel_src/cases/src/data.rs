@@ -1,7 +1,7 @@
 //! Seeded random data, and weights of any format with sensible scales.
 
 use crate::content::Content;
-use crate::few::{FEW, Few};
+use crate::shared::{DISTINCT_CHEAP, SharedData};
 use half::f16;
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 use kjit_formats::layout::{Layout, LayoutError};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct Random {
     state: u64,
     /// Data shared by cheap cases.
-    few: Option<Arc<Few>>,
+    shared: Option<Arc<SharedData>>,
     /// The start of the first matrix in the shared rows, and the number of matrices so far.
     begun: Option<(usize, usize)>,
 }
@@ -22,14 +22,14 @@ impl Random {
     /// From a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
-        Random { state: seed, few: None, begun: None }
+        Random { state: seed, shared: None, begun: None }
     }
 
     /// The same for cheap cases: matrices repeat a few rows, which are made once for all cases of
     /// `few`.
     #[must_use]
-    pub fn few(self, few: &Arc<Few>) -> Random {
-        Random { few: Some(Arc::clone(few)), ..self }
+    pub fn sharing(self, shared: &Arc<SharedData>) -> Random {
+        Random { shared: Some(Arc::clone(shared)), ..self }
     }
 
     /// The start of the next matrix in the shared rows: no two of a case start alike, since
@@ -43,17 +43,17 @@ impl Random {
 
     /// The same kind of numbers, from another seed.
     pub(crate) fn again(&self, seed: u64) -> Random {
-        Random { state: seed, few: self.few.clone(), begun: self.begun }
+        Random { state: seed, shared: self.shared.clone(), begun: self.begun }
     }
 
     /// Data shared by cheap cases.
-    pub(crate) fn shared(&self) -> Option<Arc<Few>> {
-        self.few.clone()
+    pub(crate) fn shared(&self) -> Option<Arc<SharedData>> {
+        self.shared.clone()
     }
 
     /// `usual` rows, or the number of distinct rows in a cheap case.
     pub(crate) fn rows(&self, usual: usize) -> usize {
-        if self.few.is_some() { FEW } else { usual }
+        if self.shared.is_some() { DISTINCT_CHEAP } else { usual }
     }
 
     /// 64 random bits.
@@ -77,7 +77,7 @@ impl Random {
     /// Normal, mean 0, deviation 1 (Box & Muller 1958). For cheap cases the sum of four uniform
     /// numbers, at most 3.5 from the mean.
     pub fn normal(&mut self) -> f64 {
-        if self.few.is_some() {
+        if self.shared.is_some() {
             let bits = self.bits();
             let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
             return (sum as f64 - 2.0 * 65535.0) * SUM_OF_FOUR;
@@ -207,7 +207,7 @@ impl Rows {
                 }
                 Ok(())
             };
-        if random.few.is_none() {
+        if random.shared.is_none() {
             lay_out(&raw, &mut records, &mut values)?;
         } else {
             // A caller waits for these rows.
@@ -241,9 +241,9 @@ impl Matrix {
         cols: usize,
         random: &mut Random,
     ) -> Result<Matrix, SpecError> {
-        let few = random.few.clone();
-        let made = match &few {
-            Some(few) => few.rows(format, cols, random)?,
+        let shared = random.shared.clone();
+        let made = match &shared {
+            Some(shared) => shared.rows(format, cols, random)?,
             None => Arc::new(Rows::random(
                 format,
                 if rows > ALL { DISTINCT } else { rows },
@@ -254,7 +254,7 @@ impl Matrix {
         let (row_bytes, record) =
             (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
         let distinct = made.values.len().checked_div(cols).unwrap_or(0);
-        let first = if few.is_some() { random.turn(distinct) } else { 0 };
+        let first = if shared.is_some() { random.turn(distinct) } else { 0 };
         Ok(Matrix {
             raw: Content::turned(Arc::clone(&made.raw), first * row_bytes, rows * row_bytes),
             records: Content::turned(Arc::clone(&made.records), first * record, rows * record),

@@ -15,11 +15,9 @@ mod attention;
 mod case;
 mod cases;
 mod choice;
-mod chosen;
 mod content;
 mod data;
 mod expect;
-mod few;
 pub mod matrix;
 mod oracle;
 mod paged;
@@ -27,6 +25,7 @@ mod products;
 mod registry;
 mod rows;
 mod samples;
+mod shared;
 mod state;
 mod tiled;
 
@@ -35,9 +34,9 @@ pub use cases::Cases;
 pub use content::Content;
 pub use data::Random;
 pub use expect::{Expect, HALF, QUANTISED, SINGLE, Storage, Tolerance};
-pub use few::Few;
 pub use registry::{all, case};
 pub use samples::Samples;
+pub use shared::SharedData;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -63,7 +63,7 @@ impl Tiles {
 /// Random halves as tiles; shared by all cheap cases.
 pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> Arc<Tiles> {
     match random.shared() {
-        Some(few) => few.tiles(rows, cols, random),
+        Some(shared) => shared.tiles(rows, cols, random),
         None => Arc::new(Tiles::random(rows, cols, random)),
     }
 }

@@ -8,9 +8,9 @@
 //! | section | bytes for each 32 weights | what |
 //! |---|---|---|
 //! | `c8` | 32 | 8-bit codes as they are |
-//! | `c4` | 16 | 4-bit codes: word w of the section holds weights 8w..8w+4 in the low nibbles of its bytes, 8w+4..8w+8 in the high ones |
-//! | `c2` | 8 | 2-bit codes: word w holds weights 16w + 4j .. 16w + 4j + 4 in bits 2j of its bytes |
-//! | `c1` | 4 | 1-bit codes: word w holds weights 32w + 4j .. 32w + 4j + 4 in bits j of its bytes |
+//! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 in low nibbles, 8w+4..8w+8 in high ones |
+//! | `c2` | 8 | 2-bit codes: word w holds weights 16w+4j .. 16w+4j+4 in bits 2j of its bytes |
+//! | `c1` | 4 | 1-bit codes: word w holds weights 32w+4j .. 32w+4j+4 in bits j of its bytes |
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
 //! | `blocks` | 1, 2 or 4, or 2 or 4 for each 256 | block scales, see [`Blocks`] |
 //!

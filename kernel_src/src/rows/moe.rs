@@ -117,7 +117,8 @@ arguments! {
 
 /// The three families differ only in these.
 macro_rules! step {
-    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $grid:expr, $work:expr) => {
+    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $grid:expr,
+     $work:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $spec {

@@ -1,4 +1,4 @@
-//! How threads share a row of a sequence's state (`gpu/kept.h`).
+//! How threads share a row of a sequence's state (`gpu/state.h`).
 
 /// Threads that hold a row of `n` numbers in registers: with more of them a sum takes more steps,
 /// with fewer each has more registers.

@@ -62,8 +62,10 @@ macro_rules! arguments {
         pub struct $name<A> { $($(#[$d])* pub $field: A,)* }
 
         impl<A> $crate::vocabulary::arguments::Arguments<A> for $name<A> {
-            const DECLARED: &'static [$crate::vocabulary::arguments::Declared] =
-                &[$($crate::vocabulary::arguments::Declared { name: stringify!($field), kind: $crate::vocabulary::arguments::Kind::$kind }),*];
+            const DECLARED: &'static [$crate::vocabulary::arguments::Declared] = {
+                use $crate::vocabulary::arguments::{Declared, Kind};
+                &[$(Declared { name: stringify!($field), kind: Kind::$kind }),*]
+            };
 
             fn list(self) -> Vec<A> {
                 vec![$(self.$field),*]
@@ -80,7 +82,10 @@ macro_rules! arguments {
         pub struct $name<A> {
             $($(#[$d])* pub $field: A,)*
             /// The weights, their biases and their results; null after the last.
-            pub segments: [$crate::vocabulary::arguments::SegmentArgs<A>; $crate::vocabulary::arguments::MOST_SEGMENTS],
+            pub segments: [
+                $crate::vocabulary::arguments::SegmentArgs<A>;
+                $crate::vocabulary::arguments::MOST_SEGMENTS
+            ],
             $($(#[$d2])* pub $field2: A,)*
         }
 
@@ -92,7 +97,8 @@ macro_rules! arguments {
                 }
                 &[
                     $(Declared { name: stringify!($field), kind: Kind::$kind },)*
-                    pointer("w0"), pointer("b0"), pointer("y0"), pointer("w1"), pointer("b1"), pointer("y1"),
+                    pointer("w0"), pointer("b0"), pointer("y0"),
+                    pointer("w1"), pointer("b1"), pointer("y1"),
                     pointer("w2"), pointer("b2"), pointer("y2"),
                     $(Declared { name: stringify!($field2), kind: Kind::$kind2 },)*
                 ]

@@ -44,7 +44,9 @@ macro_rules! gpu_enum {
         impl $crate::vocabulary::shape::GpuEnum for $type {
             fn name(&self) -> &'static str {
                 match self {
-                    $($type::$variant { .. } => concat!(stringify!($type), "::", stringify!($variant)),)*
+                    $($type::$variant { .. } => {
+                        concat!(stringify!($type), "::", stringify!($variant))
+                    })*
                 }
             }
         }
@@ -52,7 +54,10 @@ macro_rules! gpu_enum {
         const _: () = assert!(
             $crate::vocabulary::shape::declares(
                 $crate::vocabulary::files::$header,
-                concat!("enum class ", stringify!($type), ": unsigned {", $(stringify!($variant), ",",)* "};"),
+                concat!(
+                    "enum class ", stringify!($type), ": unsigned {",
+                    $(stringify!($variant), ",",)* "};"
+                ),
             ),
             concat!("the header declares ", stringify!($type), " otherwise"),
         );
@@ -78,7 +83,8 @@ enum Field {
 /// ```
 /// use kjit_kernels::activations::Prologue;
 /// use kjit_kernels::shape::Shape;
-/// let shape = Shape::new().number("COLS", 4096).flag("BIAS", false).choice("PROLOGUE", &Prologue::Norm);
+/// let shape = Shape::new().number("COLS", 4096).flag("BIAS", false);
+/// let shape = shape.choice("PROLOGUE", &Prologue::Norm);
 /// assert_eq!(
 ///     shape.render("Shape"),
 ///     "struct Shape {

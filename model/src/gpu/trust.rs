@@ -8,7 +8,7 @@
 //! unless the engine was told otherwise ([`Engine::proves`]).
 //!
 //! What the host must compute is made by some threads for all kernels of an opening, from rows that
-//! all of its matrices share ([`Few`]). One copy brings what buffers begin with to the device,
+//! all of its matrices share ([`SharedData`]). One copy brings what buffers begin with to the device,
 //! which makes all of them itself ([`Sources`]). Runs are one after the other, in one stretch of
 //! memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
 
@@ -20,7 +20,7 @@ use kjit_engine::{
     CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,
 };
 use kjit_kernels::Size;
-use kjit_kernel_cases::{Case, Few, Random};
+use kjit_kernel_cases::{Case, SharedData, Random};
 use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,7 @@ pub(super) struct Proofs<'e> {
     /// Bytes of the device's memory that they may take, beside what the model is to have.
     room: u64,
     /// What their cases have in common.
-    few: Arc<Few>,
+    few: Arc<SharedData>,
     /// None where kernels are not proven. Runs take turns: a mark is of one.
     state: Option<Mutex<State>>,
     clock: Clock,
@@ -328,7 +328,7 @@ impl<'e> Proofs<'e> {
         let tokens = job.spec.timed_at(0).tokens.min(TOKENS);
         // The last of the tokens is the first of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
-        let mut random = Random::new(SEED).few(&self.few);
+        let mut random = Random::new(SEED).sharing(&self.few);
         let units = self.device.info().units;
         let case = kjit_kernel_cases::case(&job.spec, self.target, units, size, &mut random);
         case.map(|case| case.with_bounds(BOUNDS)).map_err(|why| why.to_string())

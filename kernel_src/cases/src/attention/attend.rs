@@ -244,7 +244,7 @@ impl Cases for AttendSpec {
         // Heads without rotation, or already rotated.
         let unturned = |form| HeadsForm { rope: RopeForm { dims: 0, halves: false }, ..form };
         let tries = [
-            // form, scores, positions, splits, tile; singles at the tiles that plans give them, since
+            // form, scores, positions, splits, tile; singles at the tiles of plans, since
             // more spill on AMD
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 30], 3, 4),
             (form(9, 3, 64, F16, false, false), all, vec![97], 2, 2),
@@ -274,7 +274,8 @@ impl Cases for AttendSpec {
                 2,
                 2,
             ),
-            // Slopes: head counts that are a power of two, and not; parts of a group; several slices.
+            // Slopes: head counts that are a power of two, and not; parts of a group; several
+            // slices.
             (unturned(form(8, 8, 64, F16, false, false)), alibi(8.0), vec![200], 4, 4),
             (
                 unturned(form(12, 4, 32, F32, false, false)),
@@ -296,8 +297,8 @@ impl Cases for AttendSpec {
             // Keys and values come from another layer.
             (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
             (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
-            // Pages: the first position of one, the last, several of them; slices that end within one;
-            // windows.
+            // Pages: the first position of one, the last, several of them; slices that end within
+            // one; windows.
             (paged(form(8, 4, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
             (paged(form(8, 2, 128, Q8_0, true, true)), window(33), vec![131, 400], 2, 2),
             (paged(form(9, 3, 64, F16, false, false)), all, vec![391], 4, 2),
@@ -319,8 +320,8 @@ impl Cases for AttendSpec {
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // Wide heads: one part of a block and several, chunks for all lanes and not, ends of tiles and
-        // of slices.
+        // Wide heads: one part of a block and several, chunks for all lanes and not, ends of tiles
+        // and of slices.
         let wide = [
             (form(4, 1, 512, F16, true, true), all, vec![0, 31, 32, 70], 2),
             (
@@ -334,7 +335,8 @@ impl Cases for AttendSpec {
             (unturned(form(2, 1, 400, F16, false, false)), alibi(8.0), vec![64], 1),
             (kept(form(4, 2, 512, Q8_0, true, true)), chunk(50), vec![149], 4),
             (paged(form(4, 2, 512, F16, true, true)), all, vec![0, 127, 128, 300], 3),
-            // More slices than are added up at once (more than a wave has lanes: cases of `latent`).
+            // More slices than are added up at once (more than a wave has lanes: cases of
+            // `latent`).
             (form(2, 1, 272, F16, false, false), all, vec![287], 9),
         ];
         for (form, scores, positions, splits) in wide {

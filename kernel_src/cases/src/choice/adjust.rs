@@ -2,7 +2,7 @@
 
 use crate::case::{Case, CaseArg, FOLLOWS, words};
 use crate::cases::Cases;
-use crate::chosen::slots;
+use crate::choice::advance::slots;
 use crate::data::Random;
 use crate::expect::Expect;
 use crate::samples::Samples;

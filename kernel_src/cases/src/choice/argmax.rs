@@ -2,7 +2,7 @@
 
 use crate::case::{Case, CaseArg, FOLLOWS, floats};
 use crate::cases::Cases;
-use crate::chosen::{largest, moved};
+use crate::choice::advance::{largest, moved};
 use crate::data::Random;
 use crate::samples::Samples;
 use kjit_engine::Target;

@@ -2,8 +2,8 @@
 
 use crate::case::{Case, CaseArg, FOLLOWS, floats, words};
 use crate::cases::Cases;
+use crate::choice::advance::{largest, moved, slots};
 use crate::choice::argmax::{MOVES, coarse};
-use crate::chosen::{largest, moved, slots};
 use crate::data::Random;
 use crate::samples::Samples;
 use kjit_engine::Target;

@@ -125,8 +125,8 @@ impl Cases for GemmSpec {
             }
         }
         let groups = |t: &GemmTuning| matches!(t, GemmTuning::Groups { .. });
-        // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half a
-        // step.
+        // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half
+        // a step.
         for (i, f) in ALL.iter().enumerate() {
             let cols =
                 if f.block_elems() > 32 { 128.max(f.block_elems()) } else { 96 + 64 * (i % 2) };

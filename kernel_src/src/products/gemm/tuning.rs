@@ -319,6 +319,7 @@ impl GemmSpec {
             } => {
                 let n = Product::of(target, wave).columns;
                 let threads = over_tokens * over_rows * wave;
+                let results = over_tokens * over_rows * 16 * (rows / over_rows.max(1) + 4) * 4;
                 target.waves().contains(&wave)
                     && [16, 32, 64, 128].contains(&tokens)
                     && [32, 64, 128, 256].contains(&rows)
@@ -333,7 +334,7 @@ impl GemmSpec {
                     && threads <= target.arch().max_threads
                     && (rows * 2 * depth).is_multiple_of(threads)
                     // Results use the memory of the tiles.
-                    && over_tokens * over_rows * 16 * (rows / over_rows + 4) * 4 <= t.shared() as u32
+                    && results <= t.shared() as u32
             }
             GemmTuning::Groups { tokens, stages, ahead, fillers } => {
                 target.arch().matrix == MatrixUnit::Wgmma

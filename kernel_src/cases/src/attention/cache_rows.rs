@@ -7,10 +7,10 @@ use crate::expect::{Expect, HALF, SINGLE, Storage};
 use crate::paged::Pages;
 use crate::samples::Samples;
 use kjit_engine::Target;
-use kjit_kernels::keep::{KeepArgs, KeepSpec};
+use kjit_kernels::cache_rows::{CacheRowsArgs, CacheRowsSpec};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
-impl Cases for KeepSpec {
+impl Cases for CacheRowsSpec {
     fn case(
         &self,
         target: &Target,
@@ -60,7 +60,7 @@ impl Cases for KeepSpec {
             // A quotient of two roundings may be the neighbouring code.
             KvStorage::Q8_0 => Expect::Anything,
         };
-        let args = KeepArgs {
+        let args = CacheRowsArgs {
             row: floats("row", &row),
             slots: if self.one { CaseArg::Null } else { words("slots", &slots) },
             position: words("position", &position),
@@ -93,7 +93,7 @@ impl Cases for KeepSpec {
             (576, F16, 140, 120, true, true),
             (272, F16, 3, 127, false, true),
         ] {
-            let spec = KeepSpec { kv: KvLayout { heads: 1, head_dim, storage }, one, paged };
+            let spec = CacheRowsSpec { kv: KvLayout { heads: 1, head_dim, storage }, one, paged };
             into.push(spec.case(target, 1, Size { tokens, past }, random)?);
         }
         Ok(())
@@ -101,6 +101,10 @@ impl Cases for KeepSpec {
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
-        list.add("keep 576 F16".to_owned(), KeepSpec { kv, one: true, paged: false }, Size::CHUNK)
+        list.add(
+            "keep 576 F16".to_owned(),
+            CacheRowsSpec { kv, one: true, paged: false },
+            Size::CHUNK,
+        )
     }
 }

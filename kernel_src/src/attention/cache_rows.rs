@@ -12,7 +12,7 @@ use std::fmt;
 
 /// Stores rows of new tokens in the cache's format, where attention itself does not store them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct KeepSpec {
+pub struct CacheRowsSpec {
     /// Rows: one head.
     pub kv: KvLayout,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
@@ -23,7 +23,7 @@ pub struct KeepSpec {
 
 arguments! {
     /// The arguments.
-    KeepArgs {
+    CacheRowsArgs {
         /// `tokens × head_dim` f32.
         row: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
@@ -47,7 +47,7 @@ arguments! {
 const NAME: &str = "keep";
 const BLOCK: u32 = 256;
 
-impl KeepSpec {
+impl CacheRowsSpec {
     /// Rows of a block: one for each wave.
     #[must_use]
     pub fn rows(&self, target: &Target) -> u32 {
@@ -55,9 +55,9 @@ impl KeepSpec {
     }
 }
 
-impl Family for KeepSpec {
+impl Family for CacheRowsSpec {
     const NAME: &'static str = NAME;
-    type Args<A> = KeepArgs<A>;
+    type Args<A> = CacheRowsArgs<A>;
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,7 +94,7 @@ impl Family for KeepSpec {
     }
 
     fn declared(&self) -> &'static [Declared] {
-        with_table::<KeepArgs<()>>(self.paged)
+        with_table::<CacheRowsArgs<()>>(self.paged)
     }
 
     fn grid(&self, target: &Target, _: &Fixed, _: u32, size: Size) -> Result<Grid, SpecError> {

@@ -14,14 +14,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Distinct rows of a matrix of such a case. A prime, so no tile of rows has its own values when it
 /// is read in another's place.
-pub(crate) const FEW: usize = 61;
+pub(crate) const DISTINCT_CHEAP: usize = 61;
 
 /// Values by key, made by the first request.
 type Places<K, V> = Mutex<HashMap<K, Arc<Mutex<Option<Arc<V>>>>>>;
 
 /// Rows by format and width, and tiles by number of rows and width, as requested so far.
 #[derive(Debug, Default)]
-pub struct Few {
+pub struct SharedData {
     rows: Places<(u32, usize), Rows>,
     tiles: Places<(usize, usize), Tiles>,
 }
@@ -43,7 +43,7 @@ fn once<K: Eq + Hash, V, E>(
     Ok(made)
 }
 
-impl Few {
+impl SharedData {
     /// The rows of a format and a width: equal for all callers, in any order of requests.
     pub(crate) fn rows(
         &self,
@@ -53,7 +53,7 @@ impl Few {
     ) -> Result<Arc<Rows>, SpecError> {
         once(&self.rows, (format.ggml_id, cols), || {
             let mut random = random.again(u64::from(format.ggml_id) << 32 | cols as u64);
-            Rows::random(format, FEW, cols, &mut random)
+            Rows::random(format, DISTINCT_CHEAP, cols, &mut random)
         })
     }
 
@@ -75,10 +75,10 @@ mod tests {
 
     #[test]
     fn tiles_are_those_of_all_cases_where_they_are_to_cost_little_and_of_each_elsewhere() {
-        let few = Arc::new(Few::default());
-        let of = |seed| tiled(3, 70, &mut Random::new(seed).few(&few));
+        let shared = Arc::new(SharedData::default());
+        let of = |seed| tiled(3, 70, &mut Random::new(seed).sharing(&shared));
         assert!(Arc::ptr_eq(&of(1), &of(2)));
-        assert!(!Arc::ptr_eq(&of(1), &tiled(4, 70, &mut Random::new(1).few(&few))));
+        assert!(!Arc::ptr_eq(&of(1), &tiled(4, 70, &mut Random::new(1).sharing(&shared))));
         let own = |seed| tiled(3, 70, &mut Random::new(seed));
         assert_ne!(*own(1).content(), *own(2).content());
         // Distinct rows, and poison in those after the last.
