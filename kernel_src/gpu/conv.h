@@ -7,7 +7,7 @@
 //   w         CHANNELS × TAPS f32; without WEIGHTS y is the oldest of these tokens
 //   b         CHANNELS f32, with BIAS
 //   f         silu, with SILU
-//   slots, position, state, sequence_bytes   kept.h; the state is the TAPS − 1 tokens before, the
+//   slots, position, state, sequence_bytes   state.h; the state is the TAPS − 1 tokens before, the
 //             oldest first
 //
 // Share: x of CHANNELS / KJ_BLOCK; y: with ONE of tokens / SLAB, else of the sequences.
@@ -18,7 +18,7 @@
 // S: CHANNELS, TAPS, SLAB, WEIGHTS, BIAS, SILU, ONE.
 #pragma once
 #include "gate.h"
-#include "kept.h"
+#include "state.h"
 
 struct ConvArgs {
     const float *x, *w, *b;

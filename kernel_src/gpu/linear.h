@@ -12,7 +12,7 @@
 //   v, y      rows of HEADS × VALUES f32
 //   w         rows of HEADS f32, with W_EACH HEADS × N
 //   u         HEADS × N f32, only with BONUS
-//   slots, position, state, sequence_bytes   kept.h; the state is HEADS × VALUES × N
+//   slots, position, state, sequence_bytes   state.h; the state is HEADS × VALUES × N
 //
 // Share: x of HEADS × VALUES / (KJ_BLOCK / LANES); y: with ONE 1, else of the sequences.
 //
@@ -20,7 +20,7 @@
 //
 // S: HEADS, VALUES, N, LANES, W_EACH, CORRECTED, BONUS, ONE.
 #pragma once
-#include "kept.h"
+#include "state.h"
 
 struct LinearArgs {
     const float *q, *k, *v, *w, *a, *b, *u;

@@ -9,7 +9,7 @@
 //   b, c      rows of GROUPS × N f32; neighbouring heads share a group
 //   a         HEADS f32, with A_EACH HEADS × N
 //   d         HEADS f32
-//   slots, position, state, sequence_bytes   kept.h; the state is HEADS × CHANNELS × N
+//   slots, position, state, sequence_bytes   state.h; the state is HEADS × CHANNELS × N
 //
 // Share: x of HEADS × CHANNELS / (KJ_BLOCK / LANES); y: with ONE 1, else of the sequences.
 //
@@ -17,7 +17,7 @@
 //
 // S: HEADS, CHANNELS, N, GROUPS, LANES, A_EACH, ONE.
 #pragma once
-#include "kept.h"
+#include "state.h"
 
 struct ScanArgs {
     const float *x, *dt, *b, *c, *a, *d;

@@ -1,16 +1,18 @@
-//! Any family's spec as one value, and the registry of families: what a plan is a list of, what
-//! benches time and what tuning is kept by.
+//! Any family's spec as one value, and the registry of families. A plan is a list of specs; benches
+//! and tuning records name kernels by them.
 
 use crate::vocabulary::arguments::Declared;
 use crate::vocabulary::family::{Family, Named};
 use crate::vocabulary::kernel::{Kernel, SpecError};
 use crate::vocabulary::launch::{Launch, Size, Work};
+use crate::vocabulary::shipped::Table;
+use crate::vocabulary::step::{Inside, Step};
 use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
 
-/// Gives a macro the row of each family: whoever is here is specialised, launched, tuned, shipped,
-/// timed, in the cases and in the compile matrix. There is no other list.
+/// Gives a macro the row of each family. Specialising, launching, tuning, timing, cases and the
+/// compile matrix all go by this list; there is no other.
 #[macro_export]
 macro_rules! families {
     ($then:ident) => {
@@ -30,8 +32,8 @@ macro_rules! families {
             /// Attention of a prompt to latents.
             LatentFlash($crate::latent_flash::LatentFlashSpec);
             /// Rows to a cache.
-            Keep($crate::keep::KeepSpec);
-            /// How well kept keys answer.
+            CacheRows($crate::cache_rows::CacheRowsSpec);
+            /// Scores of cached keys for new tokens.
             KeyScores($crate::key_scores::KeyScoresSpec);
             /// The positions of the best scores.
             TopKeys($crate::top_keys::TopKeysSpec);
@@ -41,11 +43,11 @@ macro_rules! families {
             Scan($crate::scan::ScanSpec);
             /// Attention whose past is one matrix for each head.
             Linear($crate::linear::LinearSpec);
-            /// What stays of a state.
+            /// Decay of a state.
             Decay($crate::decay::DecaySpec);
             /// Attention of a prompt.
             Flash($crate::flash::FlashSpec);
-            /// Heads of a prompt: normed, rotated, kept.
+            /// Heads of a prompt: normalised, rotated, stored.
             RopeKv($crate::rope_kv::RopeKvSpec);
             /// Columns of activations, quantised.
             Quantize($crate::quantize::QuantizeSpec);
@@ -59,7 +61,7 @@ macro_rules! families {
             MoeSum($crate::moe::MoeSumSpec);
             /// Rows of the embedding.
             Embed($crate::embed::EmbedSpec);
-            /// Rows as they lie on a device.
+            /// Rows converted to the device's layout.
             Repack($crate::repack::RepackSpec);
             /// Norms.
             Norm($crate::norm::NormSpec);
@@ -67,10 +69,10 @@ macro_rules! families {
             Softmax($crate::softmax::SoftmaxSpec);
             /// Sums and gated units.
             Combine($crate::combine::CombineSpec);
-            /// Rows made element by element.
+            /// Rows by element.
             Map($crate::map::MapSpec);
             /// Copies of rows.
-            Rows($crate::copy::RowsSpec);
+            CopyRows($crate::copy_rows::CopyRowsSpec);
             /// Choice of experts.
             Route($crate::route::RouteSpec);
             /// Weighted sums of experts' results.
@@ -83,13 +85,13 @@ macro_rules! families {
             Draw($crate::draw::DrawSpec);
             /// Sums over devices.
             Reduce($crate::reduce::ReduceSpec);
-            /// Memory, read as fast as it goes.
+            /// Memory, read at the highest rate.
             Read($crate::read::ReadSpec);
         }
     };
 }
 
-/// [`Spec`] and [`Tuning`], of a row for each family.
+/// [`Spec`] and [`Tuning`], from a row for each family.
 macro_rules! registry {
     ($($(#[$doc:meta])* $name:ident($spec:ty);)*) => {
         /// A spec of any family.
@@ -111,7 +113,7 @@ macro_rules! registry {
         }
 
         impl TryFrom<Spec> for $spec {
-            /// It is of another family.
+            /// The spec, if it is of another family.
             type Error = Spec;
 
             fn try_from(spec: Spec) -> Result<$spec, Spec> {
@@ -164,7 +166,12 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn launch(&self, target: &Target, units: u32, size: Size) -> Result<Launch, SpecError> {
+            pub fn launch(
+                &self,
+                target: &Target,
+                units: u32,
+                size: Size,
+            ) -> Result<Launch, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.launch(target, units, size),)*
                 }
@@ -174,13 +181,13 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn inside(&self, target: &Target, inside: crate::vocabulary::step::Inside) -> Result<crate::vocabulary::step::Step, SpecError> {
+            pub fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
                 }
             }
 
-            /// What a launch must move and compute, at the least.
+            /// The least work of a launch.
             #[must_use]
             pub fn work(&self, size: Size) -> Work {
                 match self {
@@ -188,7 +195,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The size at which it is timed by itself, with `depth` tokens in the cache.
+            /// The size at which it is timed alone, with `depth` tokens in the cache.
             #[must_use]
             pub fn timed_at(&self, depth: usize) -> Size {
                 match self {
@@ -207,9 +214,11 @@ macro_rules! registry {
 
             /// The tuning in force if this table were the shipped one.
             #[must_use]
-            pub fn tuning_by(&self, table: &crate::vocabulary::shipped::Table, target: &Target) -> Option<Tuning> {
+            pub fn tuning_by(&self, table: &Table, target: &Target) -> Option<Tuning> {
                 match self {
-                    $(Spec::$name(spec) => choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name),)*
+                    $(Spec::$name(spec) => {
+                        choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name)
+                    })*
                 }
             }
 
@@ -224,16 +233,18 @@ macro_rules! registry {
                 }
             }
 
-            /// What is worth trying, some of which may not fit the target.
+            /// Tunings worth trying; some may not fit the target.
             fn candidates(&self, target: &Target) -> Vec<Tuning> {
                 match self {
-                    $(Spec::$name(spec) => spec.candidates(target).into_iter().map(Tuning::$name).collect(),)*
+                    $(Spec::$name(spec) => {
+                        spec.candidates(target).into_iter().map(Tuning::$name).collect()
+                    })*
                 }
             }
 
         }
 
-        /// The family's name and what is computed, at which sizes, without the tuning.
+        /// The family's name and the computation with its sizes, without the tuning.
         impl fmt::Display for Spec {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
@@ -260,14 +271,14 @@ pub trait Registered: Family + Into<Spec> + TryFrom<Spec> {}
 
 impl<F: Family + Into<Spec> + TryFrom<Spec>> Registered for F {}
 
-/// The tuning, where there is anything to choose.
+/// The tuning, if the family has a choice.
 fn choice<T: Variant>(tuning: T) -> Option<T> {
     T::CHOICE.then_some(tuning)
 }
 
 impl Spec {
-    /// What is worth trying on a device, the default first, each of which is a kernel for the
-    /// target. Empty for a family without a choice.
+    /// Tunings worth trying on a device, the default first; each is a kernel for the target. Empty
+    /// for a family without a choice.
     #[must_use]
     pub fn space(&self, target: &Target) -> Vec<Tuning> {
         let Some(default) = self.with(None).tuning(target) else { return vec![] };

@@ -9,10 +9,10 @@ use kjit_kernels::launch::Launch;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::{Family, Kernel, Size, SpecError};
 
-/// One launch and what must come of it.
+/// One launch and its expected results.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What it is, for messages: family, sizes, formats.
+    /// Its name in messages: family, sizes, formats.
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
@@ -20,7 +20,7 @@ pub struct Case {
     pub geometry: Geometry,
     /// Its arguments, in order.
     pub args: Vec<CaseArg>,
-    /// What they are.
+    /// Their declarations.
     pub declared: &'static [Declared],
 }
 
@@ -31,9 +31,9 @@ pub enum CaseArg {
     Buffer {
         /// Its name, for messages.
         name: &'static str,
-        /// What is in it before the launch.
+        /// Its contents before the launch.
         before: Content,
-        /// What must be in it afterwards.
+        /// Its expected contents afterwards.
         expect: Expect,
     },
     /// The null pointer.
@@ -47,7 +47,7 @@ pub enum CaseArg {
 }
 
 impl CaseArg {
-    /// What it is.
+    /// The type of the argument.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {
@@ -59,12 +59,13 @@ impl CaseArg {
     }
 }
 
-/// A number that the launch says ([`Launch::numbers`]). Working memory that it says is
+/// A number that the launch sets ([`Launch::numbers`]). Working memory that the launch sets is
 /// [`CaseArg::Null`] until then.
 pub(crate) const FOLLOWS: CaseArg = CaseArg::U32(0);
 
 impl Case {
-    /// A case of this launch; what follows from it takes its place among the arguments.
+    /// A case of this launch; numbers and memory of the launch take their places among the
+    /// arguments.
     pub(crate) fn of<F: Family>(
         name: String,
         spec: &F,
@@ -80,8 +81,8 @@ impl Case {
         Ok(case)
     }
 
-    /// Makes this case of [`Spec::case`] one of `spec`, which computes the same with another
-    /// tuning. Working memory grows where the variant needs more, and never shrinks.
+    /// Changes this case to one of `spec`, the same computation with another tuning. Working memory
+    /// grows if the variant needs more, and never shrinks.
     ///
     /// # Errors
     /// As the family's; a family without variants.
@@ -97,7 +98,7 @@ impl Case {
         self.follow(spec.family(), spec.launch(target, units, size)?)
     }
 
-    /// Takes over what follows from a launch.
+    /// Sets the arguments that follow from a launch.
     fn follow(&mut self, family: &'static str, launch: Launch) -> Result<(), SpecError> {
         let Launch { geometry, numbers, memory } = launch;
         let declared = self.declared;
@@ -132,7 +133,7 @@ impl Case {
         Ok(())
     }
 
-    /// The arguments for the engine's `Stream::call`, whose answer [`Case::check`] takes.
+    /// The arguments for the engine's `Stream::call`; [`Case::check`] takes its result.
     #[must_use]
     pub fn host_args(&self) -> Vec<HostArg<'_>> {
         fn host(arg: &CaseArg) -> HostArg<'_> {
@@ -147,7 +148,7 @@ impl Case {
         self.args.iter().map(host).collect()
     }
 
-    /// The same with bounds so many times as wide.
+    /// The same case with bounds `times` times as wide.
     #[must_use]
     pub fn with_bounds(mut self, times: f64) -> Case {
         for arg in &mut self.args {
@@ -160,8 +161,8 @@ impl Case {
         self
     }
 
-    /// Holds the buffers after the launch, in the order of the arguments, against what was
-    /// expected.
+    /// Compares the buffers after the launch, in the order of the arguments, with the expected
+    /// contents.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -169,7 +170,7 @@ impl Case {
         self.hold(after.iter().map(|a| Some(a.as_slice())).collect())
     }
 
-    /// The same where some buffers were not read back.
+    /// As [`Case::check`], with some buffers not read back.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -214,7 +215,7 @@ pub(crate) fn floats(name: &'static str, values: &[f32]) -> CaseArg {
     input(name, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>())
 }
 
-/// The same, or null where there is none.
+/// An f32 input, or null for no values.
 pub(crate) fn optional(name: &'static str, values: &[f32]) -> CaseArg {
     if values.is_empty() { CaseArg::Null } else { floats(name, values) }
 }

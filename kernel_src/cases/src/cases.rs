@@ -1,4 +1,4 @@
-//! What a family brings to be tried: its cases and its samples.
+//! A family's cases and samples.
 
 use crate::case::Case;
 use crate::data::Random;

@@ -1,29 +1,28 @@
-//! What is in a buffer before a launch.
+//! The contents of a buffer before a launch.
 
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes, or a few of them again and again: a matrix of a real model whose rows repeat takes no
-/// more of the host's memory and time than the rows that differ, as long as nobody asks for all of
-/// it.
+/// Bytes, or a part that repeats. A matrix of a real model with repeating rows takes only the
+/// memory and time of its distinct rows, until all bytes are requested.
 #[derive(Debug, Clone, Default)]
 pub struct Content {
     part: Arc<Vec<u8>>,
-    /// Where in the part they begin; what lies before follows its end.
+    /// The start in the part; the bytes before it follow its end.
     from: usize,
     len: usize,
-    /// All of them, once somebody asked.
+    /// All bytes, once they were requested.
     whole: OnceLock<Vec<u8>>,
 }
 
 impl Content {
-    /// `len` bytes: `part` again and again.
+    /// `len` bytes: `part` repeated.
     #[must_use]
     pub fn repeated(part: Vec<u8>, len: usize) -> Content {
         Content::turned(Arc::new(part), 0, len)
     }
 
-    /// `len` bytes: `part` again and again, from the one at `from`.
+    /// `len` bytes: `part` repeated, from the byte at `from` on.
     pub(crate) fn turned(part: Arc<Vec<u8>>, from: usize, len: usize) -> Content {
         Content { part, from, len, whole: OnceLock::new() }
     }
@@ -34,19 +33,19 @@ impl Content {
         Content::repeated(vec![byte], len)
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// What repeats, in two pieces one behind the other: all of them, where nothing does.
+    /// The part that repeats, in two pieces one after another; all bytes if nothing repeats.
     #[must_use]
     pub fn pieces(&self) -> [&[u8]; 2] {
         let (before, part) = self.part.split_at_checked(self.from).unwrap_or((&[], &self.part));
@@ -54,19 +53,19 @@ impl Content {
         [part, before.get(..self.len - part.len()).unwrap_or(before)]
     }
 
-    /// The bytes of which others may be made as well, and where in them these begin.
+    /// The shared part, and the start of these bytes in it.
     #[must_use]
     pub fn source(&self) -> (&Arc<Vec<u8>>, usize) {
         (&self.part, self.from)
     }
 
-    /// The byte that all of them are, where they were filled with one.
+    /// The byte that fills all of it, if it was filled with one.
     #[must_use]
     pub fn uniform(&self) -> Option<u8> {
         if let [byte] = **self.part { Some(byte) } else { None }
     }
 
-    /// All of them, a stretch at a time: a prompt's results have millions, and one by one they took
+    /// All bytes, a stretch at a time: a prompt's results have millions, and one by one they took
     /// 10 ns each.
     fn all(&self) -> Vec<u8> {
         if let Some(byte) = self.uniform() {
@@ -82,7 +81,7 @@ impl Content {
         all
     }
 
-    /// Makes it longer by that byte.
+    /// Extends it to `len` bytes with this byte.
     pub(crate) fn grow(&mut self, len: usize, byte: u8) {
         if self.uniform() != Some(byte) {
             let mut whole = self.to_vec();

@@ -1,7 +1,7 @@
 //! Seeded random data, and weights of any format with sensible scales.
 
 use crate::content::Content;
-use crate::few::{FEW, Few};
+use crate::shared::{DISTINCT_CHEAP, SharedData};
 use half::f16;
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 use kjit_formats::layout::{Layout, LayoutError};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
-    /// What cases have in common that are to cost little.
-    few: Option<Arc<Few>>,
-    /// Where the first matrix of these began in rows that all share, and how many there were.
+    /// Data shared by cheap cases.
+    shared: Option<Arc<SharedData>>,
+    /// The start of the first matrix in the shared rows, and the number of matrices so far.
     begun: Option<(usize, usize)>,
 }
 
@@ -22,18 +22,18 @@ impl Random {
     /// From a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Random {
-        Random { state: seed, few: None, begun: None }
+        Random { state: seed, shared: None, begun: None }
     }
 
-    /// The same for cases that are to cost little: matrices repeat a few rows, which are made once
-    /// for all cases of `few`.
+    /// The same for cheap cases: matrices repeat a few rows, which are made once for all cases of
+    /// `few`.
     #[must_use]
-    pub fn few(self, few: &Arc<Few>) -> Random {
-        Random { few: Some(Arc::clone(few)), ..self }
+    pub fn sharing(self, shared: &Arc<SharedData>) -> Random {
+        Random { shared: Some(Arc::clone(shared)), ..self }
     }
 
-    /// Where the next matrix begins in so many rows that all share: no two of a case begin alike,
-    /// or a kernel that reads the one for the other would be right.
+    /// The start of the next matrix in the shared rows: no two of a case start alike, since
+    /// otherwise a kernel that reads one for the other would pass.
     fn turn(&mut self, distinct: usize) -> usize {
         let (first, before) = self.begun.unwrap_or_else(|| (self.below(distinct), 0));
         self.begun = Some((first, before + 1));
@@ -41,19 +41,19 @@ impl Random {
         (first + before * STEP) % distinct.max(1)
     }
 
-    /// Others of the same kind, from another seed.
+    /// The same kind of numbers, from another seed.
     pub(crate) fn again(&self, seed: u64) -> Random {
-        Random { state: seed, few: self.few.clone(), begun: self.begun }
+        Random { state: seed, shared: self.shared.clone(), begun: self.begun }
     }
 
-    /// What cases have in common, where they are to cost little.
-    pub(crate) fn shared(&self) -> Option<Arc<Few>> {
-        self.few.clone()
+    /// Data shared by cheap cases.
+    pub(crate) fn shared(&self) -> Option<Arc<SharedData>> {
+        self.shared.clone()
     }
 
-    /// So many rows, or those that differ in a case that is to cost little.
+    /// `usual` rows, or the number of distinct rows in a cheap case.
     pub(crate) fn rows(&self, usual: usize) -> usize {
-        if self.few.is_some() { FEW } else { usual }
+        if self.shared.is_some() { DISTINCT_CHEAP } else { usual }
     }
 
     /// 64 random bits.
@@ -74,10 +74,10 @@ impl Random {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Normal, mean 0, deviation 1 (Box & Muller 1958). Where it is to cost little: the sum of four
-    /// uniform numbers, which none is further from the mean than 3.5.
+    /// Normal, mean 0, deviation 1 (Box & Muller 1958). For cheap cases the sum of four uniform
+    /// numbers, at most 3.5 from the mean.
     pub fn normal(&mut self) -> f64 {
-        if self.few.is_some() {
+        if self.shared.is_some() {
             let bits = self.bits();
             let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
             return (sum as f64 - 2.0 * 65535.0) * SUM_OF_FOUR;
@@ -91,7 +91,7 @@ impl Random {
         (0..n).map(|_| (self.normal() * deviation) as f32).collect()
     }
 
-    /// Activations as models have them: normal, a few of them fifty times as large.
+    /// Activations like those of models: normal, a few of them fifty times as large.
     pub fn activations(&mut self, n: usize) -> Vec<f32> {
         (0..n)
             .map(|_| (self.normal() * if self.below(200) == 0 { 50.0 } else { 1.0 }) as f32)
@@ -99,23 +99,23 @@ impl Random {
     }
 }
 
-/// What gives the sum of four uniform numbers of 16 bits a deviation of 1: √3 / 2¹⁶.
+/// The factor that gives the sum of four uniform numbers of 16 bits a deviation of 1: √3 / 2¹⁶.
 const SUM_OF_FOUR: f64 = 1.732_050_807_568_877_2 / 65536.0;
 
-/// A random matrix: as in a file, as on a device, and its values.
+/// A random matrix: in the file's format, in the device's layout, and its values.
 pub struct Matrix {
     /// The file's bytes.
     pub raw: Content,
     /// Row records.
     pub records: Content,
-    /// Rows that differ; those behind them repeat them in turn.
+    /// Distinct rows; later rows repeat them in turn.
     pub distinct: usize,
     rows: Arc<Rows>,
-    /// Which of the rows is the first one of the matrix; the first ones follow the last.
+    /// The row that is the first one of the matrix; rows before it follow the last.
     first: usize,
 }
 
-/// Random rows: as in a file, as on a device, and their values.
+/// Random rows: in the file's format, in the device's layout, and their values.
 #[derive(Debug)]
 pub(crate) struct Rows {
     raw: Arc<Vec<u8>>,
@@ -124,14 +124,14 @@ pub(crate) struct Rows {
     cols: usize,
 }
 
-/// A matrix of a real model has more rows than an oracle has time for: it repeats this many. A
-/// prime, so that no tile of rows falls on its own values when it is read in another's place.
+/// Distinct rows of a large matrix, since an oracle has no time for all. A prime, so no tile of
+/// rows has its own values when it is read in another's place.
 const DISTINCT: usize = 509;
-/// From where one matrix of a case begins in rows that all share to where the next does.
+/// Distance between the starts of successive matrices in the shared rows.
 const STEP: usize = 23;
-/// Up to so many, all rows differ.
+/// Up to this number all rows differ.
 const ALL: usize = 2048;
-/// Threads that lay rows out where somebody waits for them.
+/// Threads that lay out rows while a caller waits.
 const TOGETHER: usize = 4;
 
 impl Rows {
@@ -207,10 +207,10 @@ impl Rows {
                 }
                 Ok(())
             };
-        if random.few.is_none() {
+        if random.shared.is_none() {
             lay_out(&raw, &mut records, &mut values)?;
         } else {
-            // Somebody waits for these.
+            // A caller waits for these rows.
             let each = rows.div_ceil(TOGETHER);
             let parts =
                 raw.chunks(each * row_bytes).zip(records.chunks_mut(each * layout.row_bytes));
@@ -234,16 +234,16 @@ impl Rows {
 }
 
 impl Matrix {
-    /// Of that many rows, which repeat themselves where they are more than an oracle has time for.
+    /// A matrix of `rows` rows, which repeat if an oracle has no time for that many.
     pub fn random(
         format: &'static Format,
         rows: usize,
         cols: usize,
         random: &mut Random,
     ) -> Result<Matrix, SpecError> {
-        let few = random.few.clone();
-        let made = match &few {
-            Some(few) => few.rows(format, cols, random)?,
+        let shared = random.shared.clone();
+        let made = match &shared {
+            Some(shared) => shared.rows(format, cols, random)?,
             None => Arc::new(Rows::random(
                 format,
                 if rows > ALL { DISTINCT } else { rows },
@@ -254,7 +254,7 @@ impl Matrix {
         let (row_bytes, record) =
             (format.row_bytes(cols).unwrap_or(0), Layout::new(format, cols)?.row_bytes);
         let distinct = made.values.len().checked_div(cols).unwrap_or(0);
-        let first = if few.is_some() { random.turn(distinct) } else { 0 };
+        let first = if shared.is_some() { random.turn(distinct) } else { 0 };
         Ok(Matrix {
             raw: Content::turned(Arc::clone(&made.raw), first * row_bytes, rows * row_bytes),
             records: Content::turned(Arc::clone(&made.records), first * record, rows * record),
@@ -276,8 +276,7 @@ impl Matrix {
         (0..self.distinct).map(|row| self.dot(row, x)).collect()
     }
 
-    /// `Σ row[i] · x[i]` in f64: eight sums, which a processor makes side by side, and what is
-    /// left.
+    /// `Σ row[i] · x[i]` in f64: eight sums, which a processor computes in parallel, and the rest.
     pub fn dot(&self, row: usize, x: &[f64]) -> f64 {
         let ((row, last), (x, last_x)) = (self.row(row).as_chunks::<8>(), x.as_chunks::<8>());
         let mut sums = [0.0; 8];

@@ -1,33 +1,33 @@
-//! What must be in a buffer after a launch, and how it is held against what is.
+//! The expected contents of a buffer after a launch, and the comparison with the actual ones.
 
 use kjit_kernels::activations::Column;
 
-/// What must be in a buffer after the launch.
+/// The expected contents of a buffer after the launch.
 #[derive(Debug, Clone)]
 pub enum Expect {
-    /// What was in it before.
+    /// Unchanged.
     Same,
     /// Anything: working memory.
     Anything,
     /// Exactly these bytes.
     Bytes(Vec<u8>),
-    /// Real numbers, near enough.
+    /// Real numbers within a tolerance.
     Real {
         /// How they are stored.
         storage: Storage,
-        /// The oracle's values; a NaN stands for an element that must still be poisoned, an
-        /// infinity for one that must have become a number and was too many to compute.
+        /// The oracle's values. NaN: the element must still be poisoned. Infinity: the element must
+        /// be a number, and was not computed for lack of time.
         want: Vec<f64>,
-        /// How near.
+        /// The tolerance.
         tolerance: Tolerance,
     },
-    /// Prepared columns, whose values are near enough.
+    /// Prepared columns, with values within a tolerance.
     Columns {
-        /// How they lie.
+        /// Their layout.
         column: Column,
         /// The oracle's values.
         want: Vec<f64>,
-        /// How near.
+        /// The tolerance.
         tolerance: Tolerance,
     },
 }
@@ -41,14 +41,14 @@ pub enum Storage {
     F16,
 }
 
-/// How near results must be to the oracle's.
+/// The bounds on differences from the oracle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Tolerance {
     /// Bound on ‖got − want‖₂ / ‖want‖₂.
     pub norm: f64,
-    /// Bound on each |got − want|, in units of the root mean square of what is wanted.
+    /// Bound on each |got − want|, in units of the root mean square of the wanted values.
     pub each: f64,
-    /// Why these.
+    /// The reason for these bounds.
     pub reason: &'static str,
 }
 
@@ -64,14 +64,14 @@ pub const QUANTISED: Tolerance = Tolerance {
 pub const SINGLE: Tolerance =
     Tolerance { norm: 2e-6, each: 4e-5, reason: "sums in single precision" };
 
-/// Results rounded to half precision.
-/// (2⁻¹¹ of each; among a million, one is sixteen times the root mean square).
+/// Results rounded to half precision (2⁻¹¹ of each; one in a million is sixteen times the root mean
+/// square).
 pub const HALF: Tolerance =
     Tolerance { norm: 6e-4, each: 1e-2, reason: "results rounded to half precision" };
 
 impl Expect {
-    /// Holds what is in a buffer after the launch against what was expected; `before` is what was
-    /// in it before.
+    /// Compares a buffer after the launch with the expected contents; `before` is its contents
+    /// before.
     ///
     /// # Errors
     /// The first difference, as a sentence.
@@ -79,8 +79,8 @@ impl Expect {
         self.held((before.len(), || before), got)
     }
 
-    /// The same, where what was in it is made for an input alone: what a poisoned output began with
-    /// nobody asks.
+    /// As [`Expect::check`], with the contents before made only for inputs: poisoned outputs do not
+    /// need them.
     pub(crate) fn held<'b>(
         &self,
         (len, before): (usize, impl FnOnce() -> &'b [u8]),
@@ -136,7 +136,7 @@ impl Storage {
         }
     }
 
-    /// An element of a buffer; no number behind its end.
+    /// An element of a buffer; NaN after its end.
     fn at(self, bytes: &[u8], i: usize) -> f64 {
         match self {
             Storage::F32 => bytes
@@ -160,12 +160,11 @@ impl Storage {
     }
 }
 
-/// Elements that a thread is worth.
+/// Elements that are worth a thread.
 const PIECE: usize = 1 << 16;
 
-/// What `part` makes of 0 … n in pieces, in their order: by eight threads at most. A prompt's
-/// results are millions, and one thread that held those of 8B's kernels against the oracle took 70
-/// ms of a first start.
+/// Results of `part` for 0 … n in pieces, in order, by at most eight threads. A prompt's results
+/// are millions, and one thread that compared those of 8B's kernels took 70 ms of a first start.
 fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Sync) -> Vec<R> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = (n / PIECE).clamp(1, cores.min(8));
@@ -184,7 +183,7 @@ fn in_pieces<R: Send>(n: usize, part: impl Fn(std::ops::Range<usize>) -> R + Syn
     })
 }
 
-/// Holds `len` elements, which `got` gives by their places, against the oracle's.
+/// Compares `len` elements, which `got` returns by index, with the oracle's.
 fn near(
     len: usize,
     got: impl Fn(usize) -> f64 + Sync,
@@ -273,7 +272,7 @@ mod tests {
             let said = hold(&got).unwrap_err();
             assert!(said.starts_with(&format!("element {at} is ")), "{said}");
         }
-        // Each a little off, less than one may be.
+        // Each element is off by less than its own bound.
         let off: Vec<f64> = right.iter().map(|v| v + 3e-5).collect();
         assert!(hold(&off).unwrap_err().starts_with("off by "));
         assert!(near(n - 1, |i| right[i], &want, &SINGLE).is_err());

@@ -1,9 +1,9 @@
-//! Test cases of every kernel family as data: a kernel, its launch, its arguments and what must come
-//! out. The same cases run on the simulated device, on a real one (`doctor --run`) and as proof
+//! Test cases of every kernel family as data: a kernel, its launch, its arguments and the expected
+//! results. The same cases run on the simulated device, on a real one (`doctor --run`) and as proof
 //! bundles.
 //!
-//! Inputs are random but seeded; outputs start poisoned with NaN; the expected values are computed
-//! here in f64. A buffer without expectation must come back as it went in.
+//! Inputs are random but seeded. Outputs start poisoned with NaN. Expected values are computed here
+//! in f64. A buffer without expectation must not change.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -15,11 +15,9 @@ mod attention;
 mod case;
 mod cases;
 mod choice;
-mod chosen;
 mod content;
 mod data;
 mod expect;
-mod few;
 pub mod matrix;
 mod oracle;
 mod paged;
@@ -27,6 +25,7 @@ mod products;
 mod registry;
 mod rows;
 mod samples;
+mod shared;
 mod state;
 mod tiled;
 
@@ -35,9 +34,9 @@ pub use cases::Cases;
 pub use content::Content;
 pub use data::Random;
 pub use expect::{Expect, HALF, QUANTISED, SINGLE, Storage, Tolerance};
-pub use few::Few;
 pub use registry::{all, case};
 pub use samples::Samples;
+pub use shared::SharedData;
 
 /// The README's example, compiled.
 #[cfg(doctest)]

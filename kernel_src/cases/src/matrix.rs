@@ -1,6 +1,5 @@
-//! One of each kernel at the sizes of real models: what the compile matrix is made of, and what may
-//! not spill anywhere. Which those are, each family says itself
-//! ([`Cases::samples`](crate::Cases::samples)).
+//! One of each kernel at the sizes of real models: the compile matrix, in which no kernel may
+//! spill. Each family chooses its own ([`Cases::samples`](crate::Cases::samples)).
 
 pub use crate::samples::Sample;
 
@@ -9,8 +8,8 @@ use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_kernels::SpecError;
 
-/// The kernels for a target: every one at its default wave width, and, where the target has another
-/// width, those of each family whose geometry depends on it at that one too.
+/// The kernels for a target: every one at its default wave width. If the target has another width,
+/// also those of each family whose geometry depends on it, at that width.
 ///
 /// # Errors
 /// One that cannot be specialised: then the list itself is at fault.

@@ -1,4 +1,4 @@
-//! What oracles of several families share, in f64.
+//! Parts of oracles shared by several families, in f64.
 
 use crate::case::{CaseArg, floats, input, optional};
 use crate::data::{Matrix, Random};
@@ -21,7 +21,7 @@ pub(crate) fn gelu(x: f64) -> f64 {
     0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
 }
 
-/// What a prologue makes of a column, in f64.
+/// A prologue applied to a column, in f64.
 pub(crate) fn prologue(p: Prologue, x: &[f32], aux: &[f32]) -> Vec<f64> {
     let pairs = x.iter().zip(aux).map(|(&x, &a)| (f64::from(x), f64::from(a)));
     match p {
@@ -45,7 +45,7 @@ pub(crate) fn aux(p: Prologue, columns: usize, cols: usize, random: &mut Random)
     }
 }
 
-/// What a prologue makes of columns of `cols`, in f64.
+/// A prologue applied to columns of `cols`, in f64.
 pub(crate) fn prologues(p: Prologue, cols: usize, x: &[f32], aux: &[f32]) -> Vec<Vec<f64>> {
     let one = |(i, x): (usize, &[f32])| {
         let at = if p == Prologue::Norm { 0 } else { i * cols };
@@ -54,7 +54,7 @@ pub(crate) fn prologues(p: Prologue, cols: usize, x: &[f32], aux: &[f32]) -> Vec
     x.chunks(cols).enumerate().map(one).collect()
 }
 
-/// How near products with 16-bit or single activations come.
+/// The tolerance of products with 16-bit or single activations.
 pub(crate) const fn exact(column: &Column) -> Tolerance {
     match column.form {
         Form::Quantised { .. } => QUANTISED,
@@ -70,8 +70,8 @@ pub(crate) fn activations(quantized: bool, column: &Column, x: &[f32]) -> CaseAr
     }
 }
 
-/// What happens to the results of rows: `dot(s, row)` is the product with a row of segment `s`,
-/// `residual` what is added.
+/// The epilogue of a row: `dot(s, row)` is the product with a row of segment `s`, `residual` is
+/// added.
 pub(crate) fn finished(
     finish: Finish,
     s: usize,
@@ -156,7 +156,7 @@ pub(crate) fn shares(
     (first, seen.iter().map(|s| (s - most).exp() / sum).collect())
 }
 
-/// Scores without a value, one for each head where there are such: some above all others, some far
+/// Scores without a value, one for each head if there are any: some above all others, some far
 /// below.
 pub(crate) fn sinks(scores: &Scores, heads: usize, random: &mut Random) -> Vec<f32> {
     if scores.sinks { random.normals(heads, 4.0) } else { vec![] }

@@ -1,12 +1,11 @@
-//! Caches in pages for cases: in an order of no meaning, among pages that are nobody's and
-//! poisoned.
+//! Caches in pages for cases: in random order, among unused pages that are poisoned.
 
 use crate::data::Random;
 use kjit_kernels::kv::{KvLayout, PAGE};
 
-/// Where the positions of some slots lie.
+/// The pages of the positions of some slots.
 pub(crate) struct Pages {
-    /// Positions of each slot that are in the table; what is behind them names no page.
+    /// Positions of each slot in the table; entries after them name no page.
     lens: Vec<usize>,
     /// Slot after slot.
     pub table: Vec<u32>,
@@ -15,7 +14,7 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// For slots of `capacity` positions, of which so many are used.
+    /// For slots of `capacity` positions, with `lens` of them in use.
     pub fn new(lens: &[usize], capacity: usize, random: &mut Random) -> Pages {
         let pages = lens.iter().map(|n| n.div_ceil(PAGE)).sum::<usize>() + 2;
         let mut free: Vec<u32> = (0..pages as u32).collect();
@@ -29,7 +28,7 @@ impl Pages {
         Pages { lens: lens.to_vec(), table, pages }
     }
 
-    /// The pool of caches that lie slot after slot.
+    /// The pool for caches given slot after slot.
     pub fn pool(&self, kv: &KvLayout, caches: &[u8], capacity: usize) -> Vec<u8> {
         let (each, page) = (kv.bytes(capacity).unwrap_or(0), kv.page_bytes().unwrap_or(0));
         let mut pool = vec![0xff; self.pages * page];
@@ -40,12 +39,12 @@ impl Pages {
         pool
     }
 
-    /// Elements of so many bytes of a pool.
+    /// Elements of `bytes` bytes in a pool.
     pub fn elements(&self, kv: &KvLayout, bytes: usize) -> usize {
         self.pages * kv.page_bytes().unwrap_or(0) / bytes
     }
 
-    /// Of the first slot the first element of a row, of storages without scales.
+    /// The first element of a row of the first slot, for storages without scales.
     pub fn element(&self, kv: &KvLayout, bytes: usize, head: usize, position: usize) -> usize {
         let page = self.table[position / PAGE] as usize * kv.page_bytes().unwrap_or(0) / bytes;
         page + (head * PAGE + position % PAGE) * kv.head_dim

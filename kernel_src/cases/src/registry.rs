@@ -27,8 +27,8 @@ macro_rules! of_all {
             Ok(())
         }
 
-        /// A case of this spec on a device of `units` compute units: what must be right before the
-        /// kernel's speed is worth a word.
+        /// A case of this spec on a device of `units` compute units: checked before the kernel is
+        /// timed.
         ///
         /// # Errors
         /// As the family's.

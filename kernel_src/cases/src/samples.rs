@@ -1,4 +1,4 @@
-//! Gathers samples, and the sizes of real models that families take them at.
+//! Collects samples; sizes of real models for them.
 
 use kjit_engine::Target;
 use kjit_formats::format::{ALL, Encoding, Format};
@@ -16,18 +16,17 @@ pub struct Sample {
     pub name: String,
     /// The kernel.
     pub kernel: Kernel,
-    /// What it is a specialisation of.
+    /// Its spec.
     pub spec: Spec,
-    /// What one launch has to do at least.
+    /// The least work of one launch.
     pub work: Work,
 }
 
-/// Tokens in the context where attention is sampled, and of a prompt.
+/// Tokens in the context of samples of attention, and of a prompt.
 pub(crate) const CONTEXT: usize = 4096;
 pub(crate) const PROMPT: usize = 2048;
 
-/// Formats of which there are samples: all but those whose rows `scripts/kernel-matrix` has not
-/// written yet.
+/// Formats with samples: all but those whose rows `scripts/kernel-matrix` has not written yet.
 pub(crate) fn formats() -> impl Iterator<Item = &'static Format> {
     let unwritten = |f: &Format| {
         matches!(f.ggml_id, 35) || matches!(f.encoding, Encoding::Blocks(b) if b.is_scattered())
@@ -35,10 +34,10 @@ pub(crate) fn formats() -> impl Iterator<Item = &'static Format> {
     ALL.iter().filter(move |f| !unwritten(f))
 }
 
-/// Gathers samples.
+/// Collects samples.
 #[derive(Debug)]
 pub struct Samples<'t> {
-    /// What for.
+    /// The target.
     pub(crate) target: &'t Target,
     pub(crate) all: Vec<Sample>,
 }
@@ -80,7 +79,7 @@ pub(crate) fn heads_form(heads: usize, kv: KvLayout) -> HeadsForm {
     HeadsForm { heads, kv, qk_norm: head_dim >= 128, rope, kept_before: false, paged: false }
 }
 
-/// A window and a cap where models with such heads have one.
+/// A window and a cap if models with such heads have one.
 pub(crate) fn sample_scores(head_dim: usize) -> Scores {
     let (window, soft_cap) = ((head_dim == 256).then_some(1024), (head_dim == 96).then_some(50.0));
     Scores { window, soft_cap, ..Scores::default() }

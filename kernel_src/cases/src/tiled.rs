@@ -1,4 +1,4 @@
-//! Activations as halves in tiles and in panels, and what must become of them.
+//! Activations as halves in tiles and in panels, and the expected results.
 
 use crate::content::Content;
 use crate::data::Random;
@@ -7,8 +7,8 @@ use half::f16;
 use kjit_kernels::mma::{panel_bytes, panel_index, tiled_bytes, tiled_index};
 use std::sync::Arc;
 
-/// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more where an offset takes
-/// most of a weight away (Q2_K, Q4_1).
+/// Weights and their groups' scales are rounded to halves: 2⁻¹¹ each, more if an offset subtracts
+/// most of a weight (Q2_K, Q4_1).
 pub(crate) const PRODUCT: Tolerance =
     Tolerance { norm: 1.2e-3, each: 1e-2, reason: "weights and scales rounded to half precision" };
 /// A product of two such results, itself rounded to a half.
@@ -18,19 +18,19 @@ pub(crate) const GATED: Tolerance = Tolerance {
     reason: "two results of weights rounded to half precision, multiplied",
 };
 
-/// Results rounded to halves: 2⁻¹¹ of each, and a few are fifty times as large as most.
+/// Results rounded to halves: 2⁻¹¹ of each; a few are fifty times as large as most.
 pub(crate) const ROUNDED: Tolerance =
     Tolerance { norm: 4e-4, each: 6e-2, reason: "results rounded to half precision" };
 
-/// Different tokens among many.
+/// Distinct tokens of a long prompt.
 const DISTINCT: usize = 61;
 
 /// Random halves as tiles.
 #[derive(Debug)]
 pub(crate) struct Tiles {
-    /// With NaN in the rows behind the last.
+    /// With NaN in the rows after the last.
     bytes: Arc<Vec<u8>>,
-    /// Of the rows that differ; those behind them repeat them in turn.
+    /// The distinct rows; later rows repeat them in turn.
     pub values: Vec<Vec<f64>>,
 }
 
@@ -38,7 +38,7 @@ impl Tiles {
     pub(crate) fn random(rows: usize, cols: usize, random: &mut Random) -> Tiles {
         let mut bytes = vec![0xff; tiled_bytes(rows, cols)];
         let mut all: Vec<Vec<f16>> = vec![];
-        // As for rows of a matrix: many tokens are some in turn.
+        // As for rows of a matrix: many tokens repeat a few.
         for _ in 0..if rows > 256 { DISTINCT } else { rows } {
             all.push(random.activations(cols).iter().map(|&v| f16::from_f32(v)).collect());
         }
@@ -60,15 +60,15 @@ impl Tiles {
     }
 }
 
-/// Random halves as tiles: those that all cases have, where they are to cost little.
+/// Random halves as tiles; shared by all cheap cases.
 pub(crate) fn tiled(rows: usize, cols: usize, random: &mut Random) -> Arc<Tiles> {
     match random.shared() {
-        Some(few) => few.tiles(rows, cols, random),
+        Some(shared) => shared.tiles(rows, cols, random),
         None => Arc::new(Tiles::random(rows, cols, random)),
     }
 }
 
-/// What a tiled buffer must hold: the rows' values, zeros behind a row, nothing (NaN) in other
+/// Expected contents of a tiled buffer: the rows' values, zeros after a row, nothing (NaN) in other
 /// rows.
 pub(crate) fn want_tiled(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; tiled_bytes(rows.len(), cols) / 2];
@@ -81,7 +81,7 @@ pub(crate) fn want_tiled(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     want
 }
 
-/// The same for panels.
+/// Expected contents of panels.
 pub(crate) fn want_panels(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     let mut want = vec![f64::NAN; panel_bytes(rows.len(), cols) / 2];
     for (row, values) in rows.iter().enumerate() {
@@ -91,7 +91,8 @@ pub(crate) fn want_panels(rows: &[Option<Vec<f64>>], cols: usize) -> Vec<f64> {
     want
 }
 
-/// Random halves as panels, with NaN wherever no token is and behind the columns, and their values.
+/// Random halves as panels, with NaN in places without a token and after the columns, and their
+/// values.
 pub(crate) fn panels(rows: usize, cols: usize, random: &mut Random) -> (Vec<u8>, Vec<Vec<f64>>) {
     let mut bytes = vec![0xff; panel_bytes(rows, cols)];
     let mut all = vec![];

@@ -1,4 +1,4 @@
-//! Attention of one new token per sequence, with everything that comes before it in a layer:
+//! Attention of one new token per sequence, including normalisation, rotation and the cache:
 //! `gpu/attend.h`, on matrix units `gpu/attend_mma.h`.
 
 use crate::attention::heads::{HeadsForm, Scores};
@@ -15,17 +15,17 @@ use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
 use std::fmt;
 
-/// Decode attention: heads made ready, the new token's key and value written to the cache,
-/// attention over it.
+/// Decode attention: heads normalised and rotated, the new token's key and value written to the
+/// cache, attention over it.
 ///
 /// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability,
-/// is the sum of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its
-/// largest element, a probability times a value's scale a half.
+/// is the sum of two halves: 22 bits of it. With 8-bit keys and values a query has 15 bits of its
+/// largest element, and a probability times a value's scale is a half.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AttendSpec {
     /// Heads.
     pub form: HeadsForm,
-    /// What becomes of scores.
+    /// Options of the scores.
     pub scores: Scores,
     /// How the work is spread; `None`: the default.
     pub tuning: Option<AttendTuning>,
@@ -36,7 +36,7 @@ arguments! {
     AttendArgs {
         /// `sequences × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `sequences × kv heads × head_dim` f32; null, as `v`, where they are kept already.
+        /// `sequences × kv heads × head_dim` f32; null, as `v`, if they are in the cache already.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -73,7 +73,7 @@ arguments! {
         /// Bytes from one slot's keys, or values, to the next one's; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
-        /// where there are pages.
+        /// with pages.
         table: Pointer,
     }
 }
@@ -101,10 +101,10 @@ pub enum AttendTuning {
     Rings {
         /// Waves of a block.
         waves: u32,
-        /// Tiles of sixteen positions on their way to each wave.
+        /// Tiles of sixteen positions in flight for each wave.
         stages: u32,
-        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are
-        /// less than three times as many.
+        /// Tiles that are worth a block: shorter contexts have fewer blocks, and one block below
+        /// three times this number.
         least: u32,
         /// Blocks launched for each compute unit, over all heads and sequences.
         blocks_per_unit: u32,
@@ -126,7 +126,7 @@ type Row = (usize, u32, u32, u32, u32);
 const RINGS: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
 /// Bytes: half of the memory, and more work for each byte.
 const RINGS_BYTES: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
-/// What is worth trying: waves, stages, blocks per unit.
+/// Candidates: waves, stages, blocks per unit.
 const BLOCKS: [(u32, u32, u32); 10] = [
     (8, 2, 1),
     (8, 1, 1),
@@ -141,15 +141,14 @@ const BLOCKS: [(u32, u32, u32); 10] = [
 ];
 /// The matrix units' products have sixteen positions.
 const POSITIONS: usize = 16;
-/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation
-/// in singles, sums.
+/// Bytes of static shared memory, at most: eight heads of 256 and a rotation in singles, sums.
 const FIXED: usize = 14 << 10;
-/// Elements of a head whose results fit the registers of the other two.
+/// Elements of a head whose results fit the registers of the other two kernels.
 const NARROW: usize = 256;
 /// Threads of a block of `gpu/attend_wide.h`.
 const WIDE_BLOCK: u32 = 256;
-/// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring
-/// of weights has not.
+/// Bytes of tiles and queries in a persistent kernel with streamed weights: they reduce the ring of
+/// weights.
 const BESIDE_WEIGHTS: usize = 72 << 10;
 
 impl Variant for AttendTuning {}
@@ -165,7 +164,7 @@ impl AttendTuning {
         }
     }
 
-    /// What is worth trying on a device; what a shape does not fit is no kernel.
+    /// Tunings worth trying on a device; those that a shape does not fit are no kernels.
     fn all(target: &Target) -> Vec<AttendTuning> {
         let mut all = vec![];
         for (waves, stages, blocks_per_unit) in BLOCKS {
@@ -180,8 +179,8 @@ impl AttendTuning {
             for waves in [2, 4, 8] {
                 for tile in [1, 2, 4] {
                     for blocks_per_unit in [1, 2, 3, 4] {
-                        // With matrix units the other kernel is twice as fast: one of these shows
-                        // it.
+                        // With matrix units the other kernel is twice as fast: one of these is
+                        // enough to show it.
                         if target.arch().matrix != MatrixUnit::Wgmma
                             || (waves, tile, blocks_per_unit) == (4, 4, 2)
                         {
@@ -224,16 +223,16 @@ impl AttendTuning {
         128 + waves as usize * self.ring(kv) + kv.head_dim.div_ceil(64) * POSITIONS * 128
     }
 
-    /// The results of `group` heads have room where a wave's ring was: its own, and four elements
-    /// of a slice for each lane.
+    /// Whether the results of `group` heads fit in place of a wave's ring: its own, and four
+    /// elements of a slice for each lane.
     fn results_fit(&self, kv: &KvLayout, group: usize) -> bool {
         group * 4 * kv.head_dim.max(128) <= self.ring(kv)
     }
 }
 
 impl AttendSpec {
-    /// Query heads that a block computes together: all that share a key head, up to eight, of wide
-    /// heads four.
+    /// Query heads that a block computes together: all that share a key head, up to eight; of wide
+    /// heads up to four.
     fn group(&self) -> usize {
         let all = (self.form.heads / self.form.kv.heads.max(1)).max(1);
         (1..=all.min(if self.wide() { 4 } else { 8 }))
@@ -242,7 +241,7 @@ impl AttendSpec {
             .unwrap_or(1)
     }
 
-    /// Heads are too wide for registers.
+    /// Whether heads are too wide for registers.
     const fn wide(&self) -> bool {
         self.form.kv.head_dim > NARROW
     }
@@ -261,7 +260,7 @@ impl AttendSpec {
     #[must_use]
     pub fn by_lanes(&self, wave: u32) -> AttendTuning {
         let most = self.most().min(4);
-        // Singles take twice the registers: at a tile of four AMD's 256 do not suffice.
+        // Singles take twice the registers: at a tile of four AMD's 256 are too few.
         let tile = if self.form.kv.storage == KvStorage::F32 { (most / 2).max(1) } else { most };
         AttendTuning::Lanes { wave, block: 4 * wave, tile, blocks_per_unit: 2 }
     }
@@ -298,8 +297,8 @@ impl AttendSpec {
                     && self.group().next_power_of_two() <= self.lanes()
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // Asynchronous copies and products of depth sixteen came with sm_80, and more than
-                // 64 KB with them.
+                // sm_80 brought asynchronous copies, products of depth sixteen, and more than 64
+                // KB.
                 let arch = target.arch();
                 matches!(arch.matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
                     && arch.shared_per_block > 64 << 10
@@ -314,10 +313,11 @@ impl AttendSpec {
         }
     }
 
-    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of
-    /// weights: each has some of its heads, so that the next step waits less (an H100, 8b Q4_K_M
-    /// 534 tokens/s with one, 543 with two, 544 with four), but behind many positions all of them,
-    /// lest keys be read several times (16,384: 358, 360 and, so, 315).
+    /// Blocks that share the work of one launch block when all steps of a token are one kernel with
+    /// a ring of weights. Each has some of its heads, so the next step waits less (an H100, 8b
+    /// Q4_K_M 534 tokens/s with one, 543 with two, 544 with four). At long contexts each block has
+    /// all heads, since otherwise keys would be read several times (16,384 positions: 358, 360, and
+    /// with split heads 315).
     fn parts(&self) -> usize {
         let (group, dim) = (self.group(), self.form.kv.head_dim);
         let fits = |n: &usize| {
@@ -332,14 +332,14 @@ impl AttendSpec {
         (self.form.heads / self.group()) as u32
     }
 
-    /// Slices of the context on `units` compute units: as many as all units hold at once, since one
-    /// block more would have them all wait for it.
+    /// Slices of the context on `units` compute units: as many as all units hold at once, since all
+    /// would wait for one block more.
     fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
         (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
     }
 
-    /// `hold`: queries of heads that are small enough stay in registers.
-    /// `blocks`: that share a group of heads, where it is not one.
+    /// `hold`: queries of small heads stay in registers. `blocks`: blocks that share a group of
+    /// heads.
     fn shape(&self, tuning: &AttendTuning, hold: bool, blocks: usize) -> Shape {
         let shape = self.scores.shape(self.form.shape().number("GROUP", self.group()));
         match *tuning {
@@ -348,7 +348,7 @@ impl AttendSpec {
                 shape.number("LANES", self.lanes()).number("TILE", tile)
             }
             AttendTuning::Rings { stages, least, .. } => {
-                // At more than 128 the queries' registers would be those of the result.
+                // Above 128 the queries would take the registers of the result.
                 let hold = hold && self.form.kv.head_dim <= 128;
                 let shape =
                     shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
@@ -364,7 +364,7 @@ impl AttendSpec {
         self.form.heads * splits as usize * sequences as usize * (self.form.kv.head_dim + 4) * 4
     }
 
-    /// Counters (u32): one of each block's heads, however few a block has.
+    /// Counters (u32): one for each block of heads, for any number of heads in a block.
     #[must_use]
     pub fn counters(&self, sequences: u32) -> usize {
         self.form.heads * sequences as usize
@@ -413,14 +413,14 @@ impl Family for AttendSpec {
         let shape = self.shape(t, true, 1);
         let (entry, macros) = match *t {
             AttendTuning::Lanes { .. } => (NAME, Constants::new()),
-            // Said, lest nvrtc stop at 128 registers: on sm_90 two of them spilled.
+            // Stated, since otherwise nvrtc stops at 128 registers: on sm_90 two spilled.
             AttendTuning::Wide { .. } if target.vendor() == Vendor::Nvidia => {
                 (WIDE, Constants::new().set("KJ_MIN_BLOCKS", 1))
             }
             AttendTuning::Wide { .. } => (WIDE, Constants::new()),
             AttendTuning::Rings { .. } => {
-                // Said, lest the compiler stop at 128 registers and spill one: what must run
-                // together has those, at least.
+                // Stated, since otherwise the compiler stops at 128 registers and spills one:
+                // blocks that run together have at least those.
                 let together = t.blocks_per_unit().min(512 / block.threads).max(1);
                 (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
             }
@@ -440,7 +440,7 @@ impl Family for AttendSpec {
         let Inside { wave, threads, streams, sequences, .. } = inside;
         let usual = self.usual(target)?;
         let tries: Vec<AttendTuning> = match usual {
-            // Beside the ring of weights there is room for few tiles.
+            // Beside the ring of weights only few tiles fit.
             AttendTuning::Rings { least, stages, .. } => (1..=stages)
                 .rev()
                 .map(|stages| AttendTuning::Rings {
@@ -526,7 +526,7 @@ impl Family for AttendSpec {
     fn work(&self, Size { tokens, past }: Size) -> Work {
         let seen = past + 1 - self.scores.seen_from(past);
         let HeadsForm { heads, kv, .. } = self.form;
-        // The new tokens come and go in f32.
+        // Inputs and results of the new tokens are f32.
         let ends = 4 * kv.head_dim * (2 * heads + 2 * kv.heads);
         let cached = 2 * kv.bytes(seen).unwrap_or(0);
         let operations = 4 * seen * heads * kv.head_dim;

@@ -1,4 +1,4 @@
-//! How well kept keys answer new tokens: `gpu/key_scores.h`.
+//! Scores of cached keys for new tokens: `gpu/key_scores.h`.
 
 use crate::attention::kv::KvLayout;
 use crate::vocabulary::arguments::arguments;
@@ -9,10 +9,10 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Scores of kept keys, theirs included, for new tokens, by small heads of their own: `Σ over heads
-/// of w · max(q · key, 0)` (DeepSeek-V3.2-Exp 2025, the "lightning indexer").
+/// Scores of cached keys for new tokens, their own keys included, by small heads of their own: `Σ
+/// over heads of w · max(q · key, 0)` (DeepSeek-V3.2-Exp 2025, the "lightning indexer").
 ///
-/// Numerics: f32 throughout, keys as they are stored.
+/// Numerics: f32 throughout, keys as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct KeyScoresSpec {
     /// Query heads.
@@ -36,8 +36,7 @@ arguments! {
         position: Pointer,
         /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
         rows: Pointer,
-        /// Out: a row of `capacity` f32 for each token from `first` on, as far as there are rows of
-        /// the grid.
+        /// Out: a row of `capacity` f32 for each token from `first` on, for the rows of the grid.
         scores: Pointer,
         /// The token of the first row.
         first: U32,
@@ -56,7 +55,7 @@ const NAME: &str = "key_scores";
 const BLOCK: u32 = 256;
 /// Positions at a time.
 const TILE: usize = 32;
-/// Threads that have the heads of a position, and heads that each has at most.
+/// Threads that share the heads of a position, and the most heads of each.
 const LANES: usize = 16;
 const EACH: usize = 4;
 
@@ -64,7 +63,7 @@ impl KeyScoresSpec {
     /// Blocks of a compute unit.
     pub const BLOCKS_PER_UNIT: u32 = 4;
 
-    /// Blocks for which a row of so many positions has work.
+    /// Blocks for a row of `positions` positions.
     #[must_use]
     pub const fn blocks(&self, positions: u32) -> u32 {
         positions.div_ceil(TILE as u32)

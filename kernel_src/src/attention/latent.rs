@@ -10,16 +10,16 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target, Vendor};
 use std::fmt;
 
-/// Attention where a position's row is the key of all heads, and its beginning their value
-/// (DeepSeek-V2, arXiv 2405.04434): the new tokens' rows are kept on the way. Queries and rows come
-/// as they are multiplied.
+/// Attention in which a position's row is the key of all heads, and its beginning their value
+/// (DeepSeek-V2, arXiv 2405.04434). The kernel also stores the new tokens' rows. Queries and rows
+/// need no further preparation.
 ///
-/// Numerics: f32 throughout, rows as they are stored.
+/// Numerics: f32 throughout, rows as stored.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct LatentSpec {
     /// Query heads.
     pub heads: usize,
-    /// Rows: one head of [`LatentSpec::WIDEST`] elements at most.
+    /// Rows: one head of at most [`LatentSpec::WIDEST`] elements.
     pub kv: KvLayout,
     /// Elements of a row that are the value.
     pub rank: usize,
@@ -27,7 +27,7 @@ pub struct LatentSpec {
     pub one: bool,
     /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
-    /// A token sees so many positions of a list (`gpu/chosen.h`); `None`: all up to its own.
+    /// Positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its own.
     pub chosen: Option<usize>,
 }
 
@@ -58,9 +58,9 @@ arguments! {
         splits: U32,
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot, where
-        /// there are pages; or where positions are chosen `tokens × chosen` u32, in rising order
-        /// ([`TopKeysSpec`]).
+        /// With pages a u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after
+        /// slot; with chosen positions `tokens × chosen` u32, in rising order
+        /// ([`TopKeysSpec`](crate::top_keys::TopKeysSpec)).
         table: Pointer,
     }
 }
@@ -68,7 +68,7 @@ arguments! {
 const NAME: &str = "latent";
 const BLOCK: u32 = 256;
 
-/// The macro that `gpu/chosen.h` asks for.
+/// The macro of `gpu/chosen.h`.
 pub(crate) fn choosing(chosen: Option<usize>, macros: Constants) -> Constants {
     match chosen {
         Some(n) => macros.set("KJ_CHOSEN", n as u32),
@@ -77,7 +77,7 @@ pub(crate) fn choosing(chosen: Option<usize>, macros: Constants) -> Constants {
 }
 
 impl LatentSpec {
-    /// Elements of a row at most: the queries of four heads and a value of each wave are in shared
+    /// The most elements of a row: the queries of four heads and a value of each wave are in shared
     /// memory.
     pub const WIDEST: usize = 640;
     /// Blocks of a compute unit.
@@ -85,8 +85,8 @@ impl LatentSpec {
 
     /// Query heads that a block computes together.
     ///
-    /// Four: a lane keeps 16 columns of each in registers, and what slices left of eight would be
-    /// twice as much for the one block that adds it up.
+    /// Four: a lane has 16 columns of each in registers. With eight, the results of slices would be
+    /// twice as much for the one block that combines them.
     fn group(&self) -> usize {
         (1..=4).rev().find(|g| self.heads.is_multiple_of(*g)).unwrap_or(1)
     }
@@ -157,7 +157,8 @@ impl Family for LatentSpec {
             .number("GROUP", self.group())
             .number("RANK", self.rank)
             .flag("ONE", self.one);
-        // Said, lest nvrtc stop at fewer registers than a block of 256 threads may have, and spill.
+        // Stated, since otherwise nvrtc stops at fewer registers than a block of 256 threads may
+        // have, and spills.
         let bounded = match target.vendor() {
             Vendor::Nvidia => Constants::new().set("KJ_MIN_BLOCKS", 1),
             Vendor::Amd => Constants::new(),

@@ -12,7 +12,7 @@ use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{Target, Vendor};
 use std::fmt;
 
-/// Attention of one sequence's new tokens to latents ([`LatentSpec`]) that are kept already, theirs
+/// Attention of one sequence's new tokens to latents ([`LatentSpec`]) in the cache, their own
 /// included.
 ///
 /// Numerics: queries, rows and shares are halves in the products; scores, softmax and sums f32.
@@ -20,13 +20,13 @@ use std::fmt;
 pub struct LatentFlashSpec {
     /// Query heads.
     pub heads: usize,
-    /// Rows: one head of [`LatentSpec::WIDEST`] elements at most.
+    /// Rows: one head of at most [`LatentSpec::WIDEST`] elements.
     pub kv: KvLayout,
     /// Elements of a row that are the value.
     pub rank: usize,
     /// Rows lie in pages ([`PAGE`](crate::kv::PAGE)).
     pub paged: bool,
-    /// A token sees so many positions of a list (`gpu/chosen.h`); `None`: all up to its own.
+    /// Positions that a token sees, from a list (`gpu/chosen.h`); `None`: all up to its own.
     pub chosen: Option<usize>,
     /// How the work is cut; `None`: the default of the target's family.
     pub tuning: Option<LatentFlashTuning>,
@@ -66,20 +66,20 @@ arguments! {
         tokens: U32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence, where there are
-        /// pages; or where positions are chosen `tokens × chosen` u32, in rising order.
+        /// With pages a u32 for each [`PAGE`](crate::kv::PAGE) positions of the sequence; with
+        /// chosen positions `tokens × chosen` u32, in rising order.
         table: Pointer,
     }
 }
 
 const NAME: &str = "latent_flash";
 
-/// `(waves, rows, columns, keys, stages)`, the first that fits is taken. A wave that keeps 32 rows
-/// of 128 columns loads a part of a value once for two products; with one tile that took more
-/// registers than there are.
+/// `(waves, rows, columns, keys, stages)`; the first that fits is taken. A wave with 32 rows of 128
+/// columns loads a part of a value once for two products; with one tile that took more registers
+/// than there are.
 const NVIDIA: &[(u32, u32, u32, u32, u32)] =
     &[(2, 2, 4, 64, 2), (2, 1, 4, 64, 1), (2, 1, 4, 32, 1), (1, 1, 4, 32, 1)];
-/// Where a block has 64 KB (sm_75).
+/// For blocks of 64 KB (sm_75).
 const SMALL: &[(u32, u32, u32, u32, u32)] =
     &[(2, 1, 4, 64, 1), (2, 1, 4, 32, 1), (1, 1, 4, 32, 1), (1, 1, 8, 32, 1)];
 const AMD: &[(u32, u32, u32, u32, u32)] = &[(2, 1, 4, 64, 1), (1, 1, 4, 32, 1), (1, 1, 8, 32, 1)];
@@ -101,8 +101,8 @@ impl LatentFlashTuning {
         tiles * 128 + (self.columns as usize) * rows * 4
     }
 
-    /// All that fit a target at a wave width, the first the default; `looked_up`: where a position
-    /// lies is in a list or a table.
+    /// All that fit a target at a wave width, the first is the default. `looked_up`: positions come
+    /// from a list or a table.
     pub fn all(
         target: &Target,
         wave: u32,
@@ -125,10 +125,10 @@ impl LatentFlashTuning {
             stages,
         };
         let kv = *kv;
-        // Bytes wait in registers between memory and a tile: with two tiles through the products,
-        // for which there is no room; and 128 threads of gfx11 had none for a share of them (31
-        // spills), nor for the places of chosen positions (41) or of pages (38); on sm_75 bytes in
-        // pages spill one.
+        // Bytes wait in registers between memory and a tile. With two tiles they would wait through
+        // the products, and there is no room. 128 threads of gfx11 had none for their share of
+        // bytes (31 spills), nor for the places of chosen positions (41) or of pages (38); on sm_75
+        // bytes in pages spill one.
         let (bytes, amd) = (kv.storage == KvStorage::Q8_0, target.vendor() == Vendor::Amd);
         let few = move |t: &LatentFlashTuning| match amd {
             true => bytes || looked_up && t.wave == 32,
@@ -146,7 +146,7 @@ impl LatentFlashSpec {
         LatentFlashTuning::all(target, wave, &self.kv, self.paged || self.chosen.is_some())
     }
 
-    /// So many tokens take so many blocks.
+    /// `[tokens, blocks]`: that many tokens take that many blocks.
     ///
     /// # Errors
     /// As [`Family::tuning`].

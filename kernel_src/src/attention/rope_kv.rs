@@ -1,4 +1,4 @@
-//! Heads of a prompt's tokens made ready, keys and values written: `gpu/rope_kv.h`.
+//! Heads of a prompt's tokens normalised and rotated, keys and values stored: `gpu/rope_kv.h`.
 
 use crate::attention::heads::HeadsForm;
 use crate::attention::kv::KvLayout;
@@ -11,24 +11,24 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Queries normed and rotated, keys too and kept, values kept: what
+/// Normalises and rotates queries and keys, and stores keys and values: as
 /// [`AttendSpec`](crate::attend::AttendSpec) does for one token.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RopeKvSpec {
     /// Heads.
     pub form: HeadsForm,
-    /// Queries come out as halves.
+    /// Queries are returned as halves.
     pub half: bool,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
 
 arguments! {
-    /// The arguments. What is not said here is as for [`AttendArgs`](crate::attend::AttendArgs).
+    /// The arguments; others are as for [`AttendArgs`](crate::attend::AttendArgs).
     RopeKvArgs {
         /// `tokens × heads × head_dim` f32, as projected.
         q: Pointer,
-        /// `tokens × kv heads × head_dim` f32; null, as `v`, where they are kept already.
+        /// `tokens × kv heads × head_dim` f32; null, as `v`, if they are in the cache already.
         k: Pointer,
         /// As `k`.
         v: Pointer,
@@ -50,8 +50,7 @@ arguments! {
         eps: F32,
         /// Positions of the cache.
         capacity: U32,
-        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only where there are
-        /// pages.
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence; only with pages.
         table: Pointer,
     }
 }

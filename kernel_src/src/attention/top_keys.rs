@@ -9,8 +9,8 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// The positions of the best scores of what each token sees, in rising order, the earlier ones
-/// first among equals; all, where it sees no more. −0 equals 0, NaN is the lowest.
+/// The positions of the best scores among those that each token sees, in rising order, the earlier
+/// ones first among equals; all of them if it sees no more. −0 equals 0, NaN is the lowest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TopKeysSpec {
     /// Positions chosen.
@@ -22,14 +22,13 @@ pub struct TopKeysSpec {
 arguments! {
     /// The arguments.
     TopKeysArgs {
-        /// A row of `capacity` f32 for each token from `first` on, as far as there are rows of the
-        /// grid.
+        /// A row of `capacity` f32 for each token from `first` on, for the rows of the grid.
         scores: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
         /// A u32 per slot: tokens before the new ones.
         position: Pointer,
-        /// Out: `tokens × top` u32; [`TopKeysSpec::NONE`] behind the last.
+        /// Out: `tokens × top` u32; [`TopKeysSpec::NONE`] after the last.
         chosen: Pointer,
         /// The token of the first row.
         first: U32,

@@ -1,4 +1,4 @@
-//! What samplers do to logits before a token is chosen, on the device: `gpu/adjust.h`.
+//! Changes to logits before a token is chosen, on the device: `gpu/adjust.h`.
 
 use crate::choice::changes;
 use crate::choice::changes::MOST;
@@ -11,7 +11,7 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Biases, a mask and penalties for rows of logits, by a list in each one's slot.
+/// Biases, a mask and penalties for rows of logits, from a list in each slot.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AdjustSpec {
     /// Size of the vocabulary.
@@ -75,7 +75,7 @@ impl Family for AdjustSpec {
     }
 
     fn work(&self, size: Size) -> Work {
-        // As if each had a mask.
+        // Counted as if each had a mask.
         Work::moves(4 * self.vocab * size.tokens)
     }
 }

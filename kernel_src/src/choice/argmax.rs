@@ -1,4 +1,4 @@
-//! The likeliest token, chosen on the device, and the sequence moved on: `gpu/argmax.h`.
+//! The likeliest token, chosen on the device, and the advance of the sequence: `gpu/argmax.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -9,8 +9,8 @@ use crate::vocabulary::variant::{Variant, choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Chooses the largest logit for each sequence, the lower id first among equals. It is written
-/// behind the token that the logits came from, and the position advanced.
+/// Chooses the largest logit for each sequence, the lower id first among equals. The token is
+/// written after the one that the logits came from, and the position advanced.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ArgmaxSpec {
     /// Size of the vocabulary.
@@ -66,7 +66,7 @@ impl ChoiceTuning {
         require(fine, kernel, || format!("{self:?} on {target}"))
     }
 
-    /// What is worth trying.
+    /// Candidates.
     pub(crate) fn all(target: &Target) -> Vec<ChoiceTuning> {
         let waves = target.waves().iter();
         waves.flat_map(|&wave| [256, 512, 1024].map(|block| ChoiceTuning { wave, block })).collect()
@@ -81,7 +81,7 @@ impl ArgmaxSpec {
         (self.vocab as u32).div_ceil(2048).clamp(1, units.max(1))
     }
 
-    /// The grid of so many blocks for each sequence, and the arguments that follow from it.
+    /// The grid of `blocks` blocks for each sequence, and the arguments that follow from it.
     #[must_use]
     pub fn grid_of(blocks: u32, sequences: usize) -> Grid {
         let grid = Grid::of([blocks, sequences as u32, 1]).number("blocks", blocks);

@@ -1,4 +1,4 @@
-//! A token drawn at random on the device, and the sequence moved on: `gpu/draw.h`.
+//! A token drawn at random on the device, and the advance of the sequence: `gpu/draw.h`.
 
 use crate::choice::argmax::ChoiceTuning;
 use crate::vocabulary::arguments::arguments;
@@ -10,9 +10,9 @@ use crate::vocabulary::variant::choice;
 use kjit_engine::{Constants, Dot, Target, Vendor};
 use std::fmt;
 
-/// Draws a token for each sequence: top-k, temperature, top-p, min-p, in this order. It is written
-/// behind the token that the logits came from, and the position advanced. Several blocks share a
-/// sequence's logits and meet in device memory.
+/// Draws a token for each sequence: top-k, temperature, top-p, min-p, in this order. The token is
+/// written after the one that the logits came from, and the position advanced. Several blocks share
+/// a sequence's logits and meet in device memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DrawSpec {
     /// Size of the vocabulary.
@@ -26,10 +26,10 @@ arguments! {
     DrawArgs {
         /// `sequences × vocab` f32.
         logits: Pointer,
-        /// A u64 for each slot: what its noise is made of, with the token's position and id
+        /// A u64 for each slot: the seed of its noise, with the token's position and id
         /// ([`crate::noise`]).
         seeds: Pointer,
-        /// The last four arguments for each slot, or null: then the arguments count for all.
+        /// The four arguments below for each slot; null: the arguments hold for all.
         options: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
         slots: Pointer,
@@ -43,44 +43,43 @@ arguments! {
         said: Pointer,
         /// Positions of a slot.
         capacity: U32,
-        /// Among so many of the likeliest; 0: all.
+        /// Number of likeliest tokens to draw from; 0: all.
         top_k: U32,
-        /// Multiplies logits: [`crate::noise::inverse`] of the temperature.
+        /// Factor of logits: [`crate::noise::inverse`] of the temperature.
         inverse: F32,
-        /// Among the likeliest whose probabilities reach this; 1: all.
+        /// Draws from the likeliest tokens whose probabilities reach this; 1: all.
         top_p: F32,
-        /// Among those at least this times as likely as the likeliest; 0: all.
+        /// Draws from tokens at least this times as likely as the likeliest; 0: all.
         min_p: F32,
-        /// Blocks of a sequence. With more than one the launch is cooperative: they meet.
+        /// Blocks of a sequence. With more than one the launch is cooperative, since they meet.
         blocks: U32,
     }
 }
 
 const NAME: &str = "draw";
 
-/// Threads of a block where nothing was measured.
+/// Threads of a block without a measured tuning.
 pub const THREADS: u32 = 512;
-/// Blocks that draw from one row of logits at most: with 32 a thread reads eight logits of a
-/// vocabulary of 128k at once. Among many (top-k off, or above 64) sixteen of them draw.
+/// The most blocks for one row of logits: with 32 a thread reads eight logits of a vocabulary of
+/// 128k at once. With many candidates (top-k off, or above 64) sixteen of them draw.
 const MOST_BLOCKS: u32 = 32;
 
 /// Bytes in which the blocks of one sequence meet: three sets of 2048 weights and counts, two
 /// counters (`DrawMeeting` in `gpu/draw.h`).
 pub const WORK: usize = 3 * 2048 * (8 + 4) + 8;
 
-/// Bytes in which they tell each other the likeliest of each, extremes, sums and an id
-/// (`DrawSaid`).
+/// Bytes in which they exchange their likeliest tokens, extremes, sums and an id (`DrawSaid`).
 pub const SAID: usize = MOST_BLOCKS as usize * 64 * 8 + 16 * (16 + 8) + 8;
 
 impl DrawSpec {
-    /// Blocks for each of so many sequences: also the last argument. All must be resident; fewer
-    /// than 2048 logits a block are not worth a meeting.
+    /// Blocks for each of `sequences` sequences: also the last argument. All must be resident;
+    /// fewer than 2048 logits a block are not worth a meeting.
     #[must_use]
     pub fn blocks(&self, units: u32, sequences: u32) -> u32 {
         (units / sequences.max(1)).min(MOST_BLOCKS).min((self.vocab as u32).div_ceil(2048)).max(1)
     }
 
-    /// The grid of so many blocks for each sequence, and the arguments that follow from it.
+    /// The grid of `blocks` blocks for each sequence, and the arguments that follow from it.
     #[must_use]
     pub fn grid_of(blocks: u32, sequences: usize) -> Grid {
         let grid = Grid::of([blocks, sequences as u32, 1])
@@ -99,7 +98,7 @@ impl Family for DrawSpec {
         write!(f, "of {}", self.vocab)
     }
 
-    /// 1024 threads leave each 64 registers, and 13 spilled on sm_90.
+    /// With 1024 threads each has 64 registers, and 13 spilled on sm_90.
     fn usual(&self, target: &Target) -> Result<ChoiceTuning, SpecError> {
         let wave = target.default_wave();
         Ok(ChoiceTuning { wave, block: THREADS })
@@ -120,12 +119,12 @@ impl Family for DrawSpec {
     fn render(&self, target: &Target, _: &ChoiceTuning, block: Block) -> Result<Kernel, SpecError> {
         let mut macros = Constants::new();
         if target.vendor() == Vendor::Nvidia {
-            // Not told that one block a unit is enough, ptxas makes room for two on sm_90, and five
+            // Without this bound ptxas makes room for two blocks a unit on sm_90, and five
             // registers spill.
             macros = macros.set("KJ_MIN_BLOCKS", 1);
         }
-        // Three scalar registers spill with both ways in one kernel on gfx803 and gfx900 and their
-        // kin.
+        // With both ways in one kernel three scalar registers spill on gfx803, gfx900 and
+        // relatives.
         let few = target.arch().waves != [64] || target.arch().dot != Dot::None;
         let shape = Shape::new().number("VOCAB", self.vocab).flag("FEW", few);
         Ok(of_shape(NAME, &shape, macros, block.wave, block.threads))

@@ -10,14 +10,14 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// What scores become before they are compared and shared out.
+/// How scores become shares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Gating {
     /// The softmax over all.
     Softmax,
     /// Each one's own sigmoid.
     Sigmoid,
-    /// Scores as they are choose; the softmax of the chosen shares out.
+    /// The raw scores choose; the shares are the softmax of the chosen.
     Chosen,
 }
 
@@ -32,17 +32,16 @@ pub struct RouteSpec {
     pub top: usize,
     /// Shares of the chosen sum to one before `scale`.
     pub renormalise: bool,
-    /// What scores become.
+    /// How scores become shares.
     pub gating: Gating,
     /// An offset for each expert's choice.
     pub bias: bool,
     /// A factor on each expert's share.
     pub factors: bool,
-    /// So many runs of experts, of which so many stay in the choice: those whose two best are worth
-    /// most.
+    /// (runs of experts, runs that stay in the choice): those whose two best experts are worth most
+    /// stay.
     pub groups: Option<(usize, usize)>,
-    /// So many successive scores stand for one expert, whose share is that of the score of its own
-    /// number.
+    /// Successive scores that stand for one expert, each with a share of its own.
     pub alike: usize,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
@@ -147,7 +146,7 @@ impl Family for RouteSpec {
             let lds = Some("StreamRoute<S>::Shared");
             return Ok(Step { lds, of_all_blocks: true, takes_values: Some(self.experts), ..step });
         }
-        // A wave of the block chooses.
+        // One wave of the block chooses.
         let call = "Meeting::wait(); if (wave_id() == 0) Route<S>::step(a, share);";
         Ok(Step::of("route.h", "RouteArgs", call, self.shape()))
     }

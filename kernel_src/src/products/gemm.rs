@@ -28,13 +28,13 @@ pub struct GemmSpec {
     pub cols: usize,
     /// The weights: one to three.
     pub segments: Vec<Segment>,
-    /// The end.
+    /// The epilogue.
     pub finish: Finish,
     /// Results are halves in tiles, the input of another product.
     pub tiled: bool,
     /// Matrices in each weight; with more than one, every tile of tokens has its own.
     pub experts: usize,
-    /// About how many tokens launches will have (with experts: each expert), which decides the
+    /// The expected number of tokens of a launch (with experts: of each expert), which decides the
     /// tile. Any number can be launched.
     pub tokens: usize,
     /// How the work is cut; `None`: the default of the target's family.
@@ -47,7 +47,7 @@ arguments! {
     /// biases f32 per row; results `tokens × rows` f32, or halves in tiles (then their columns up
     /// to a multiple of 64 are zeroed).
     GemmArgs {
-        /// `tokens × cols` halves in tiles ([`tiled_bytes`](crate::product::tiled_bytes)), made by
+        /// `tokens × cols` halves in tiles ([`tiled_bytes`](crate::mma::tiled_bytes)), made by
         /// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled`
         /// results.
         x: Pointer,
@@ -62,13 +62,13 @@ arguments! {
         /// The expert of each tile, by [`MoeGroupSpec`](crate::moe::MoeGroupSpec); null without
         /// experts.
         tile_expert: Pointer,
-        /// Tokens at hand.
+        /// Tokens of this launch.
         tokens: U32,
         /// Blocks that share a result, each a part of the columns.
         splits: U32,
         /// Tiles of tokens.
         token_tiles: U32,
-        /// Tiles in all.
+        /// All tiles.
         tiles: U32,
         /// Blocks of the grid.
         blocks: U32,
@@ -84,7 +84,7 @@ pub struct GemmLaunch {
     pub splits: u32,
     /// Argument: tiles of tokens.
     pub token_tiles: u32,
-    /// Argument: tiles in all.
+    /// Argument: all tiles.
     pub tiles: u32,
     /// Argument: blocks in the grid.
     pub blocks: u32,
@@ -95,8 +95,8 @@ pub struct GemmLaunch {
 }
 
 impl GemmLaunch {
-    /// The same where a block has all columns of its results: one order of sums, whatever the rows
-    /// and the device.
+    /// The same launch without splits: a block has all columns of its results, so sums have one
+    /// order for any rows and device.
     #[must_use]
     pub const fn whole(mut self) -> GemmLaunch {
         self.geometry.grid[2] = 1;
@@ -108,7 +108,7 @@ const NAME: &str = "gemm";
 const NAME_GROUPS: &str = "gemm_wgmma";
 
 impl GemmSpec {
-    /// A plain product with one matrix, for about so many tokens.
+    /// A plain product with one matrix, for about `tokens` tokens.
     #[must_use]
     pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> GemmSpec {
         let segments = vec![Segment { format, rows, bias: false }];
@@ -149,8 +149,8 @@ impl GemmSpec {
         let (token_tiles, row_tiles, tiles) = (token_tiles as u32, row_tiles as u32, tiles as u32);
         let (splits, grid) = match t {
             GemmTuning::Waves { depth, .. } => {
-                // Few tiles: blocks share one, each with some of the columns, four steps or more,
-                // until there are two a unit.
+                // Few tiles: blocks share one, each with at least four steps of the columns, until
+                // each unit has two blocks.
                 let steps = (self.cols.div_ceil(64) as u32).div_ceil(depth);
                 let wanted = (2 * units.max(1)).div_ceil(tiles);
                 let splits = wanted.clamp(1, 8).min((steps / 4).max(1));
@@ -185,7 +185,7 @@ impl GemmSpec {
         Ok(grid.memory("parts", l.parts_bytes).counters("counters", l.counters))
     }
 
-    /// Rows of activations: with experts whole tiles for each of them, whatever the tokens at hand.
+    /// Rows of activations: with experts whole tiles for each of them, for any number of tokens.
     #[must_use]
     pub fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
         let tile = tuning.tokens() as usize;
@@ -271,7 +271,7 @@ impl Family for GemmSpec {
                 (s, macros)
             }
             GemmTuning::Groups { tokens, stages, ahead, fillers } => {
-                // What 65536 registers leave for each role; multiples of 8.
+                // The registers of each role, of 65536 in all; multiples of 8.
                 let (fill, multiply) = if fillers == 1 { (88, 208) } else { (88, 160) };
                 let s =
                     shape.number("WG_N", tokens).number("BN", GROUP_ROWS).number("STAGES", stages);

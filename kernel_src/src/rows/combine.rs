@@ -1,4 +1,4 @@
-//! Sums and gated units, element by element: `gpu/combine.h`.
+//! Sums and gated units, by element: `gpu/combine.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -9,7 +9,7 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// What is made of two values.
+/// The operation on two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Combine {
     /// `a + b`.
@@ -25,7 +25,7 @@ gpu_enum!(ENUMS: Combine { Add, Silu, Gelu });
 /// `y = op(a, b)`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CombineSpec {
-    /// What is made of them.
+    /// The operation.
     pub op: Combine,
 }
 
@@ -47,7 +47,7 @@ arguments! {
 
 const NAME: &str = "combine";
 const BLOCK: u32 = 256;
-/// Elements of a row where no width is known.
+/// Elements of a row if the width is not known.
 pub const ROW: usize = 4096;
 
 impl CombineSpec {
@@ -61,7 +61,7 @@ impl CombineSpec {
             .clamp(1, u64::from(units.max(1)) * u64::from(Self::BLOCKS_PER_UNIT)) as u32
     }
 
-    /// The grid of so many blocks, and the argument that follows from it.
+    /// The grid of `blocks` blocks, and the argument that follows from it.
     #[must_use]
     pub fn grid_of(blocks: u32) -> Grid {
         Grid::of([blocks, 1, 1]).number("blocks", blocks)

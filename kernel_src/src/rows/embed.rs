@@ -14,12 +14,12 @@ use kjit_formats::layout::Layout;
 use std::fmt;
 
 /// `out[r] = scale · table[token of r]`. Rows are the tokens of one sequence from its position on,
-/// or one of each sequence, at its position.
+/// or one token of each sequence, at its position.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EmbedSpec {
     /// The table's layout.
     pub layout: Layout,
-    /// A row per sequence instead of a row per token of one.
+    /// A row per sequence instead of a row per token of one sequence.
     pub each_own: bool,
 }
 
@@ -28,13 +28,12 @@ arguments! {
     EmbedArgs {
         /// Row records of the layout.
         table: Pointer,
-        /// u32: the ids of a whole context, slot after slot. Ids are trusted to lie below the
-        /// table's rows.
+        /// u32: the ids of a whole context, slot after slot. Ids must be below the table's rows.
         tokens: Pointer,
-        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for the tokens
-        /// of one.
+        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for tokens of
+        /// one sequence.
         slots: Pointer,
-        /// A u32 per slot: the position of the row's token; of one sequence that of the first.
+        /// A u32 per slot: the position of the row's token; for one sequence that of the first.
         position: Pointer,
         /// `rows × cols` f32.
         out: Pointer,

@@ -1,4 +1,4 @@
-//! Rows made element by element: `gpu/map.h`.
+//! Rows by element: `gpu/map.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -9,7 +9,7 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// A function of an element. What has numbers takes them from the arguments `p0`, `p1` ….
+/// A function of an element. Its parameters are the arguments `p0`, `p1` ….
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Function {
     /// `x`.
@@ -48,12 +48,12 @@ gpu_enum!(ROW_ENUMS: Function {
     ClampedSilu, Xielu, Above, Sqrt,
 });
 
-/// What is made of a row `x`, for its element `c`.
+/// An operation on a row `x`, for its element `c`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Map {
     /// A function of each element.
     Act {
-        /// Which.
+        /// The function.
         function: Function,
     },
     /// `p0 · a[c / each mod weights] · x + b[c / each mod biases]`.
@@ -67,7 +67,7 @@ pub enum Map {
     },
     /// `f(a[c / each]) · x`.
     Gate {
-        /// Of the gate.
+        /// The gate's function.
         function: Function,
         /// Neighbours that share a gate.
         each: usize,
@@ -93,14 +93,14 @@ pub enum Map {
         run: usize,
         /// The first that is taken.
         at: usize,
-        /// How many.
+        /// Their number.
         take: usize,
     },
-    /// Behind each run of a row some elements of `a`, or zeros.
+    /// Each run of a row followed by some elements of `a`, or by zeros.
     Concat {
         /// Elements of a run.
         first: usize,
-        /// Elements behind it.
+        /// Elements after it.
         behind: usize,
         /// Runs of `a`, taken in turn; 0: zeros.
         runs: usize,
@@ -110,9 +110,9 @@ pub enum Map {
         /// Elements of a run.
         each: usize,
     },
-    /// `x`, which lies as halves in tiles.
+    /// `x`, which is halves in tiles.
     FromTiles,
-    /// Heads turned by position, without a norm.
+    /// Heads rotated by position, without a norm.
     Rotate {
         /// Elements of a head.
         head: usize,
@@ -120,7 +120,8 @@ pub enum Map {
         dims: usize,
         /// Elements `i` and `i + dims/2` rotate together; else `2i` and `2i + 1`.
         halves: bool,
-        /// A row is a sequence's, at its own position; else rows are a sequence's tokens.
+        /// Each row belongs to a sequence, at its own position; else rows are successive tokens of
+        /// one sequence.
         each_own: bool,
     },
     /// `x · (1 + p0 · ln(⌊(position + offset) / period⌋ + 1))`.
@@ -129,7 +130,7 @@ pub enum Map {
         period: usize,
         /// Added to the position.
         offset: usize,
-        /// As of a rotation.
+        /// As for a rotation.
         each_own: bool,
     },
 }
@@ -141,7 +142,7 @@ gpu_enum!(ROW_ENUMS: Map {
 /// `y = residual + map(x)`, rows of `cols`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct MapSpec {
-    /// What is made.
+    /// The operation.
     pub map: Map,
     /// Elements of a row of `y`.
     pub cols: usize,
@@ -150,7 +151,7 @@ pub struct MapSpec {
 }
 
 arguments! {
-    /// The arguments; null or 0 where the map has no use for one.
+    /// The arguments; null or 0 if the map does not use one.
     MapArgs {
         /// f32 rows, or tiles of halves.
         x: Pointer,
@@ -164,16 +165,15 @@ arguments! {
         position: Pointer,
         /// `rows × cols` f32, or null.
         residual: Pointer,
-        /// `rows × cols` f32; may be `residual`, or an `x` of which only element `c` goes into
-        /// element `c`.
+        /// `rows × cols` f32; may be `residual`, or `x` if element `c` depends on element `c` only.
         y: Pointer,
-        /// A number of the function.
+        /// A parameter of the function.
         p0: F32,
-        /// Likewise.
+        /// As `p0`.
         p1: F32,
-        /// Likewise.
+        /// As `p0`.
         p2: F32,
-        /// Likewise.
+        /// As `p0`.
         p3: F32,
     }
 }

@@ -1,5 +1,5 @@
-//! Tokens of a prompt grouped by expert, on the device, and the sum of what the experts made of
-//! them: three kernels of `gpu/moe.h`.
+//! Tokens of a prompt grouped by expert, on the device, and the sum of the experts' results: three
+//! kernels of `gpu/moe.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -16,7 +16,7 @@ use std::fmt;
 pub struct MoeSpec {
     /// Experts.
     pub experts: usize,
-    /// Experts that a token has.
+    /// Experts of a token.
     pub top: usize,
     /// Tokens of a tile: [`GemmTuning::tokens`](crate::gemm::GemmTuning::tokens) of the products.
     pub tile: usize,
@@ -27,7 +27,7 @@ pub struct MoeSpec {
 const BLOCK: u32 = 256;
 
 impl MoeSpec {
-    /// Tiles that `tokens` tokens need at most: every expert may leave one not full.
+    /// The most tiles that `tokens` tokens need: every expert may have one that is not full.
     #[must_use]
     pub const fn tiles(&self, tokens: usize) -> usize {
         let pairs = tokens * self.top;
@@ -115,9 +115,10 @@ arguments! {
     }
 }
 
-/// The three families differ in these only.
+/// The three families differ only in these.
 macro_rules! step {
-    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $grid:expr, $work:expr) => {
+    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $grid:expr,
+     $work:expr) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub struct $spec {
@@ -189,7 +190,7 @@ step! {
 }
 
 step! {
-    /// Adds up what the experts made of each token, by their shares.
+    /// Adds the experts' results of each token, by their shares.
     MoeSumSpec, MoeSumArgs, "moe_sum", "moe_sum",
     |_, tokens| Grid::of([tokens as u32, 1, 1]),
     |moe, tokens| tokens * ((moe.top + 2) * moe.cols + 2 * moe.top)

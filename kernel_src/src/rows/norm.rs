@@ -24,8 +24,8 @@ pub enum NormKind {
 
 gpu_enum!(ENUMS: NormKind { Rms, Layer });
 
-/// Norms rows of `cols`, a block each. A weight narrower than a value norms groups: a row is then a
-/// group.
+/// Normalises rows of `cols`, a block each. With a weight narrower than a value groups are
+/// normalised: a row is then a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct NormSpec {
     /// Width of a row, up to 65536.
@@ -53,16 +53,16 @@ arguments! {
         residual: Pointer,
         /// `rows × cols` f32; may be `x` or `residual`.
         y: Pointer,
-        /// Added to what the root is taken of.
+        /// Added under the root.
         eps: F32,
     }
 }
 
 const NAME: &str = "norm_rows";
-/// Elements of a row at most: of a block of 1024 threads, each keeps 64 in registers.
+/// The most elements of a row: each of 1024 threads has 64 in registers.
 pub(crate) const WIDEST: usize = 65536;
 
-/// Threads for a row of `cols` elements that stay in registers.
+/// Threads for a row of `cols` elements in registers.
 pub(crate) fn threads(cols: usize, wave: u32) -> u32 {
     let threads = (cols as u32).div_ceil(4).next_multiple_of(wave).next_power_of_two();
     threads.clamp(wave, if cols > 16384 { 1024 } else { 512 })

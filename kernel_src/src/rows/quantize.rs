@@ -9,13 +9,13 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Columns of activations quantised (for plain weights: put in order) in global memory, where they
-/// are too many or too long for each block of a product to do it by itself. One block a column.
+/// Columns of activations quantised (for plain weights: reordered) in global memory, if they are
+/// too many or too long for each block of a product to do it. One block a column.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct QuantizeSpec {
     /// The form.
     pub column: Column,
-    /// What happens first.
+    /// Transformation of the activations before that.
     pub prologue: Prologue,
 }
 

@@ -1,4 +1,4 @@
-//! Memory read as fast as it goes: the limit that other kernels are held against. `gpu/read.h`.
+//! Memory read at the highest rate: the bound for other kernels. `gpu/read.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -10,7 +10,7 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Reads.
+/// Reads memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReadSpec {
     /// Vectors of 16 bytes that a thread has in flight: 1 to 16.
@@ -34,11 +34,11 @@ arguments! {
 const NAME: &str = "read";
 const ENTRY: &str = "read_all";
 const BLOCK: u32 = 512;
-/// MiB that are read where it is timed.
+/// MiB that are read when it is timed.
 const READ: Size = Size { tokens: 1024, past: 0 };
 
 impl ReadSpec {
-    /// The grid for so many vectors, and the argument that follows from it.
+    /// The grid for `vectors` vectors, and the argument that follows from it.
     #[must_use]
     pub fn grid_of(vectors: usize, units: u32) -> Grid {
         let blocks = vectors.div_ceil(BLOCK as usize).clamp(1, 2 * units.max(1) as usize) as u32;

@@ -1,4 +1,4 @@
-//! Rows that several devices have made parts of, on all of them: `gpu/reduce.h`.
+//! Rows whose parts are on several devices, summed or joined on all of them: `gpu/reduce.h`.
 
 use crate::vocabulary::arguments::arguments;
 use crate::vocabulary::family::Family;
@@ -10,25 +10,24 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Devices at most.
+/// The most devices.
 pub const RANKS: usize = 8;
 
-/// `y = residual + Σ over devices of x`, or the devices' `x` one behind the other.
+/// `y = residual + Σ over devices of x`, or the devices' `x` one after another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReduceSpec {
     /// Devices.
     pub ranks: usize,
     /// Elements of a row of `x`.
     pub cols: usize,
-    /// Rows are put one behind the other; else they are added.
+    /// Rows are joined; else they are added.
     pub join: bool,
     /// A residual is added.
     pub residual: bool,
-    /// For many rows: values go in stretches, with one number behind each; else each value with its
+    /// For many rows: values go in stretches, each followed by one number; else each value has its
     /// own.
     pub stretches: bool,
-    /// All parts lie in the inbox already, one behind the other: the devices are of several
-    /// processes.
+    /// All parts are in the inbox already, one after another: the devices are of several processes.
     pub gathered: bool,
 }
 
@@ -39,63 +38,63 @@ arguments! {
         x: Pointer,
         /// Rows as those of `y`, or null.
         residual: Pointer,
-        /// `rows × cols` f32, `ranks` times as many where they are joined; may be `residual`.
+        /// `rows × cols` f32, `ranks` times as many with `join`; may be `residual`.
         y: Pointer,
-        /// [`WORDS`] u32 of this device, zero before the first launch; all launches have the same.
+        /// [`WORDS`] u32 of this device, zero before the first launch; shared by all launches.
         words: Pointer,
-        /// u32 of the host: not 0 once a device has waited in vain; gathered, the sums so far.
+        /// u32 of the host: not 0 after a wait has timed out; gathered, the sums so far.
         late: Pointer,
-        /// `2 × ranks × room` u64 of this device, zero before the first launch; all launches have
-        /// the same. Gathered: `ranks × count` f32.
+        /// `2 × ranks × room` u64 of this device, zero before the first launch; shared by all
+        /// launches. Gathered: `ranks × count` f32.
         inbox: Pointer,
-        /// The inboxes of the ranks behind this one, in turn; null beyond `ranks`.
+        /// The inboxes of the ranks after this one, in turn; null beyond `ranks`.
         to0: Pointer,
-        /// Likewise.
+        /// As `to0`.
         to1: Pointer,
-        /// Likewise.
+        /// As `to0`.
         to2: Pointer,
-        /// Likewise.
+        /// As `to0`.
         to3: Pointer,
-        /// Likewise.
+        /// As `to0`.
         to4: Pointer,
-        /// Likewise.
+        /// As `to0`.
         to5: Pointer,
-        /// Likewise.
+        /// As `to0`.
         to6: Pointer,
         /// `rows · cols`.
         count: U64,
         /// Packets, or values (then a multiple of [`STRETCH`]), that an inbox has for each rank.
         room: U64,
-        /// Nanoseconds that are waited at most.
+        /// The longest wait in nanoseconds.
         limit: U64,
         /// This device, below `ranks`.
         rank: U32,
-        /// Blocks: no more than the device holds at once.
+        /// Blocks: at most as many as the device holds at once.
         blocks: U32,
     }
 }
 
-/// Words of a device: meetings so far, blocks that know the number, whether somebody has waited in
-/// vain.
+/// Words of a device: meetings so far, blocks that have read that number, whether a wait has timed
+/// out.
 pub const WORDS: usize = 3;
 /// Values of a stretch.
 pub const STRETCH: usize = 4 * EACH * BLOCK as usize;
-/// Blocks that a compute unit takes at once, whatever else it has.
+/// Blocks that a compute unit holds at once in any case.
 pub const BLOCKS_PER_UNIT: u32 = 2;
 
 const NAME: &str = "reduce";
 const BLOCK: u32 = 256;
-/// Quads of a stretch for each thread, as `gpu/reduce.h` has it.
+/// Quads of a stretch for each thread, as in `gpu/reduce.h`.
 const EACH: usize = 4;
 
-/// u32 of an inbox with room for so many values of each rank, in stretches: values, then numbers.
+/// u32 of an inbox for `room` values of each rank, in stretches: values, then numbers.
 #[must_use]
 pub fn words_of_stretches(ranks: usize, room: usize) -> usize {
     2 * ranks * (room + room.div_ceil(STRETCH))
 }
 
 impl ReduceSpec {
-    /// Blocks for which there is work, with so many rows.
+    /// Blocks with work for `rows` rows.
     #[must_use]
     pub fn blocks(&self, rows: usize) -> u32 {
         let each = if self.stretches { STRETCH } else { BLOCK as usize };
@@ -160,10 +159,10 @@ impl Family for ReduceSpec {
     }
 
     fn work(&self, size: Size) -> Work {
-        // Its part, what goes to each other device and comes from each, the row.
+        // Its own part, the parts sent to and received from each other device, the row.
         let wide = if self.join { self.ranks } else { 1 };
         let residual = if self.residual { wide } else { 0 };
-        // Gathered, all parts are read, and what a library moves is not this kernel's.
+        // Gathered, all parts are read; the library's transfers are not counted.
         let sent = match (self.gathered, self.stretches) {
             (true, _) => 4,
             (_, true) => 8,

@@ -34,7 +34,7 @@ arguments! {
 
 const NAME: &str = "repack";
 const BLOCK: u32 = 256;
-/// Rows of the matrix where it is timed: enough for every compute unit.
+/// Rows of the matrix when it is timed: enough for every compute unit.
 pub const ROWS: usize = 4096;
 
 impl RepackSpec {
@@ -59,7 +59,7 @@ impl RepackSpec {
         self.launch_blocks(target, self.blocks(rows, units))
     }
 
-    /// The launch in so many blocks.
+    /// The launch with `blocks` blocks.
     ///
     /// # Errors
     /// None at present.

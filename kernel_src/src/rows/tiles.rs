@@ -1,4 +1,4 @@
-//! Rows of f32 made into the tiles, or panels, of halves that products take: `gpu/tiles.h`.
+//! Rows of f32 converted into the tiles, or panels, of halves that products take: `gpu/tiles.h`.
 
 use crate::vocabulary::activations::{First, Prologue};
 use crate::vocabulary::arguments::arguments;
@@ -16,11 +16,11 @@ use std::fmt;
 pub struct TilesSpec {
     /// Length of a row.
     pub cols: usize,
-    /// What happens to the values.
+    /// Transformation of the values.
     pub prologue: Prologue,
-    /// Rows are picked by `source`.
+    /// `source` picks the rows.
     pub gather: bool,
-    /// Into panels ([`panel_index`](crate::product::panel_index)) instead of tiles.
+    /// Into panels ([`panel_index`](crate::mma::panel_index)) instead of tiles.
     pub panels: bool,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
@@ -33,8 +33,7 @@ arguments! {
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
-        /// [`tiled_bytes`](crate::product::tiled_bytes), or
-        /// [`panel_bytes`](crate::product::panel_bytes).
+        /// [`tiled_bytes`](crate::mma::tiled_bytes), or [`panel_bytes`](crate::mma::panel_bytes).
         y: Pointer,
         /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null
         /// without `gather`.
@@ -69,8 +68,8 @@ impl Family for TilesSpec {
     }
 
     fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
-        // A thread keeps its part of the row in registers: eight elements up to rows of 2048, 64 at
-        // most.
+        // A thread has its part of the row in registers: eight elements up to rows of 2048, at most
+        // 64.
         let threads = match self.cols {
             0..=2048 => 256,
             2049..=8192 => 512,

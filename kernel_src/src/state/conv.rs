@@ -9,21 +9,21 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// A causal convolution of each channel by itself over the last tokens; those before the ones at
-/// hand are a state, which is read and written.
+/// A causal convolution of each channel over the last tokens. The tokens before this launch are a
+/// state, which is read and written.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConvSpec {
     /// Channels.
     pub channels: usize,
-    /// Tokens that go into one, itself included: from 2 to [`ConvSpec::MOST`].
+    /// Tokens of a result, its own included: from 2 to [`ConvSpec::MOST`].
     pub taps: usize,
-    /// Each has a factor; else the oldest of them is the result.
+    /// Each token has a factor; else the result is the oldest of them.
     pub weights: bool,
     /// Offsets are added.
     pub bias: bool,
-    /// The silu of it.
+    /// With silu.
     pub silu: bool,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
     pub one: bool,
@@ -46,7 +46,7 @@ arguments! {
         state: Pointer,
         /// `tokens × channels` f32.
         y: Pointer,
-        /// Tokens at hand.
+        /// Tokens of this launch.
         tokens: U32,
         /// Bytes from one slot's state to the next one's.
         sequence_bytes: U64,
@@ -57,12 +57,12 @@ const NAME: &str = "conv";
 const BLOCK: u32 = 256;
 
 impl ConvSpec {
-    /// Tokens that go into one at most.
+    /// The most tokens of a result.
     pub const MOST: usize = 16;
     /// Tokens of one sequence that a block takes.
     pub const SLAB: u32 = 64;
 
-    /// Numbers that a sequence keeps.
+    /// Numbers of a sequence's state.
     #[must_use]
     pub fn state(&self) -> usize {
         (self.taps - 1) * self.channels

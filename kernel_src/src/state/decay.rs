@@ -1,4 +1,4 @@
-//! What stays of a state, from what a model projects: `gpu/decay.h`.
+//! The decay of a state, from a model's projections: `gpu/decay.h`.
 
 use crate::rows::map::Function;
 use crate::vocabulary::arguments::arguments;
@@ -19,7 +19,7 @@ pub struct DecaySpec {
     pub cols: usize,
     /// `f`: the identity, softplus or sigmoid.
     pub function: Function,
-    /// Factors, which repeat; 0: none.
+    /// Factors, used in turn; 0: none.
     pub factors: usize,
     /// Neighbours that share one.
     pub each: usize,
@@ -38,7 +38,7 @@ arguments! {
         b: Pointer,
         /// `tokens × cols` f32.
         y: Pointer,
-        /// One factor for all.
+        /// A factor for all.
         p: F32,
     }
 }

@@ -11,9 +11,8 @@ use kjit_engine::{Constants, Target};
 use std::fmt;
 
 /// Linear attention with decay, and with a correction (the delta rule, Yang et al. 2024, arXiv
-/// 2412.06464; RWKV-7, arXiv 2503.14456) or a bonus (RWKV-6, arXiv 2404.05892): each head's matrix
-/// is a state, which is read and written. The state lies value by value, the keys of one side by
-/// side.
+/// 2412.06464; RWKV-7, arXiv 2503.14456) or a bonus (RWKV-6, arXiv 2404.05892). Each head's matrix
+/// is a state, which is read and written: value after value, each with its keys side by side.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -24,11 +23,11 @@ pub struct LinearSpec {
     pub keys: usize,
     /// Elements of a head's value.
     pub values: usize,
-    /// Each element of a key decays by itself; else a head does.
+    /// Each element of a key has its own decay; else each head.
     pub each: bool,
     /// The state is corrected.
     pub corrected: bool,
-    /// A token's own key and value count by a weight, and go into the state behind its result.
+    /// A token's own key and value have a weight, and enter the state after its result.
     pub bonus: bool,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
     pub one: bool,
@@ -59,7 +58,7 @@ arguments! {
         state: Pointer,
         /// `tokens × heads · values` f32.
         y: Pointer,
-        /// Tokens at hand.
+        /// Tokens of this launch.
         tokens: U32,
         /// Bytes from one slot's state to the next one's.
         sequence_bytes: U64,
@@ -70,7 +69,7 @@ const NAME: &str = "linear";
 const BLOCK: u32 = 256;
 
 impl LinearSpec {
-    /// Numbers that a sequence keeps.
+    /// Numbers of a sequence's state.
     #[must_use]
     pub fn state(&self) -> usize {
         self.heads * self.keys * self.values

@@ -10,8 +10,8 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// A selective state space (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv 2405.21060): what
-/// its channels keep is a state, which is read and written.
+/// A selective state space (Gu & Dao 2023, arXiv 2312.00752; Dao & Gu 2024, arXiv 2405.21060). Its
+/// channels have a state, which is read and written.
 ///
 /// Numerics: f32 throughout.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,11 +20,11 @@ pub struct ScanSpec {
     pub heads: usize,
     /// Channels of a head.
     pub channels: usize,
-    /// Numbers that a channel keeps.
+    /// Numbers of a channel's state.
     pub n: usize,
-    /// Groups of neighbouring heads that share what goes into the state and what comes out.
+    /// Groups of neighbouring heads that share `b` and `c`.
     pub groups: usize,
-    /// Each of the `n` numbers has a rate of decay; else a head has one.
+    /// Each of the `n` numbers has its own decay; else each head.
     pub each: bool,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
     pub one: bool,
@@ -53,7 +53,7 @@ arguments! {
         state: Pointer,
         /// `tokens × heads · channels` f32.
         y: Pointer,
-        /// Tokens at hand.
+        /// Tokens of this launch.
         tokens: U32,
         /// Bytes from one slot's state to the next one's.
         sequence_bytes: U64,
@@ -64,7 +64,7 @@ const NAME: &str = "scan";
 const BLOCK: u32 = 256;
 
 impl ScanSpec {
-    /// Numbers that a sequence keeps.
+    /// Numbers of a sequence's state.
     #[must_use]
     pub fn state(&self) -> usize {
         self.heads * self.channels * self.n

@@ -1,4 +1,4 @@
-//! Kernels of many steps: of real models' sizes they compile for both vendors without spills.
+//! Kernels of many steps at the sizes of real models compile for both vendors without spills.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Target, Vendor};
@@ -131,7 +131,7 @@ fn mixture() -> Vec<Spec> {
     ]
 }
 
-/// The same for a token of each of so many sequences, with keys and values in pages.
+/// The same for a token of each of `sequences` sequences, with keys and values in pages.
 fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     for step in &mut steps {
         match step {
@@ -144,8 +144,7 @@ fn side_by_side(mut steps: Vec<Spec>, sequences: usize) -> Vec<Spec> {
     steps
 }
 
-/// A device's share of 8b between two, whose sums are their products' and whose logits are put
-/// together.
+/// A device's share of 8b on two devices: products make the sums, and logits are joined.
 fn share_of_two() -> Vec<Spec> {
     let Sizes { wide, inner, heads, kv, head_dim, vocab } = LLAMA_8B;
     let share =
@@ -199,8 +198,8 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
             ("8b q4_k_m of two devices", 1, share_of_two()),
             ("135m q4_k_m", 1, llama(&SMOLLM, ["Q5_0", "Q8_0"], KvStorage::F16)),
         ] {
-            // Rows of 14336 singles are no block's own on AMD: the plan quantises them in a launch,
-            // and has no such kernel. All formats of all targets are minutes.
+            // Rows of 14336 singles do not fit a block on AMD: the plan quantises them in a launch,
+            // and has no such kernel. All formats of all targets would take minutes.
             if vendor == Vendor::Amd
                 && [
                     "2 of 8b q4_k_m",
@@ -217,7 +216,7 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 "135m q4_k_m" => Probe::Delays,
                 _ => Probe::None,
             };
-            // A share of two devices has a step that puts logits together.
+            // A share of two devices has a step that joins logits.
             let ranks = if name.contains("of two devices") { 2 } else { 1 };
             let inside = Inside::of(&target, sequences, ranks);
             let made = match name.ends_with("routed") {
@@ -247,13 +246,12 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                 k.local,
                 code.bytes().len()
             );
-            // The loop around the steps saves what lives over its calls: on sm_90 eleven words at
-            // most, and three of the place in the ring, which no step of attention uses and all
-            // hand on (with keys of eight bits). The steps themselves spill nothing (ptxas, of each
-            // function), but for experts, which hold more of a row than any other step. On AMD a
-            // function that is called has to leave 112 of the 256 registers as they were (v40 to
-            // v47, v56 to v63 …): 448 bytes; more would be spills (444 are the most that clang 19
-            // makes of any target).
+            // The loop around the steps saves registers over its calls: on sm_90 eleven words at
+            // most, and three of the position in the ring, which no step of attention uses and all
+            // pass on (with keys of eight bits). The steps themselves spill nothing (ptxas, for
+            // each function), except experts, which hold more of a row than any other step. On AMD
+            // a called function must preserve 112 of the 256 registers (v40 to v47, v56 to v63 …):
+            // 448 bytes; more would be spills (444 are the most that clang 19 makes on any target).
             let loops = if vendor == Vendor::Nvidia { 14 } else { 0 };
             let local = if vendor == Vendor::Amd || name == "30b-a3b q4_k_m" { 448 } else { 256 };
             eprintln!("{said}");

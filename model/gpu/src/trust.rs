@@ -6,10 +6,10 @@
 //! device ([`ladder`]). A kernel is recorded before it runs, so one that kills the process is known
 //! at the next start. Only AMD devices are proven by default ([`Engine::proves`]).
 //!
-//! Host results of all kernels are computed on several threads from rows that their matrices share
-//! ([`Few`]). One copy brings the initial contents to the device, which fills all buffers from them
-//! ([`Sources`]). Kernels run one after another in one memory range, and no upload starts meanwhile
-//! ([`Proofs::give_way`]).
+//! What the host must compute is made by some threads for all kernels of an opening, from rows that
+//! all of its matrices share ([`SharedData`]). One copy brings what buffers begin with to the device,
+//! which makes all of them itself ([`Sources`]). Runs are one after the other, in one stretch of
+//! memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;
@@ -18,7 +18,7 @@ use kjit_engine::{
     CodeObject, Device, DeviceBuffer, Engine, Error, Kernel, Module, ProofSubject, Stream, Target,
 };
 use kjit_exec::SessionError;
-use kjit_kernel_cases::{Case, Few, Random};
+use kjit_kernel_cases::{Case, Random, SharedData};
 use kjit_kernels::Size;
 use kjit_kernels::kv::PAGE;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,7 +65,7 @@ pub(super) struct Proofs<'e> {
     /// Bytes of device memory for proofs, besides the model's.
     room: u64,
     /// Rows that all cases share.
-    few: Arc<Few>,
+    few: Arc<SharedData>,
     /// `None` if kernels are not proven. Runs take turns, because one kernel at a time is recorded
     /// as running.
     state: Option<Mutex<State>>,
@@ -328,7 +328,7 @@ impl<'e> Proofs<'e> {
         let tokens = job.spec.timed_at(0).tokens.min(TOKENS);
         // The last token is the first one of the second page of keys.
         let size = Size { tokens, past: PAGE + 1 - tokens };
-        let mut random = Random::new(SEED).few(&self.few);
+        let mut random = Random::new(SEED).sharing(&self.few);
         let units = self.device.info().units;
         let case = kjit_kernel_cases::case(&job.spec, self.target, units, size, &mut random);
         case.map(|case| case.with_bounds(BOUNDS)).map_err(|why| why.to_string())

@@ -106,7 +106,7 @@ fn executed(
     code: &kjit_engine::CodeObject,
 ) -> Result<Executed, String> {
     let size = kjit_kernels::Size { tokens: 1, past: 0 };
-    let mut random = Random::new(1).few(&Arc::default());
+    let mut random = Random::new(1).sharing(&Arc::default());
     let case = kjit_kernel_cases::case(&sample.spec, target, units, size, &mut random)
         .map_err(|e| e.to_string())?;
     let symbol = case.kernel.entry;

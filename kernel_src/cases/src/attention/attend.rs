@@ -20,7 +20,7 @@ const ATTENTION: Tolerance =
 fn storage_tolerance(storage: KvStorage) -> Tolerance {
     match storage {
         KvStorage::F32 => ATTENTION,
-        // One new key and value are rounded; a tie may fall to the other side than the oracle's.
+        // One new key and value are rounded; a tie may round differently from the oracle's.
         KvStorage::F16 => Tolerance {
             norm: 5e-4,
             each: 2e-3,
@@ -38,9 +38,9 @@ fn singles(v: &[f64]) -> Vec<f32> {
     v.iter().map(|&x| x as f32).collect()
 }
 
-/// What one launch is tried with.
+/// Sizes of one launch.
 struct Sizes {
-    /// Positions that the cache has.
+    /// Positions of the cache.
     capacity: usize,
     /// Tokens before the new one, a number per sequence.
     positions: Vec<usize>,
@@ -77,8 +77,8 @@ fn case(
         [vec![], vec![]]
     };
     let sinks = sinks(&spec.scores, form.heads, random);
-    // Several sequences lie in places of another order, with one place free. Positions behind the
-    // end are poisoned: whoever reads them shows it.
+    // Several sequences are in slots of another order, with one slot free. Positions after the end
+    // are poisoned: reading them is detected.
     let places = if n > 1 { n + 1 } else { n };
     let slots: Vec<usize> = (0..n).map(|s| places - 1 - s).collect();
     let mut before = [vec![0xffu8; places * bytes], vec![0xffu8; places * bytes]];
@@ -134,9 +134,8 @@ fn case(
             want.extend(out);
         }
     }
-    // Rows before stay as they were, the new ones are the oracle's, everything else stays poisoned.
-    // Bytes with scales are held through what comes of them: the oracle's own rounding may fall to
-    // the other side.
+    // Earlier rows are unchanged, the new ones are the oracle's, everything else stays poisoned.
+    // Bytes with scales are checked through the results: the oracle may round differently.
     let ([keys, values], [keys_after, values_after]) = (before, after);
     let cache = |name, before, after: &[u8]| {
         let real = |storage: Storage, tolerance| Expect::Real {
@@ -195,7 +194,7 @@ fn case(
     Case::of(name, spec, target, launch, args)
 }
 
-/// A case at which it is timed: all sequences have as many tokens in the cache.
+/// A case for timing: all sequences have equally many tokens in the cache.
 fn sized(
     spec: &AttendSpec,
     target: &Target,
@@ -242,10 +241,10 @@ impl Cases for AttendSpec {
         let chunk = |n: usize| Scores { chunk: Some(n), ..all };
         let kept = |form| HeadsForm { kept_before: true, ..form };
         let paged = |form| HeadsForm { paged: true, ..form };
-        // Heads that do not turn, or have turned.
+        // Heads without rotation, or already rotated.
         let unturned = |form| HeadsForm { rope: RopeForm { dims: 0, halves: false }, ..form };
         let tries = [
-            // form, scores, positions, splits, tile; singles at the tiles that plans give them, since
+            // form, scores, positions, splits, tile; singles at the tiles of plans, since
             // more spill on AMD
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 30], 3, 4),
             (form(9, 3, 64, F16, false, false), all, vec![97], 2, 2),
@@ -265,8 +264,8 @@ impl Cases for AttendSpec {
             (form(2, 1, 80, Q8_0, false, true), all, vec![20], 1, 4),
             (form(16, 1, 64, F32, false, false), all, vec![200], 7, 1),
             (unturned(form(4, 2, 64, F16, true, false)), all, vec![45], 2, 2),
-            // A score without a value: one slice and several, a window, sequences that end in both
-            // ways.
+            // A score without a value: one slice and several, a window, sequences that end in a
+            // full and in a partial tile.
             (form(8, 2, 64, F16, false, true), sinks, vec![0, 150, 9], 3, 2),
             (
                 form(6, 2, 128, Q8_0, true, true),
@@ -275,7 +274,8 @@ impl Cases for AttendSpec {
                 2,
                 2,
             ),
-            // Slopes: head counts that are a power of two, and not; parts of a group; several slices.
+            // Slopes: head counts that are a power of two, and not; parts of a group; several
+            // slices.
             (unturned(form(8, 8, 64, F16, false, false)), alibi(8.0), vec![200], 4, 4),
             (
                 unturned(form(12, 4, 32, F32, false, false)),
@@ -291,14 +291,14 @@ impl Cases for AttendSpec {
                 3,
                 4,
             ),
-            // Chunks: in the first, at the first position of one, behind it.
+            // Chunks: in the first, at the first position of one, after it.
             (form(4, 2, 64, F16, false, false), chunk(32), vec![30, 64, 97], 2, 2),
             (form(4, 2, 64, Q8_0, false, false), chunk(50), vec![149], 3, 4),
-            // Another layer kept keys and values.
+            // Keys and values come from another layer.
             (kept(form(4, 2, 64, F16, true, true)), window(20), vec![0, 33], 2, 2),
             (kept(form(4, 1, 96, Q8_0, false, true)), all, vec![70], 3, 4),
-            // Pages: the first position of one, the last, several of them; slices that end within one;
-            // windows.
+            // Pages: the first position of one, the last, several of them; slices that end within
+            // one; windows.
             (paged(form(8, 4, 64, F16, false, false)), all, vec![0, 127, 128, 129, 300], 3, 4),
             (paged(form(8, 2, 128, Q8_0, true, true)), window(33), vec![131, 400], 2, 2),
             (paged(form(9, 3, 64, F16, false, false)), all, vec![391], 4, 2),
@@ -316,12 +316,12 @@ impl Cases for AttendSpec {
             let spec = AttendSpec { form, scores, tuning };
             let capacity = positions.iter().max().unwrap_or(&0) + 3;
             let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
-            // As many units as cut the context into so many slices.
+            // As many units as give this number of slices.
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // Wide heads: one part of a block and several, chunks for all lanes and not, ends of tiles and
-        // of slices.
+        // Wide heads: one part of a block and several, chunks for all lanes and not, ends of tiles
+        // and of slices.
         let wide = [
             (form(4, 1, 512, F16, true, true), all, vec![0, 31, 32, 70], 2),
             (
@@ -335,7 +335,8 @@ impl Cases for AttendSpec {
             (unturned(form(2, 1, 400, F16, false, false)), alibi(8.0), vec![64], 1),
             (kept(form(4, 2, 512, Q8_0, true, true)), chunk(50), vec![149], 4),
             (paged(form(4, 2, 512, F16, true, true)), all, vec![0, 127, 128, 300], 3),
-            // More slices than are added up at once (more than a wave has lanes: cases of `latent`).
+            // More slices than are added up at once (more than a wave has lanes: cases of
+            // `latent`).
             (form(2, 1, 272, F16, false, false), all, vec![287], 9),
         ];
         for (form, scores, positions, splits) in wide {
@@ -349,9 +350,9 @@ impl Cases for AttendSpec {
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }
-        // The same by rings: contexts around a tile of sixteen, around a round of all waves, with
-        // blocks that have no tile for some waves; groups of one to eight, and of two blocks; scales at
-        // odd halves.
+        // The same with rings: contexts around a tile of sixteen, around a round of all waves, with
+        // blocks that have no tile for some waves; groups of one to eight, and of two blocks;
+        // scales at odd halves.
         let rings = [
             // form, scores, positions, splits, waves, stages, least
             (form(4, 2, 64, F16, false, false), all, vec![0, 1, 15, 16, 17], 3, 2, 2, 1),
@@ -457,7 +458,7 @@ impl Cases for AttendSpec {
             }
             let capacity = positions.iter().max().unwrap_or(&0) + 3;
             let scale = 1.0 / (form.kv.head_dim as f32).sqrt();
-            // As many units as cut the context into so many slices.
+            // As many units as give this number of slices.
             let units = splits * spec.groups() * positions.len() as u32;
             into.push(case(&spec, target, &Sizes { capacity, positions, units, scale }, random)?);
         }

@@ -20,7 +20,7 @@ const ATTENTION: Tolerance = Tolerance {
     reason: "queries, keys, values and probabilities are halves",
 };
 
-/// A case of `spec` of this size; of more than 256, the oracle has time for some.
+/// A case of `spec` of this size; of more than 256 tokens the oracle computes some.
 fn case(
     spec: &FlashSpec,
     target: &Target,
@@ -35,7 +35,7 @@ fn case(
     let mut caches = [vec![], vec![]];
     let mut rows = [vec![], vec![]];
     for (cache, rows) in caches.iter_mut().zip(&mut rows) {
-        *cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)]; // NaN where no token has been
+        *cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)]; // NaN at positions without a token
         for head in 0..kv.heads {
             for position in 0..past + tokens {
                 kv.write_row(cache, capacity, head, position, &random.normals(dim, 1.0));
@@ -175,8 +175,8 @@ impl Cases for FlashSpec {
             (512, Q8_0, 1, 1, 9, 100, window(64)),
             (320, F16, 2, 2, 17, 40, cap(30.0)),
         ];
-        // In pages: a past that ends at a page's end, in the middle of one, none; a window that begins
-        // in another.
+        // In pages: a past that ends at a page's end, in the middle of one, none; a window that
+        // begins in another.
         let in_pages = [
             (64, F16, 8, 4, 65, 128, all),
             (64, Q8_0, 2, 1, 37, 260, all),
@@ -202,8 +202,8 @@ impl Cases for FlashSpec {
             }
             groups(&spec, target, tokens, past, random, into)?;
         }
-        // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of anything,
-        // for every head size they have.
+        // More tokens than the warp groups' 128, at lengths and pasts that are no multiple of
+        // anything, for every head size they have.
         let more = [
             (64, F16, 4, 2, 257, 77, window(100)),
             (64, Q8_0, 2, 2, 131, 0, cap(30.0)),

@@ -30,8 +30,8 @@ impl Cases for KeyScoresSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Heads of one pass and of several, that fill it and that do not; ends of tiles; one block
-        // for a row and several; rows from a later token on.
+        // Heads of one pass and of several, full and not; ends of tiles; one block for a row and
+        // several; rows from a later token on.
         for (heads, head_dim, storage, units, positions, first, one) in [
             (64, 128, F16, 1, vec![70], 0, false),
             (4, 64, F16, 1, vec![0, 31, 32, 45], 0, false),
@@ -58,8 +58,8 @@ impl Cases for KeyScoresSpec {
     }
 }
 
-/// What must come out, in f64, of sequences with so many tokens before the new one, or of one with
-/// as many new tokens; rows are those from the token `first` on.
+/// Expected results, in f64, of sequences with these numbers of tokens before the new one, or of
+/// one sequence with as many new tokens; rows are those from the token `first` on.
 fn case(
     spec: &KeyScoresSpec,
     target: &Target,
@@ -72,7 +72,8 @@ fn case(
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let bytes = kv.bytes(capacity).unwrap_or(0);
     let (q, w) = (random.normals(n * heads * dim, 1.0), random.normals(n * heads, 1.0));
-    // Several sequences lie in another order, with one place free; what nobody wrote is poison.
+    // Several sequences are in slots of another order, with one slot free; unwritten memory is
+    // poison.
     let places = if spec.one { 1 } else { n + 1 };
     let slots: Vec<u32> =
         (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();

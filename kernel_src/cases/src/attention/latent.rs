@@ -47,8 +47,8 @@ impl Cases for LatentSpec {
             (4, 80, 64, F16, 2, vec![0, 127, 128, 143], false, true, None),
             (5, 96, 96, Q8_0, 4, vec![255], false, true, None),
             (4, 80, 64, F16, 1, vec![120; 11], true, true, None),
-            // Chosen ones: fewer than there are, as many, more; of one sequence, its own new tokens
-            // among them.
+            // Chosen positions: fewer than there are, as many, more; of one sequence, its own new
+            // tokens among them.
             (16, 576, 512, F16, 3, vec![70], false, false, Some(33)),
             (4, 80, 64, F16, 2, vec![0, 11, 12, 40], false, false, Some(12)),
             (5, 96, 96, Q8_0, 1, vec![50], false, false, Some(20)),
@@ -83,8 +83,8 @@ impl Cases for LatentSpec {
     }
 }
 
-/// A list for each token that sees so many positions: as many of them as it has places for, in
-/// rising order.
+/// A list for each token of the positions that it sees: as many as it has places for, in rising
+/// order.
 pub(crate) fn lists(
     chosen: usize,
     seen: impl Iterator<Item = usize>,
@@ -102,8 +102,8 @@ pub(crate) fn lists(
     seen.flat_map(of).collect()
 }
 
-/// What must come out, in f64, of sequences with so many tokens before the new one; of one, as many
-/// tokens.
+/// Expected results, in f64, of sequences with these numbers of tokens before the new one; of one
+/// sequence, as many tokens.
 fn case(
     spec: &LatentSpec,
     target: &Target,
@@ -115,7 +115,8 @@ fn case(
     let capacity = positions.iter().max().unwrap_or(&0) + n + 3;
     let (bytes, scale) = (kv.bytes(capacity).unwrap_or(0), 1.0 / (dim as f32).sqrt());
     let (q, new) = (random.normals(n * spec.heads * dim, 1.5), random.normals(n * dim, 1.0));
-    // Several sequences lie in another order, with one place free; what nobody wrote is poison.
+    // Several sequences are in slots of another order, with one slot free; unwritten memory is
+    // poison.
     let places = if n > 1 && !spec.one { n + 1 } else { 1 };
     let slots: Vec<u32> =
         (0..n).map(|s| if spec.one { 0 } else { (places - 1 - s) as u32 }).collect();
@@ -128,14 +129,14 @@ fn case(
         let at = slots[s] as usize * bytes;
         by_place[slots[s] as usize] = here as u32;
         let (cache, all) = (&mut before[at..at + bytes], &mut after[at..at + bytes]);
-        // The new rows are seen as they came.
+        // New rows are used unrounded.
         let first = if spec.one { 0 } else { s };
         if first == s {
             (0..here).for_each(|p| kv.write_row(cache, capacity, 0, p, &random.normals(dim, 1.0)));
             all.copy_from_slice(cache);
         }
         kv.write_row(all, capacity, 0, here + s - first, &new[s * dim..][..dim]);
-        // Of many tokens the oracle has time for some.
+        // Of many tokens the oracle computes some.
         if n > 128 && s % 61 > 0 && s + 1 < n {
             want.resize(want.len() + spec.heads * spec.rank, f64::INFINITY);
             continue;

@@ -24,7 +24,8 @@ impl Cases for LatentFlashSpec {
         let (dim, heads, kv) = (self.kv.head_dim, self.heads, self.kv);
         let (capacity, scale) = (past + tokens + 3, 1.0 / (dim as f32).sqrt());
         let q = random.normals(tokens * heads * dim, 1.0);
-        let mut cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)]; // NaN where no token has been
+        // NaN at positions without a token
+        let mut cache = vec![0xff; kv.bytes(capacity).unwrap_or(0)];
         let mut rows = vec![];
         for position in 0..past + tokens {
             kv.write_row(&mut cache, capacity, 0, position, &random.normals(dim, 1.0));
@@ -33,7 +34,7 @@ impl Cases for LatentFlashSpec {
         let all =
             self.chosen.map_or(vec![], |n| lists(n, (0..tokens).map(|t| past + t + 1), random));
         let mut want = vec![];
-        // Of many tokens the oracle has time for some.
+        // Of many tokens the oracle computes some.
         let step = if tokens > 128 { 61 } else { 1 };
         for t in 0..tokens {
             if t % step > 0 && t + 1 < tokens {
@@ -99,9 +100,9 @@ impl Cases for LatentFlashSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         use KvStorage::{F16, F32, Q8_0};
-        // Heads that divide a block's rows and that do not, ranks that all waves share evenly and
-        // that they do not, one token and many, a past that is no multiple of a tile; in pages, one
-        // that ends with one and before.
+        // Heads that divide a block's rows and that do not, ranks that the waves share evenly and
+        // unevenly, one token and many, a past that is no multiple of a tile; in pages, one that
+        // ends with a page and one that ends before.
         for (heads, head_dim, rank, storage, tokens, past, paged, chosen) in [
             (16, 576, 512, F16, 9, 70, false, None),
             (3, 96, 80, F16, 47, 5, false, None),
@@ -111,15 +112,15 @@ impl Cases for LatentFlashSpec {
             (6, 576, 512, Q8_0, 7, 64, false, None),
             (16, 576, 512, F16, 9, 120, true, None),
             (5, 160, 128, Q8_0, 13, 256, true, None),
-            // Chosen ones: fewer than there are, as many, more; of one sequence, its own new tokens
-            // among them.
+            // Chosen positions: fewer than there are, as many, more; of one sequence, its own new
+            // tokens among them.
             (128, 320, 256, F16, 2, 150, false, Some(100)),
             (5, 96, 80, F16, 20, 4, false, Some(12)),
             (3, 160, 128, Q8_0, 6, 70, false, Some(33)),
             (4, 64, 48, F32, 3, 9, false, Some(11)),
         ] {
             let kv = KvLayout { heads: 1, head_dim, storage };
-            // Where a row lies is the same affair in all.
+            // Paging is independent of tuning; one tuning is enough to test it.
             let all = if paged { 1 } else { usize::MAX };
             for tuning in
                 LatentFlashTuning::all(target, wave, &kv, paged || chosen.is_some()).take(all)

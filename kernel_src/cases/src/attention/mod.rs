@@ -1,6 +1,6 @@
 pub(crate) mod attend;
+pub(crate) mod cache_rows;
 pub(crate) mod flash;
-pub(crate) mod keep;
 pub(crate) mod key_scores;
 pub(crate) mod latent;
 pub(crate) mod latent_flash;

@@ -63,8 +63,8 @@ fn case(
     let elements = bytes / each;
     let mut want = [vec![f64::NAN; elements], vec![f64::NAN; elements]];
     for t in 0..tokens {
-        // Bytes with scales are held against the oracle where they are read, in the cases of
-        // attention.
+        // Bytes with scales are compared with the oracle in the cases of attention, which reads
+        // them.
         for head in 0..if kv.storage == KvStorage::Q8_0 || form.kept_before { 0 } else { kv.heads }
         {
             let at = (t * kv.heads + head) * dim;
@@ -139,7 +139,7 @@ impl Cases for RopeKvSpec {
             (3, 1, 64, KvStorage::F16, true, true, false, true),
             (2, 1, 512, KvStorage::F16, true, true, false, false),
         ] {
-            // Heads of 96 do not turn.
+            // Heads of 96 have no rotation.
             let dims = match head_dim {
                 80 => 32,
                 96 => 0,

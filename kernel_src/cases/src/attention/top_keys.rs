@@ -28,7 +28,7 @@ impl Cases for TopKeysSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Fewer than are chosen, as many, one more; one; more than a block reads at once.
+        // Fewer positions than are chosen, as many, one more; one; more than a block reads at once.
         for (top, positions, first, one) in [
             (12, vec![3, 10, 11, 12, 40], 0, false),
             (1, vec![700, 0], 0, false),
@@ -48,8 +48,8 @@ impl Cases for TopKeysSpec {
     }
 }
 
-/// Sequences with so many tokens before the new one, or one with as many new tokens; rows are those
-/// from the token `first` on.
+/// Sequences with these numbers of tokens before the new one, or one with as many new tokens; rows
+/// are those from the token `first` on.
 fn case(
     spec: &TopKeysSpec,
     target: &Target,
@@ -71,8 +71,8 @@ fn case(
             continue;
         }
         let seen = past + 1 + if spec.one { t } else { 0 };
-        // Coarse every second time, so that there are equals at the border; zeros of both signs, a
-        // NaN; behind what is seen the largest of all.
+        // Every second row is coarse, so there are equals at the border; zeros of both signs, a
+        // NaN; after the seen positions the largest of all.
         let mut row = random.normals(seen, 3.0);
         if t % 2 == 0 {
             row.iter_mut().for_each(|v| *v = v.round());
@@ -90,7 +90,7 @@ fn case(
     }
     let mut launch = spec.launch(target, units, Size { tokens: n, past: capacity - n })?;
     launch.geometry.grid[0] = (n - first) as u32;
-    // Nothing is written for the tokens before the first row's.
+    // Nothing is written for tokens before the first row's.
     let mut before = vec![0xddu8; 4 * n * top];
     let mut after: Vec<u8> = lists.iter().flat_map(|v| v.to_le_bytes()).collect();
     before[..4 * first * top].fill(0xee);
@@ -112,7 +112,7 @@ fn case(
     Case::of(name, spec, target, launch, args)
 }
 
-/// A key that orders as the kernel does.
+/// A key with the kernel's order.
 fn order(x: f32) -> u32 {
     let bits = (x + 0.0).to_bits();
     if x.is_nan() { 0 } else { bits ^ if bits >> 31 == 1 { u32::MAX } else { 1 << 31 } }

@@ -2,7 +2,7 @@
 
 use crate::case::{Case, CaseArg, FOLLOWS, words};
 use crate::cases::Cases;
-use crate::chosen::slots;
+use crate::choice::advance::slots;
 use crate::data::Random;
 use crate::expect::Expect;
 use crate::samples::Samples;
@@ -41,7 +41,7 @@ impl Cases for AdjustSpec {
     }
 }
 
-/// A case of so many rows: every second slot has a mask, every third no entries.
+/// A case of `n` rows: every second slot has a mask, every third no entries.
 fn of(
     spec: &AdjustSpec,
     target: &Target,
@@ -57,7 +57,7 @@ fn of(
     for (row, &slot) in order.iter().enumerate() {
         let (masked, repeat) = (slot % 2 == 1, 1.0 + random.unit() as f32);
         let some = if slot % 3 == 2 { 0 } else { (vocab / 3).clamp(1, MOST) };
-        // Each id once, in no order.
+        // Each id once, in random order.
         let step = (1..vocab).rev().find(|step| gcd(*step, vocab) == 1).unwrap_or(1);
         let entries: Vec<Entry> = (0..some)
             .map(|i| Entry {
@@ -76,7 +76,7 @@ fn of(
         let place = &mut lists[slot as usize * stride..][..stride];
         let words = changes::words(&entries, masked, repeat);
         place[..words.len()].copy_from_slice(&words);
-        // One that does not count is there all the same.
+        // An entry after the counted ones must have no effect.
         place[HEAD + 4 * MOST..][..mask.len()].copy_from_slice(&mask);
         let x = &mut want[row * vocab..][..vocab];
         for e in &entries {

@@ -2,7 +2,7 @@
 
 use crate::case::{Case, CaseArg, FOLLOWS, floats};
 use crate::cases::Cases;
-use crate::chosen::{largest, moved};
+use crate::choice::advance::{largest, moved};
 use crate::data::Random;
 use crate::samples::Samples;
 use kjit_engine::Target;
@@ -40,7 +40,7 @@ impl Cases for ArgmaxSpec {
     }
 }
 
-/// A case of these logits in so many blocks for each sequence.
+/// A case of these logits with `blocks` blocks for each sequence.
 fn of(
     spec: &ArgmaxSpec,
     target: &Target,
@@ -84,5 +84,5 @@ pub(crate) fn coarse(vocab: usize, random: &mut Random) -> Vec<f32> {
     logits
 }
 
-/// Positions that a case may move on: as often as it is launched.
+/// Positions by which a case may advance: one for each launch.
 pub(crate) const MOVES: u32 = 4096;

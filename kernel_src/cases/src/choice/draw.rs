@@ -2,8 +2,8 @@
 
 use crate::case::{Case, CaseArg, FOLLOWS, floats, words};
 use crate::cases::Cases;
+use crate::choice::advance::{largest, moved, slots};
 use crate::choice::argmax::{MOVES, coarse};
-use crate::chosen::{largest, moved, slots};
 use crate::data::Random;
 use crate::samples::Samples;
 use kjit_engine::Target;
@@ -39,8 +39,8 @@ impl Cases for DrawSpec {
         let spec = |vocab| DrawSpec { vocab, tuning: Some(ChoiceTuning { wave, block: 2 * wave }) };
         let vocab = 1009;
         let logits = coarse(vocab, random);
-        // Blocks that meet must all be resident: seven of four sequences are on any device, the
-        // simulated one included.
+        // Blocks that meet must all be resident: seven blocks for each of four sequences fit any
+        // device, the simulated one included.
         let all = [
             (0, 1.0, 1.0, 0.0),
             (40, 0.8, 1.0, 0.0),
@@ -51,9 +51,8 @@ impl Cases for DrawSpec {
         for options in all {
             into.push(of(&spec(vocab), target, (2, 9), (&logits, options, false), random)?);
         }
-        // Among few: one, as many as there may be, one more; equals at the border of top-k and of
-        // top-p; by one block that reads its logits in several rounds, and by more than fit into a
-        // wave.
+        // Small top-k: one, the largest, one more; equals at the border of top-k and of top-p; by
+        // one block that reads its logits in several rounds, and by more than fit into a wave.
         for (blocks, options) in [
             (1, (64, 0.9, 1.0, 0.0)),
             (7, (64, 1.1, 0.9, 0.0)),
@@ -98,7 +97,7 @@ impl Cases for DrawSpec {
             (&[0.5, 0.5, -1.0, 0.5, 0.25], (2, 1.0, 0.9, 0.0), false),
             random,
         )?);
-        // A vocabulary that is read four at a time, hardly any equals, and what has no finite
+        // A vocabulary that is read four at a time, with few equals; and logits at infinite
         // distance from the rest.
         let vocab = 2052;
         let mut logits = random.normals(3 * vocab, 5.0);
@@ -117,7 +116,7 @@ impl Cases for DrawSpec {
             into.push(of(&spec(vocab), target, (2, 9), (&logits, options, false), random)?);
             into.push(of(&spec(vocab), target, (1, 9), (&logits, options, false), random)?);
         }
-        // Hardly any tokens, and none that is a number.
+        // Few tokens, and all logits NaN.
         for (vocab, options) in
             [(1, (0, 1.0, 0.5, 0.0)), (33, (33, 0.7, 1e-6, 0.0)), (65, (70, 1.0, 1.0, 1.0))]
         {
@@ -155,7 +154,7 @@ impl Cases for DrawSpec {
 /// Top-k, temperature, top-p, min-p.
 type Chances = (u32, f32, f32, f32);
 
-/// The host's definition: cuts in f64, the draw as [`crate::noise`] has it.
+/// The host's definition: cuts in f64, the draw as in [`kjit_kernels::noise`].
 fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise) -> u32 {
     let mut order: Vec<usize> = (0..row.len()).filter(|&i| !row[i].is_nan()).collect();
     let best_first = |&a: &usize, &b: &usize| {
@@ -185,8 +184,7 @@ fn choose(row: &[f32], (top_k, temperature, top_p, min_p): Chances, noise: Noise
         .unwrap_or(order[0] as u32)
 }
 
-/// A case of these logits in so many blocks for each sequence; with options of their own where
-/// `own`.
+/// A case of these logits with `blocks` blocks for each sequence; with options by slot if `own`.
 fn of(
     spec: &DrawSpec,
     target: &Target,
@@ -197,7 +195,7 @@ fn of(
     let n = logits.len() / spec.vocab;
     let seeds: Vec<u64> = (0..n).map(|_| random.bits()).collect();
     let positions: Vec<u32> = (0..n as u32).map(|s| s % 8).collect();
-    // With options of their own, every second slot is greedy.
+    // With options by slot, every second slot is greedy.
     let of = |slot: u32| if own && slot % 2 == 1 { (1, 1.0, 1.0, 0.0) } else { options };
     let chosen: Vec<u32> = logits
         .chunks(spec.vocab)
@@ -216,7 +214,7 @@ fn of(
         .collect();
     let halves: Vec<u32> = seeds.iter().flat_map(|s| [*s as u32, (s >> 32) as u32]).collect();
     let [slots, tokens, position] = moved(&positions, capacity, &chosen);
-    // What is not to be read is wrong.
+    // The shared options are poisoned: with options by slot the kernel must not read them.
     let (top_k, temperature, top_p, min_p) =
         if own { (1, f32::NAN, f32::NAN, f32::NAN) } else { options };
     let tuning = spec.tuning(target)?;

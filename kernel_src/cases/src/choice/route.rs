@@ -133,7 +133,7 @@ impl Cases for RouteSpec {
     }
 }
 
-/// What each expert's share and what its choice goes by, in f64.
+/// The basis of each expert's share and of its choice, in f64.
 fn gate(spec: &RouteSpec, row: &[f32], bias: &[f32]) -> (Vec<f64>, Vec<f64>) {
     let raw: Vec<f64> = row.iter().map(|&v| f64::from(v)).collect();
     let most = raw.iter().copied().fold(f64::MIN, f64::max);

@@ -77,7 +77,7 @@ fn case(
             }
         }
     }
-    // What no launch wrote: the index that poison makes lies far behind the matrices.
+    // Never written: poison as an index is far after the matrices.
     chosen[used * spec.top..].fill(u32::MAX);
     shares[used * spec.top..].fill(f32::NAN);
     x[spec.columns() / spec.tokens * used * cols..].fill(f32::NAN);
@@ -129,7 +129,7 @@ impl Cases for ExpertsSpec {
         _: Size,
         random: &mut Random,
     ) -> Result<Case, SpecError> {
-        // Twice as many matrices as are chosen: what is not chosen is not read.
+        // Twice as many matrices as are chosen: others must not be read.
         case(self, target, (units, 2 * self.top * self.tokens + 1, 0), random)
     }
 
@@ -326,7 +326,7 @@ impl Cases for ExpertsSpec {
             };
             into.push(case(&spec, target, (2, 5, idle), random)?);
             if prologue == Prologue::None && !bias {
-                // The same through all of `top` matrices.
+                // The same with all of `top` matrices.
                 let spec = ExpertsSpec { all: true, finish: ExpertFinish::Store, ..spec };
                 into.push(case(&spec, target, (2, top, idle), random)?);
             }

@@ -31,7 +31,7 @@ fn case(
     let residual =
         if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
     let tile_expert: Vec<u32> = experts.iter().map(|e| e.map_or(u32::MAX, |e| e as u32)).collect();
-    // Of each weight, each different token's products with each different row.
+    // For each weight, each distinct token's products with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         matrices.iter().map(|(m, _)| values.iter().map(|token| m.dots(token)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
@@ -125,13 +125,13 @@ impl Cases for GemmSpec {
             }
         }
         let groups = |t: &GemmTuning| matches!(t, GemmTuning::Groups { .. });
-        // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half a
-        // step.
+        // Every format, numbers of tokens and rows that fill no tile, rows whose last step is half
+        // a step.
         for (i, f) in ALL.iter().enumerate() {
             let cols =
                 if f.block_elems() > 32 { 128.max(f.block_elems()) } else { 96 + 64 * (i % 2) };
             for (j, t) in tunings.iter().enumerate() {
-                // A simulated product takes its time: each format in one of the shapes of waves, and in
+                // Simulated products are slow: each format in one of the shapes of waves, and in
                 // all others on a device that has them.
                 if j < 2 && i % 2 != j || groups(t) && f.name == "F32" {
                     continue;

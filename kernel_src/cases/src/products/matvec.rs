@@ -37,7 +37,7 @@ fn case(
     let matrices = matrices(&spec.segments, cols, 1, random)?;
     let rows = spec.segments[0].rows;
     let residual = if spec.finish == Finish::Add { random.normals(n * rows, 1.0) } else { vec![] };
-    // Of each column each weight's products with each different row.
+    // For each column, each weight's products with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         columns.iter().map(|c| matrices.iter().map(|(m, _)| m.dots(c)).collect()).collect();
     let all = |s: usize| -> Vec<f64> {
@@ -130,7 +130,7 @@ impl Cases for MatvecSpec {
         }
         let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
         let mut specs = [
-            // Three weights of two layouts with a norm in front, as Q, K and V of a mixed file.
+            // Three weights of two layouts after a norm, as Q, K and V of a mixed file.
             MatvecSpec {
                 prologue: Prologue::Norm,
                 segments: vec![

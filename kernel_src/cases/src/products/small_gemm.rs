@@ -28,7 +28,7 @@ fn case(
     let first = spec.segments[0].rows;
     let residual =
         if spec.finish == Finish::Add { random.normals(tokens * first, 1.0) } else { vec![] };
-    // Of each token each weight's products with each different row.
+    // For each token, each weight's products with each distinct row.
     let dots: Vec<Vec<Vec<f64>>> =
         values.iter().map(|x| matrices.iter().map(|(m, _)| m.dots(x)).collect()).collect();
     let result = |s: usize| -> Vec<Option<Vec<f64>>> {
@@ -158,8 +158,8 @@ impl Cases for SmallGemmSpec {
             return Ok(());
         }
         for name in ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "IQ4_XS", "F16"] {
-            // From 40 rows on a lane spills up to a dozen words, and was the fastest so
-            // (`docs/performance.md`): not held against the rule here.
+            // From 40 rows on a lane spills up to a dozen words, which was the fastest variant
+            // (`docs/performance.md`): exempt from the rule here.
             for tokens in [8, 16, 32] {
                 let spec = SmallGemmSpec {
                     finish: Finish::Add,

@@ -43,7 +43,7 @@ impl Cases for CombineSpec {
     }
 }
 
-/// A case of `n` elements in so many blocks.
+/// A case of `n` elements with `blocks` blocks.
 fn of(
     spec: &CombineSpec,
     target: &Target,
@@ -51,8 +51,8 @@ fn of(
     blocks: u32,
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    // From where the activation vanishes to where it is the identity, and infinities that must
-    // not turn into NaN.
+    // Inputs from where the activation vanishes to where it is the identity, and infinities that
+    // must not become NaN.
     let mut a = random.normals(n, 6.0);
     a[0] = 0.0;
     a[1] = 90.0;

@@ -54,7 +54,7 @@ fn of(
     (rows, vocab): (usize, usize),
     random: &mut Random,
 ) -> Result<Case, SpecError> {
-    // Positions of sequences go up to 8, however few rows there are.
+    // Positions of sequences go up to 8 for any number of rows.
     let capacity = (rows + 6).max(9);
     let cols = spec.layout.cols;
     let table = Matrix::random(spec.layout.format, vocab, cols, random)?;
@@ -106,5 +106,5 @@ mod tests {
     }
 }
 
-/// Rows of the table where it is timed: enough for every compute unit.
+/// Rows of the table when it is timed: enough for every compute unit.
 const ROWS: usize = 4096;

@@ -1,5 +1,5 @@
 pub(crate) mod combine;
-pub(crate) mod copy;
+pub(crate) mod copy_rows;
 pub(crate) mod embed;
 pub(crate) mod expert_sum;
 pub(crate) mod map;

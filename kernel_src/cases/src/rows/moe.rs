@@ -11,7 +11,7 @@ use kjit_kernels::moe::{
 };
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
-/// Sizes whose tiles are uneven, and some of whose experts have no token; tokens.
+/// Sizes with uneven tiles, some with experts without a token; tokens.
 const SIZES: [(MoeSpec, usize); 3] = [
     (MoeSpec { experts: 5, top: 2, tile: 16, cols: 70 }, 33),
     (MoeSpec { experts: 131, top: 8, tile: 64, cols: 33 }, 65),
@@ -22,21 +22,20 @@ const SIZES: [(MoeSpec, usize); 3] = [
 const SAMPLE: MoeSpec = MoeSpec { experts: 128, top: 8, tile: 64, cols: 2048 };
 const SAMPLE_SIZE: Size = Size { tokens: PROMPT, past: 0 };
 
-/// What is chosen, and what must become of it.
+/// The choice, and the expected groups.
 struct Groups {
     chosen: Vec<u32>,
     counts: Vec<u32>,
     tile_expert: Vec<u32>,
     source: Vec<u32>,
     row: Vec<u32>,
-    /// Rows behind the last tile: they stay as they are.
+    /// Rows after the last tile: unchanged.
     untouched: usize,
 }
 
 fn groups(spec: &MoeSpec, tokens: usize, random: &mut Random) -> Groups {
     let MoeSpec { experts, top, tile, .. } = *spec;
-    // The first expert is everybody's second choice, so that tiles are uneven and some experts have
-    // none.
+    // The first expert is the second choice of all, so tiles are uneven and some experts have none.
     let chosen: Vec<u32> = (0..tokens)
         .flat_map(|_| {
             let first = random.below(experts) as u32;
@@ -63,7 +62,7 @@ fn groups(spec: &MoeSpec, tokens: usize, random: &mut Random) -> Groups {
     Groups { chosen, counts, tile_expert, source, row, untouched }
 }
 
-/// Words that must come out, and some behind them that must stay as they were.
+/// Expected words, and some after them that must not change.
 fn written(name: &'static str, values: &[u32], behind: usize) -> CaseArg {
     let mut want: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
     want.resize(want.len() + 4 * behind, 0xff);

@@ -73,9 +73,9 @@ impl Cases for QuantizeSpec {
     }
 }
 
-/// How near columns come to these values. Half a step of the largest group is the bound on each: a
-/// group with an outlier of 170 among values of 2.6 was 2.6e-3 off, as it must be, and failed a
-/// bound that knew the root mean square alone.
+/// The tolerance for columns of these values. Half a step of the largest group is the bound on
+/// each: a group with an outlier of 170 among values of 2.6 was 2.6e-3 off, as expected, and failed
+/// a bound by the root mean square alone.
 fn rounded(column: &Column, want: &[f64]) -> Tolerance {
     let usual = exact(column);
     if !matches!(column.form, Form::Quantised { .. }) {

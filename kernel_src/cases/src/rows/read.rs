@@ -27,7 +27,7 @@ impl Cases for ReadSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Fewer vectors than threads, and some rounds of all threads that do not come out even.
+        // Fewer vectors than threads, and some rounds of all threads with a partial last one.
         for (in_flight, vectors) in [(1, 33), (4, 1031), (8, 8 * 1024 + 7)] {
             into.push(of(&ReadSpec { in_flight }, target, 1, vectors, random)?);
         }
@@ -39,10 +39,10 @@ impl Cases for ReadSpec {
     }
 }
 
-/// MiB that are read where it is timed.
+/// MiB that are read when it is timed.
 const READ: Size = Size { tokens: 1024, past: 0 };
 
-/// A case of so many vectors.
+/// A case of `vectors` vectors.
 fn of(
     spec: &ReadSpec,
     target: &Target,
@@ -51,7 +51,7 @@ fn of(
     random: &mut Random,
 ) -> Result<Case, SpecError> {
     let launch = Launch::of(spec.block(target, &Fixed)?, ReadSpec::grid_of(vectors, units));
-    // A prime number of words in turn.
+    // A prime number of words, repeated.
     let some: Vec<u8> = (0..4099).flat_map(|_| (random.bits() as u32).to_le_bytes()).collect();
     let mut x = some.repeat((16 * vectors).div_ceil(some.len()));
     x.truncate(16 * vectors);

@@ -78,7 +78,7 @@ impl Cases for ReduceSpec {
     }
 }
 
-/// A case in so many blocks, at this meeting: what the others send is there already.
+/// A case with `blocks` blocks, at this meeting: the other ranks' parts are there already.
 fn of(
     spec: &ReduceSpec,
     target: &Target,
@@ -176,8 +176,8 @@ fn of(
     )
 }
 
-/// The words of an inbox in which nothing is of this meeting: what is left of the one before
-/// the last must not be taken for this one's.
+/// The words of an inbox without parts of this meeting: leftovers of the meeting before the last
+/// must not be taken for this one's.
 fn empty(spec: &ReduceSpec, room: usize, number: u32) -> Vec<u32> {
     let (all, left) = (2 * spec.ranks * room, number.wrapping_sub(2));
     match spec.stretches {
@@ -188,7 +188,7 @@ fn empty(spec: &ReduceSpec, room: usize, number: u32) -> Vec<u32> {
     }
 }
 
-/// A part in an inbox, at the place of a rank of a half.
+/// Puts a part into an inbox, at the place of a rank of a half.
 fn put(spec: &ReduceSpec, inbox: &mut [u32], room: usize, place: usize, part: &[f32], number: u32) {
     let mut set = |at: usize, word: u32| inbox.iter_mut().skip(at).take(1).for_each(|w| *w = word);
     for (i, v) in part.iter().enumerate() {

@@ -51,7 +51,7 @@ impl Cases for RepackSpec {
     }
 }
 
-/// A case of `rows` rows in so many blocks.
+/// A case of `rows` rows with `blocks` blocks.
 fn of(
     spec: &RepackSpec,
     target: &Target,

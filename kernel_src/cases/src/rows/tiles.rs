@@ -75,7 +75,7 @@ impl Cases for TilesSpec {
     }
 }
 
-/// A case with `rows` rows of values, of which `source` picks.
+/// A case with `rows` rows of values, from which `source` picks.
 fn of(
     spec: &TilesSpec,
     target: &Target,

@@ -26,8 +26,8 @@ impl Cases for ConvSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        // Fewer tokens than are kept, a whole slab and more; channels around a block; the first
-        // tokens of a sequence, and later ones; all ends.
+        // Fewer tokens than the state holds, a whole slab and more; channels around a block; the
+        // first tokens of a sequence, and later ones; all epilogues.
         for (channels, taps, ends, sequences) in [
             (5, 2, 0b001, Sequences::One { past: 0, tokens: 1 }),
             (257, 4, 0b111, Sequences::One { past: 9, tokens: 2 }),
@@ -56,7 +56,7 @@ impl Cases for ConvSpec {
     }
 }
 
-/// What must come out, in f64.
+/// Expected results, in f64.
 fn case(
     spec: &ConvSpec,
     target: &Target,
@@ -72,7 +72,7 @@ fn case(
     let past = Before::of(sequences, spec.state(), random);
     let (mut want, mut after) = (vec![f64::NAN; rows * channels], past.poison());
     for s in past.each() {
-        // Tokens from the oldest that is kept on.
+        // Tokens from the oldest in the state on.
         let token = |at: usize, c: usize| match at.checked_sub(before) {
             None => s.kept.get(at * channels + c).map_or(0.0, |&v| f64::from(v)),
             Some(t) => f64::from(x[(s.first + t) * channels + c]),

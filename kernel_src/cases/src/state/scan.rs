@@ -52,7 +52,7 @@ impl Cases for ScanSpec {
     }
 }
 
-/// What must come out, in f64.
+/// Expected results, in f64.
 fn case(
     spec: &ScanSpec,
     target: &Target,
@@ -68,7 +68,7 @@ fn case(
         numbers(rows * groups * n, 1.0),
         numbers(rows * groups * n, 1.0),
     );
-    // Steps above zero and rates below, from what stays whole to what is gone.
+    // Steps above zero and rates below, with decay from none to complete.
     let dt: Vec<f32> = numbers(rows * heads, 1.0).iter().map(|v| v.abs() + 1e-3).collect();
     let a: Vec<f32> =
         numbers(heads * if each { n } else { 1 }, 1.5).iter().map(|v| -v.abs()).collect();

@@ -1,26 +1,25 @@
-//! Sequences of a case: in slots that are not in order, some with a state from before and some
-//! without.
+//! Sequences of a case: in slots of another order, some with an earlier state and some without.
 
 use crate::case::{CaseArg, words};
 use crate::data::Random;
 use kjit_kernels::Size;
 
-/// Whose tokens are at hand.
+/// The owners of a launch's tokens.
 #[derive(Debug, Clone)]
 pub(crate) enum Sequences {
-    /// One sequence's.
+    /// One sequence.
     One {
         /// Tokens before.
         past: usize,
         /// Tokens.
         tokens: usize,
     },
-    /// One of each of these, by the tokens before.
+    /// One token of each sequence, with the number of tokens before it.
     Several(Vec<usize>),
 }
 
 impl Sequences {
-    /// Those of a size.
+    /// The sequences of a size.
     pub(crate) fn of(one: bool, size: Size) -> Sequences {
         let tokens = size.tokens.max(1);
         if one {
@@ -30,7 +29,7 @@ impl Sequences {
         }
     }
 
-    /// Tokens of all.
+    /// Tokens of all sequences.
     pub(crate) fn rows(&self) -> usize {
         match self {
             Sequences::One { tokens, .. } => *tokens,
@@ -47,11 +46,11 @@ pub(crate) struct One<'a> {
     pub first: usize,
     /// Its rows.
     pub tokens: usize,
-    /// What it has kept; empty for one that begins.
+    /// Its state; empty at the beginning.
     pub kept: &'a [f32],
 }
 
-/// What slots hold before a launch. One that nobody has, and one whose sequence begins, is poison.
+/// The states of slots before a launch. An unused slot, and one whose sequence begins, is poison.
 pub(crate) struct Before {
     each: usize,
     one: bool,
@@ -89,7 +88,7 @@ impl Before {
         })
     }
 
-    /// What must be there where nobody writes.
+    /// The expected contents of unwritten states.
     pub(crate) fn poison(&self) -> Vec<f64> {
         vec![f64::NAN; self.each * self.positions.len()]
     }

@@ -1,11 +1,11 @@
-//! Every kernel, at the sizes of real models, compiles for every family and spills nowhere: read
-//! from the code objects.
+//! Every kernel, at the sizes of real models, compiles for every family without spills: read from
+//! the code objects.
 //!
-//! NVIDIA by nvrtc, where it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real
-//! hiprtc (by clang: the command's test `kernel_matrix`). What is not found is skipped, and said to
-//! be. `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel. (Then by
-//! `cargo test`: nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes what was
-//! measured, `KJIT_KERNELS=a,b` takes those kernels whose names begin so.
+//! NVIDIA by nvrtc, if it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real
+//! hiprtc (by clang: the command's test `kernel_matrix`). Without a compiler the test says that it
+//! was skipped. `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel.
+//! (Then by `cargo test`: nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes the
+//! measurements, `KJIT_KERNELS=a,b` takes kernels whose names begin so.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};

@@ -1,9 +1,9 @@
-//! Every case on a real device (`KJIT_TEST_DEVICE`, by default whichever is there), held against
-//! the same oracles as on the simulated one.
+//! Every case on a real device (`KJIT_TEST_DEVICE`, by default any), compared with the same oracles
+//! as on the simulated one.
 //!
 //! And sums in the host's memory, with both ends on one device.
 //!
-//! Without a device it is skipped, and says so; `KJIT_REQUIRE_GPU=1` forbids that.
+//! Without a device the test says that it was skipped; `KJIT_REQUIRE_GPU=1` forbids that.
 
 use kjit_engine::{
     Arg, Config, Device, DeviceBuffer, Engine, Error, Geometry, Isolation, Job, Result,
@@ -56,7 +56,7 @@ fn every_case_is_right_on_the_device() {
         for case in &cases {
             failed.extend(run(&engine, &device, case).err());
             if let Err(Error::DeviceLost { .. }) = device.memory() {
-                // Of what comes next there is a verdict only on a device opened anew.
+                // Later cases need a device that is opened again.
                 drop(device);
                 device = engine
                     .device(&asked)
@@ -161,7 +161,7 @@ fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
         let [a, b] = &own;
         let near = [[a.clone(), b.clone()], [b.clone(), a.clone()]];
         let near = sums(&engine, &device, (rows, stretches, rounds), near).unwrap();
-        // One inbox for both, as devices have it that do not reach each other.
+        // One inbox for both, as for devices that do not reach each other.
         let views =
             Device::shared_in_host::<u32>(&[device.clone(), device.clone()], words).unwrap();
         let [a, b] = &views[..] else { panic!("a view for each") };

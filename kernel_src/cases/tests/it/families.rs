@@ -1,5 +1,5 @@
-//! What a row of the registry brings with it, for every family: cases, samples, shipped tuning,
-//! arguments that are the kernel's; and that there is no other list.
+//! For every row of the registry: cases, samples, shipped tuning, arguments that match the kernel;
+//! and there is no other list.
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix::{Sample, representative};
@@ -106,7 +106,7 @@ fn parameters(kernel: &Kernel) -> Vec<(Kind, Option<String>)> {
     let text = kernel.source.main_text();
     let text: String =
         text.lines().map(|l| l.split("//").next().unwrap_or_default().to_owned() + " ").collect();
-    // What only kernels with pages have, or with chosen positions: no first sample of a family is
+    // Only kernels with pages, or with chosen positions, have these: no first sample of a family is
     // one.
     let text =
         text.replace("PAGED(, const u32* table)", "").replace("CHOSEN(, const u32* chosen)", "");
@@ -168,9 +168,9 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
     }
 }
 
-/// Where somebody chooses a kernel, and so names it: plans; the upload, which lays weights out, and
-/// the ring, which does so for each layer that is streamed; the limits of a card, which are two
-/// kernels' times.
+/// The places that choose kernels and so name families: plans; the upload, which lays out weights;
+/// the ring, which does so for each streamed layer; the limits of a card, which are two kernels'
+/// times.
 const CHOOSERS: [&str; 4] = [
     "model/plan/src",
     "model/gpu/src/open.rs",
@@ -241,7 +241,7 @@ fn outside_its_own_module_one_place_names_a_family_its_row_in_the_registry() {
                         w.contains(&format!("kjit_kernels::{module}")) && w.contains("::");
                     type_of || variant || through && w.split("::").nth(1) == Some(module)
                 };
-                // What a test of a length or of a heading quotes is no family.
+                // A string quoted by a test of lengths or headings is no family.
                 let quoted = path.starts_with(root.join("kernel_src"))
                     && line.contains(&format!("\"{module}\""));
                 if quoted || words.into_iter().any(names) {

@@ -1,5 +1,5 @@
-//! What emulating the machine code found, and no other test can see: where a compiler moves an
-//! instruction to. Simulated devices run the source, and there it is right.
+//! Faults found by emulating the machine code, which no other test can see: a compiler moves an
+//! instruction. Simulated devices run the source, which is right.
 
 use kjit_engine::{Config, Constants, Engine, Isolation, Job, Options, Source, Target, Vendor};
 use kjit_kernels::Family;
@@ -8,7 +8,7 @@ use kjit_kernels::heads::Scores;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use std::path::{Path, PathBuf};
 
-/// A sum over a wave that only some lanes use: what attention does with its parts.
+/// A sum over a wave that only some lanes use: as attention does with its parts.
 const SUM: &str = r#"
 #include "kjit.h"
 KERNEL sum(float* p) {
@@ -46,7 +46,7 @@ fn leaves_lanes_out(word: u32) -> bool {
     (word >> 25 == 0x3e && word >> 24 & 1 == 1) || word & 0xff80_ff00 == 0xbe80_2100
 }
 
-/// What fills the section behind the code.
+/// The padding after the code.
 const S_CODE_END: u32 = 0xbf9f_0000;
 
 /// Matrix instructions of CDNA, and those that read and write their accumulation registers (VOP3P,
@@ -55,8 +55,8 @@ fn accumulates(word: u32) -> bool {
     word >> 23 == 0x1a7 && word >> 16 & 0x7f >= 0x40
 }
 
-/// Debian's clang 19 is asked, and says that it copies accumulation registers of gfx908 through a
-/// vector register that it forgets to write.
+/// Debian's clang 19 is tested: it copies accumulation registers of gfx908 through a vector
+/// register that it does not write.
 #[test]
 fn clang_19_does_not_copy_gfx908s_accumulation_registers_rightly() {
     let Some((engine, folder)) = clang("copies") else { return };
@@ -73,7 +73,7 @@ fn clang_19_does_not_copy_gfx908s_accumulation_registers_rightly() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// Attention does without them where nothing is known of the compiler (`Product::of_attention`).
+/// Attention does not use them if the compiler was not tested (`Product::of_attention`).
 #[test]
 fn attention_on_gfx908_leaves_accumulation_registers_alone() {
     let Some((engine, folder)) = clang("gfx908") else { return };
@@ -101,15 +101,15 @@ fn attention_on_gfx908_leaves_accumulation_registers_alone() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// What a wait after a cache's writing back stands for, or stands against.
+/// Instructions around the write-back of a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mark {
     /// `buffer_wbl2` (MUBUF, operation 0x28).
     WritesBack,
     /// `s_waitcnt` with vmcnt(0), for stores and for the writing back.
     Waits,
-    /// `global_atomic_…`, `flat_atomic_…` (operations from 0x40 on), `s_barrier`: what tells others
-    /// that the stores before are there.
+    /// `global_atomic_…`, `flat_atomic_…` (operations from 0x40 on), `s_barrier`: tell others that
+    /// earlier stores are there.
     Tells,
 }
 
@@ -124,10 +124,10 @@ fn mark(word: u32) -> Option<Mark> {
 }
 
 /// A wave of gfx942 writes its stores back to memory that all dies see, waits until they are there,
-/// and only then comes to the barrier behind which one thread tells the other blocks. LLVM before
-/// 2026 leaves that wait out where it knows of no store of this thread: so it does of the
-/// write-backs behind that barrier, of a thread whose own stores have all been waited for. Before
-/// it the wait stands, because the stores do.
+/// and only then arrives at the barrier after which one thread tells the other blocks. LLVM before
+/// 2026 omits that wait if it knows of no store of this thread, as for the write-backs after that
+/// barrier, of a thread whose own stores have all been waited for. Before it the wait is present,
+/// because the stores are.
 #[test]
 fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
     let Some((engine, folder)) = clang("gfx942") else { return };
@@ -151,8 +151,8 @@ fn blocks_of_gfx942_wait_for_what_they_write_back_before_they_tell_of_it() {
     let _ = std::fs::remove_dir_all(&folder);
 }
 
-/// An engine that compiles with clang, and the folder of its cache; none, said aloud, where there
-/// is no clang.
+/// An engine that compiles with clang, and the folder of its cache; `None`, with a message, without
+/// clang.
 fn clang(name: &str) -> Option<(Engine, PathBuf)> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("machine-code-{name}-{}", std::process::id()));

@@ -2,7 +2,7 @@
 
 use kjit_engine::Target;
 use kjit_kernel_cases::matrix;
-use kjit_kernel_cases::{Case, CaseArg, Few, Random, case};
+use kjit_kernel_cases::{Case, CaseArg, Random, SharedData, case};
 use kjit_kernels::Size;
 use kjit_kernels::activations::Prologue;
 use kjit_kernels::argmax::ArgmaxSpec;
@@ -28,7 +28,7 @@ use kjit_kernels::tiles::TilesSpec;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// One of each family that has a choice, at sizes that an oracle is fast with.
+/// One of each family that has a choice, at sizes with a fast oracle.
 fn specs() -> Vec<Spec> {
     let q4 = Format::by_name("Q4_K").unwrap();
     let kv = KvLayout { heads: 2, head_dim: 64, storage: KvStorage::F16 };
@@ -115,7 +115,7 @@ fn specs() -> Vec<Spec> {
 
 const MOE: MoeSpec = MoeSpec { experts: 5, top: 2, tile: 16, cols: 64 };
 
-/// Everything of a launch but the data.
+/// Everything of a launch except the data.
 fn shape(case: &Case) -> String {
     let arg = |a: &CaseArg| match a {
         CaseArg::Buffer { name, .. } => format!("{name} "),
@@ -153,7 +153,7 @@ fn a_case_made_another_variants_is_launched_as_that_variants_own() {
                         "{variant} {tuning} on {arch}"
                     );
                 }
-                // Working memory may be there that the variant has no use for.
+                // There may be working memory that the variant does not use.
                 let plain =
                     |c: &Case| shape(c).replace("parts ", "Null ").replace("counters ", "Null ");
                 assert_eq!(plain(&varied), plain(&own), "{variant} {tuning} on {arch}");
@@ -178,7 +178,7 @@ fn every_family_with_a_choice_is_among_those_whose_variants_are_tried_here() {
 #[test]
 fn a_family_without_variants_has_no_other_case() {
     let target = Target::parse("sm_90").unwrap();
-    let spec: Spec = kjit_kernels::copy::RowsSpec { words: 64 }.into();
+    let spec: Spec = kjit_kernels::copy_rows::CopyRowsSpec { words: 64 }.into();
     let size = Size { tokens: 1, past: 0 };
     let mut case = case(&spec, &target, 4, size, &mut Random::new(1)).unwrap();
     assert!(case.vary(&spec, &target, 4, size).unwrap_err().to_string().contains("one variant"));
@@ -191,21 +191,21 @@ fn every_kernel_of_the_common_set_has_a_case_at_a_small_size() {
     let few = Arc::default();
     for matrix::Sample { spec, .. } in matrix::representative(&target).unwrap() {
         let size = Size { tokens: 3, past: 5 };
-        case(&spec, &target, 60, size, &mut Random::new(1).few(&few))
+        case(&spec, &target, 60, size, &mut Random::new(1).sharing(&few))
             .unwrap_or_else(|e| panic!("{spec}: {e}"));
         assert!(spec.work(size).bytes > 0, "{spec}");
     }
 }
 
-/// Their rows are made once, by whoever asks first; no two matrices begin with the same one.
+/// Their rows are made once, by the first request; no two matrices begin with the same row.
 #[test]
 fn cases_that_cost_little_are_the_same_in_whatever_order_they_are_made() {
     let target = Target::parse("gfx1100").unwrap();
-    let made = |few: &Arc<Few>, name: &str, rows: usize| {
+    let made = |few: &Arc<SharedData>, name: &str, rows: usize| {
         let q = Format::by_name(name).unwrap();
         let segments = vec![Segment { format: q, rows, bias: false }; 3];
         let spec: Spec = MatvecSpec { segments, ..MatvecSpec::new(q, rows, 512) }.into();
-        let (size, mut random) = (Size { tokens: 1, past: 0 }, Random::new(7).few(few));
+        let (size, mut random) = (Size { tokens: 1, past: 0 }, Random::new(7).sharing(few));
         let case = case(&spec, &target, 8, size, &mut random).unwrap();
         let weights = |arg: &CaseArg| match arg {
             CaseArg::Buffer { name: "w", before, .. } => Some(before.to_vec()),
@@ -221,7 +221,7 @@ fn cases_that_cost_little_are_the_same_in_whatever_order_they_are_made() {
     for weights in &first {
         assert!(weights[0] != weights[1] && weights[1] != weights[2] && weights[0] != weights[2]);
     }
-    // Of 200 rows those from the 62nd on are the first ones again.
+    // Rows from the 62nd on repeat the first ones.
     let row = first[0][0].len() / 200;
     assert_eq!(first[0][0][..row], first[0][0][61 * row..62 * row]);
 }

@@ -7,10 +7,10 @@ use crate::expect::{Expect, HALF, SINGLE, Storage};
 use crate::paged::Pages;
 use crate::samples::Samples;
 use kjit_engine::Target;
-use kjit_kernels::keep::{KeepArgs, KeepSpec};
+use kjit_kernels::cache_rows::{CacheRowsArgs, CacheRowsSpec};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
-impl Cases for KeepSpec {
+impl Cases for CacheRowsSpec {
     fn case(
         &self,
         target: &Target,
@@ -22,7 +22,8 @@ impl Cases for KeepSpec {
         let capacity = size.past + n + 3;
         let bytes = kv.bytes(capacity).unwrap_or(0);
         let row = random.normals(n * dim, 1.0);
-        // Several sequences lie in another order, with one place free; what nobody wrote is poison.
+        // Several sequences are in slots of another order, with one slot free; unwritten memory is
+        // poison.
         let places = if self.one { 1 } else { n + 1 };
         let slots: Vec<u32> =
             (0..n).map(|s| if self.one { 0 } else { (places - 1 - s) as u32 }).collect();
@@ -56,10 +57,10 @@ impl Cases for KeepSpec {
                 want: Storage::F16.read(&after),
                 tolerance: HALF,
             },
-            // A quotient of two roundings may be the code beside it.
+            // A quotient of two roundings may be the neighbouring code.
             KvStorage::Q8_0 => Expect::Anything,
         };
-        let args = KeepArgs {
+        let args = CacheRowsArgs {
             row: floats("row", &row),
             slots: if self.one { CaseArg::Null } else { words("slots", &slots) },
             position: words("position", &position),
@@ -92,7 +93,7 @@ impl Cases for KeepSpec {
             (576, F16, 140, 120, true, true),
             (272, F16, 3, 127, false, true),
         ] {
-            let spec = KeepSpec { kv: KvLayout { heads: 1, head_dim, storage }, one, paged };
+            let spec = CacheRowsSpec { kv: KvLayout { heads: 1, head_dim, storage }, one, paged };
             into.push(spec.case(target, 1, Size { tokens, past }, random)?);
         }
         Ok(())
@@ -100,6 +101,10 @@ impl Cases for KeepSpec {
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
         let kv = KvLayout { heads: 1, head_dim: 576, storage: KvStorage::F16 };
-        list.add("keep 576 F16".to_owned(), KeepSpec { kv, one: true, paged: false }, Size::CHUNK)
+        list.add(
+            "keep 576 F16".to_owned(),
+            CacheRowsSpec { kv, one: true, paged: false },
+            Size::CHUNK,
+        )
     }
 }

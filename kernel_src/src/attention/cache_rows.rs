@@ -1,4 +1,4 @@
-//! Rows of new tokens to a cache of one head: `gpu/keep.h`.
+//! Rows of new tokens stored to a cache of one head: `gpu/keep.h`.
 
 use crate::attention::kv::KvLayout;
 use crate::vocabulary::arguments::arguments;
@@ -10,9 +10,9 @@ use crate::vocabulary::variant::{Fixed, no_choice};
 use kjit_engine::{Constants, Target};
 use std::fmt;
 
-/// Rows of new tokens, kept as a cache has them: where attention itself does not keep them.
+/// Stores rows of new tokens in the cache's format, where attention itself does not store them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct KeepSpec {
+pub struct CacheRowsSpec {
     /// Rows: one head.
     pub kv: KvLayout,
     /// The tokens are one sequence's, one behind the other; else each is a sequence's.
@@ -23,7 +23,7 @@ pub struct KeepSpec {
 
 arguments! {
     /// The arguments.
-    KeepArgs {
+    CacheRowsArgs {
         /// `tokens × head_dim` f32.
         row: Pointer,
         /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
@@ -39,7 +39,7 @@ arguments! {
         /// Bytes from one slot's rows to the next one's; 0 with pages.
         sequence_bytes: U64,
         /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
-        /// where there are pages.
+        /// with pages.
         table: Pointer,
     }
 }
@@ -47,7 +47,7 @@ arguments! {
 const NAME: &str = "keep";
 const BLOCK: u32 = 256;
 
-impl KeepSpec {
+impl CacheRowsSpec {
     /// Rows of a block: one for each wave.
     #[must_use]
     pub fn rows(&self, target: &Target) -> u32 {
@@ -55,9 +55,9 @@ impl KeepSpec {
     }
 }
 
-impl Family for KeepSpec {
+impl Family for CacheRowsSpec {
     const NAME: &'static str = NAME;
-    type Args<A> = KeepArgs<A>;
+    type Args<A> = CacheRowsArgs<A>;
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -94,7 +94,7 @@ impl Family for KeepSpec {
     }
 
     fn declared(&self) -> &'static [Declared] {
-        with_table::<KeepArgs<()>>(self.paged)
+        with_table::<CacheRowsArgs<()>>(self.paged)
     }
 
     fn grid(&self, target: &Target, _: &Fixed, _: u32, size: Size) -> Result<Grid, SpecError> {

@@ -11,14 +11,14 @@ use std::fmt;
 
 /// `out[r] = x[which[r]]`, rows of 32-bit words. All widths have one kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RowsSpec {
+pub struct CopyRowsSpec {
     /// Words of a row.
     pub words: usize,
 }
 
 arguments! {
     /// The arguments.
-    RowsArgs {
+    CopyRowsArgs {
         /// Rows of words.
         x: Pointer,
         /// A u32 for each row of `out`.
@@ -33,7 +33,7 @@ arguments! {
 const NAME: &str = "rows";
 const BLOCK: u32 = 256;
 
-impl RowsSpec {
+impl CopyRowsSpec {
     /// Blocks for a row.
     #[must_use]
     pub fn blocks(&self) -> u32 {
@@ -41,9 +41,9 @@ impl RowsSpec {
     }
 }
 
-impl Family for RowsSpec {
+impl Family for CopyRowsSpec {
     const NAME: &'static str = NAME;
-    type Args<A> = RowsArgs<A>;
+    type Args<A> = CopyRowsArgs<A>;
     no_choice!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

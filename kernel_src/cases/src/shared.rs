@@ -1,7 +1,7 @@
-//! What cases have in common that are to cost little: the rows of their matrices, and tiles of
-//! activations. A model has dozens of kernels and matrices of a few formats and widths; to make and
-//! to lay out rows takes longer than all else, and tiles of a prompt are 2 to 7 MB each, which a
-//! device must be brought: 45 MB for Llama 3.1 8B without this.
+//! Data shared by cheap cases: the rows of their matrices, and tiles of activations. A model has
+//! dozens of kernels and matrices of a few formats and widths. Making and laying out rows takes
+//! longer than all else, and tiles of a prompt are 2 to 7 MB each, which must be copied to a
+//! device: 45 MB for Llama 3.1 8B without sharing.
 
 use crate::data::{Random, Rows};
 use crate::tiled::Tiles;
@@ -12,21 +12,21 @@ use std::convert::Infallible;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Rows that differ in a matrix of such a case. A prime, so that no tile of rows falls on its own
-/// values when it is read in another's place.
-pub(crate) const FEW: usize = 61;
+/// Distinct rows of a matrix of such a case. A prime, so no tile of rows has its own values when it
+/// is read in another's place.
+pub(crate) const DISTINCT_CHEAP: usize = 61;
 
-/// By what they are, places filled by the first who asks.
+/// Values by key, made by the first request.
 type Places<K, V> = Mutex<HashMap<K, Arc<Mutex<Option<Arc<V>>>>>>;
 
-/// Rows of each format and width, and tiles of each number of rows and width, that were asked for.
+/// Rows by format and width, and tiles by number of rows and width, as requested so far.
 #[derive(Debug, Default)]
-pub struct Few {
+pub struct SharedData {
     rows: Places<(u32, usize), Rows>,
     tiles: Places<(usize, usize), Tiles>,
 }
 
-/// What lies there, made if nothing does. Who asks for others does not wait.
+/// The value of this key, made if there is none. Requests for other keys do not wait.
 fn once<K: Eq + Hash, V, E>(
     places: &Places<K, V>,
     key: K,
@@ -43,8 +43,8 @@ fn once<K: Eq + Hash, V, E>(
     Ok(made)
 }
 
-impl Few {
-    /// The rows of a format and a width, whoever asks and in whatever order.
+impl SharedData {
+    /// The rows of a format and a width: equal for all callers, in any order of requests.
     pub(crate) fn rows(
         &self,
         format: &'static Format,
@@ -53,11 +53,11 @@ impl Few {
     ) -> Result<Arc<Rows>, SpecError> {
         once(&self.rows, (format.ggml_id, cols), || {
             let mut random = random.again(u64::from(format.ggml_id) << 32 | cols as u64);
-            Rows::random(format, FEW, cols, &mut random)
+            Rows::random(format, DISTINCT_CHEAP, cols, &mut random)
         })
     }
 
-    /// The same of tiles of so many rows.
+    /// The tiles of `rows` rows and a width.
     pub(crate) fn tiles(&self, rows: usize, cols: usize, random: &Random) -> Arc<Tiles> {
         let seed = 1 << 63 | (rows as u64) << 32 | cols as u64;
         let made = once(&self.tiles, (rows, cols), || {
@@ -75,13 +75,13 @@ mod tests {
 
     #[test]
     fn tiles_are_those_of_all_cases_where_they_are_to_cost_little_and_of_each_elsewhere() {
-        let few = Arc::new(Few::default());
-        let of = |seed| tiled(3, 70, &mut Random::new(seed).few(&few));
+        let shared = Arc::new(SharedData::default());
+        let of = |seed| tiled(3, 70, &mut Random::new(seed).sharing(&shared));
         assert!(Arc::ptr_eq(&of(1), &of(2)));
-        assert!(!Arc::ptr_eq(&of(1), &tiled(4, 70, &mut Random::new(1).few(&few))));
+        assert!(!Arc::ptr_eq(&of(1), &tiled(4, 70, &mut Random::new(1).sharing(&shared))));
         let own = |seed| tiled(3, 70, &mut Random::new(seed));
         assert_ne!(*own(1).content(), *own(2).content());
-        // Rows that differ, and nothing in those behind the last.
+        // Distinct rows, and poison in those after the last.
         let (tiles, poison) = (of(1), half::f16::from_le_bytes([0xff, 0xff]));
         assert!(tiles.values.len() == 3 && tiles.values[0] != tiles.values[1] && poison.is_nan());
         let at = |row, col| {

@@ -1,4 +1,4 @@
-// kept.h: the state of a sequence of fixed size, for any number of tokens.
+// state.h: the state of a sequence of fixed size, for any number of tokens.
 //
 //   slots, position   as for attend.h, one token of each sequence; ONE: tokens of one sequence,
 //             position is the first token's

@@ -6,12 +6,12 @@ use crate::data::Random;
 use crate::expect::Expect;
 use crate::samples::Samples;
 use kjit_engine::Target;
-use kjit_kernels::copy::{RowsArgs, RowsSpec};
+use kjit_kernels::copy_rows::{CopyRowsArgs, CopyRowsSpec};
 use kjit_kernels::launch::Launch;
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError};
-impl Cases for RowsSpec {
-    /// Four rows, whatever the size.
+impl Cases for CopyRowsSpec {
+    /// Four rows for any size.
     fn case(
         &self,
         target: &Target,
@@ -34,7 +34,7 @@ impl Cases for RowsSpec {
             expect: Expect::Bytes(want),
         };
         let words_of_row = CaseArg::U32(self.words as u32);
-        let args = RowsArgs {
+        let args = CopyRowsArgs {
             x: floats("x", &x),
             which: words("which", &which),
             out,
@@ -49,11 +49,11 @@ impl Cases for RowsSpec {
         random: &mut Random,
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
-        into.push(RowsSpec { words: 301 }.case(target, 2, Size::ONE, random)?);
+        into.push(CopyRowsSpec { words: 301 }.case(target, 2, Size::ONE, random)?);
         Ok(())
     }
 
     fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
-        list.add("rows".to_owned(), RowsSpec { words: 4096 }, Size::ONE)
+        list.add("rows".to_owned(), CopyRowsSpec { words: 4096 }, Size::ONE)
     }
 }
