@@ -50,8 +50,8 @@ pub enum Error {
     },
     /// The host's certificate cannot be trusted.
     #[error(
-        "{host} shows no certificate that can be trusted ({why}): SSL_CERT_FILE names a file of \
-         those that you trust besides"
+        "{host} shows no certificate that can be trusted ({why}): set SSL_CERT_FILE to a \
+         file of trusted certificates"
     )]
     Certificate {
         /// Scheme, name and port.
@@ -191,7 +191,7 @@ pub enum Error {
     /// The content's digest differs from the hub's.
     #[error(
         "{file}: what {host} sent has the sha256 {got}, and the hub's file has {want}: nothing \
-         was kept; try again, or look at what is between"
+         was kept; try again, or check any proxy in between"
     )]
     Hash {
         /// The file.
@@ -205,8 +205,8 @@ pub enum Error {
     },
     /// The content's length differs from the hub's.
     #[error(
-        "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or look at what is \
-         between"
+        "{file}: {host} has {got} bytes for it, and the hub {want}: try again, or check any \
+         proxy in between"
     )]
     Length {
         /// The file.

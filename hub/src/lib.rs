@@ -11,13 +11,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! | to … | there is |
+//! | task | call |
 //! |---|---|
-//! | have a model, fetched if it is not here | [`Hub::get`] |
-//! | look what is here, ask nobody | [`Hub::here`], [`Hub::list`] |
-//! | have what the hub has now | [`Hub::pull`] |
-//! | remove one | [`Hub::remove`] |
-//! | say where all that is | [`Settings`] |
+//! | get a model, fetched if it is missing | [`Hub::get`] |
+//! | list local models, without a request | [`Hub::here`], [`Hub::list`] |
+//! | update a model to the hub's version | [`Hub::pull`] |
+//! | remove a model | [`Hub::remove`] |
+//! | set the hub's address and the cache folder | [`Settings`] |
 //!
 //! This crate knows names, bytes and digests; it opens no model. A file in its place is whole and
 //! has the sha256 that the hub announced. Partial downloads are kept and resumed. The token goes to

@@ -74,7 +74,7 @@ impl Refusal {
         Refusal { message, ..Refusal::too_long(least, None, context) }
     }
 
-    /// The same refusal, naming this field.
+    /// This refusal, naming a field.
     pub fn of(self, field: &str) -> Refusal {
         Refusal { field: Some(field.to_owned()), ..self }
     }

@@ -3,7 +3,7 @@
 use console::{Term, measure_text_width, truncate_str};
 use std::io::{self, IsTerminal, Write};
 
-/// What stands for the part of a text that is cut.
+/// Mark of a text that was cut.
 const CUT: &str = "…";
 /// Spaces between two columns.
 const GAP: usize = 2;
@@ -36,7 +36,7 @@ pub fn write_clipped(text: &str, width: Option<usize>, out: &mut impl Write) -> 
     text.lines().try_for_each(|line| writeln!(out, "{}", clipped(line, width)))
 }
 
-/// How a column stands.
+/// Kind of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
     /// Text, never cut.
@@ -62,7 +62,7 @@ pub fn write(
         .collect();
     let all = widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1);
     let mut over = all.saturating_sub(width.unwrap_or(usize::MAX));
-    // The widest of the flexible columns gives way, a column at a time.
+    // The widest flexible column becomes narrower, one character at a time.
     while over > 0 {
         let flexible = widths.iter_mut().zip(columns).filter(|(_, c)| **c == Column::Flexible);
         let Some((widest, _)) = flexible.max_by_key(|(width, _)| **width) else { break };
@@ -84,7 +84,7 @@ pub fn write(
                 Column::Left | Column::Flexible => line.extend([&cell, space.as_str()]),
             }
         }
-        // Where no column can give way any more, the line's end does.
+        // If no column can become narrower, the line's end is cut.
         writeln!(out, "{}", clipped(line.trim_end(), width))?;
     }
     Ok(())

@@ -41,7 +41,7 @@ pub fn config(shared: &Shared) -> Config {
         "" => {}
         "all" => config = config.prove_all(),
         other if !shared.quiet => {
-            say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is not obeyed"))
+            say(format_args!("warning: KJIT_PROVE={other} is not 'all', and is ignored"))
         }
         _ => {}
     }
@@ -53,9 +53,7 @@ fn number(variable: &str, shared: &Shared) -> Option<u64> {
     let text = std::env::var(variable).ok().filter(|v| !v.is_empty())?;
     let number = text.parse().ok().filter(|n| *n > 0);
     if number.is_none() && !shared.quiet {
-        say(format_args!(
-            "warning: {variable}={text} is no whole number above 0, and is not obeyed"
-        ));
+        say(format_args!("warning: {variable}={text} is no whole number above 0, and is ignored"));
     }
     number
 }

@@ -8,7 +8,7 @@ use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use kjit_graph::op::Glu;
 use kjit_graph::{Activation, Op, ValueId};
 use kjit_kernels::Family;
-use kjit_kernels::copy::{RowsArgs, RowsSpec};
+use kjit_kernels::copy_rows::{CopyRowsArgs, CopyRowsSpec};
 use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::heads::Scores;

@@ -180,7 +180,7 @@ fn a_head_that_contradicts_itself_is_refused() {
             "POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}".to_owned(),
             "400",
         ),
-        // The same length twice counts as one; text in a body does not count.
+        // A repeated length counts once; text in a body does not count.
         (
             format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{body}"),
             "200",

@@ -17,9 +17,9 @@ pub struct Setup {
     /// on a GPU
     #[arg(long)]
     pub precise: bool,
-    /// The same bits for a sequence whatever is computed beside it: other sequences, other pieces
-    /// of the prompt, cached prefixes, drafts. Prompts and single sequences are slower. Features
-    /// that cannot keep this promise are refused
+    /// Reproducible bits: a sequence's scores depend on its own tokens only, not on other
+    /// sequences, pieces of the prompt, cached prefixes or drafts. Prompts and single sequences are
+    /// slower. Features that cannot keep this promise are refused
     #[arg(long)]
     pub reproducible: bool,
     /// One kernel launch per token on a GPU. auto: where it was measured to be faster (H100, H200).

@@ -32,7 +32,7 @@ const HELP: &str = "\
 \"\"\"        begin and end a text of several lines; Alt-Enter begins a new line, too
 Ctrl-C     stop an answer";
 
-/// What was typed.
+/// A typed line.
 #[derive(Debug, PartialEq, Eq)]
 enum Typed<'a> {
     Nothing,

@@ -287,7 +287,7 @@ fn kernels(model: &Model) -> serde_json::Value {
     })
 }
 
-/// The same as text.
+/// These counts as text.
 fn told(early: &EarlyStatus) -> Vec<String> {
     let EarlyStatus { late, single, .. } = early;
     let prompts = match early.swapped_at {

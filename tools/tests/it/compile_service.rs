@@ -113,7 +113,7 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     Some((out, document, errors))
 }
 
-/// The same for a fault that must be an error: its line.
+/// For a fault that must be an error: its line.
 fn fails(how: &str, variables: &[(&str, &str)]) -> Option<String> {
     let (out, document, errors) = goes_wrong(how, variables)?;
     assert_eq!(out.status.code(), Some(1), "{how}");

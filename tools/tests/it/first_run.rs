@@ -20,7 +20,7 @@ fn asks<'c>(command: &'c mut Command, device: &str) -> &'c mut Command {
     asks_within(command, device, "64")
 }
 
-/// The same with another context.
+/// Another context.
 fn asks_within<'c>(command: &'c mut Command, device: &str, context: &str) -> &'c mut Command {
     let path = model(TINY);
     command.arg("run").arg(path).args([

@@ -550,7 +550,7 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "type": "object", "properties": many } } });
     server
         .good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
-    // The same seed: cold, then twice with a cached prefix.
+    // One seed: cold, then twice with a cached prefix.
     let body = json!({
         "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. Please." }],
         "max_tokens": 24, "seed": 5

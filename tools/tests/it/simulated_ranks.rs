@@ -32,7 +32,7 @@ fn kjit(command: &str) -> Command {
     c
 }
 
-/// The same without the prompt.
+/// Without the prompt.
 fn plain(command: &str) -> Command {
     let mut c = self::command(command, "96");
     if command == "run" {
@@ -41,7 +41,7 @@ fn plain(command: &str) -> Command {
     c
 }
 
-/// The same without generation options.
+/// Without the options of generation.
 fn command(command: &str, context: &str) -> Command {
     let mut c = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
     c.arg("--cache-dir").arg(cache()).env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
@@ -212,7 +212,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         };
         let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
         assert!(why.contains("rank 1 was given another prompt"), "{why}");
-        // The same prompt with another seed, or with another stop text.
+        // An equal prompt with another seed, or with another stop text.
         let seeds = two("run", |rank, c| {
             with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }])
         });

@@ -199,7 +199,7 @@ mod tests {
     use super::Printer;
     use console::{measure_text_width, strip_ansi_codes};
 
-    /// What is printed if the text comes in pieces of so many characters.
+    /// The printed text, for pieces of this many characters.
     fn printed(text: &str, width: Option<usize>, styled: bool, piece: usize) -> String {
         let mut out = vec![];
         let mut printer = Printer::new(&mut out, width, styled);

@@ -60,7 +60,7 @@ impl Served {
         Served::with(command().arg("serve").arg(crate::support::smollm2()), flags)
     }
 
-    /// The same with another command.
+    /// With another command.
     pub fn with(command: &mut Command, flags: &[&str]) -> Served {
         Served::by(command.args(["--port", "0", "--device", "cpu", "-c", "1024"]).args(flags))
     }

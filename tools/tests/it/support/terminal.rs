@@ -36,7 +36,7 @@ impl Person {
         self.passes(text);
     }
 
-    /// The same. Returns the text that was dropped.
+    /// As `sees`. Returns the text that was dropped.
     pub fn passes(&mut self, text: &str) -> String {
         let found = |seen: &[u8]| seen.windows(text.len()).position(|w| w == text.as_bytes());
         if text.is_empty() {
