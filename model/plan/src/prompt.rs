@@ -273,8 +273,12 @@ impl Lower<'_> {
                 let spec = CopyRowsSpec { words: w.rows };
                 let job = self.job(&name, spec.clone())?;
                 let to = self.program.make(out);
-                let args =
-                    CopyRowsArgs { x: y, which: group.row, out: to, words: Bind::U32(w.rows as u32) };
+                let args = CopyRowsArgs {
+                    x: y,
+                    which: group.row,
+                    out: to,
+                    words: Bind::U32(w.rows as u32),
+                };
                 let pairs = Dim::Tokens { per: 1, each: top as u32 };
                 self.run(format!("{name}.back"), &job, [Dim::Is(spec.blocks()), pairs, ONE], args);
                 match first.bias {
