@@ -6,7 +6,7 @@
 //! inputs ([`HostRunner::run_op`]).
 //!
 //! Activations and sums are f32 in both modes. With
-//! [`OpenOptions::precise`](crate::session::OpenOptions::precise), keys and values are f32 too, and
+//! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise), keys and values are f32 too, and
 //! all products are f32.
 //!
 //! By default activations are rounded to 16 bits per block of 32 for products with integer codes:

@@ -15,7 +15,7 @@
 //!
 //! The two ways differ in the last bits, and the time of the change depends on the clock. For
 //! reproducible tokens opening must wait for all kernels: leave
-//! [`OpenOptions::early`](crate::session::OpenOptions::early) off.
+//! [`OpenOptions::early`](kjit_exec::OpenOptions::early) off.
 //!
 //! Rejected, by cost (nvrtc 13.5, that model; all 31 kernels take 7.0 s of one core):
 //!

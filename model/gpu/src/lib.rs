@@ -2,7 +2,7 @@
 //!
 //! `fuse` groups operations. [`plan`](mod@plan) chooses kernels and lays out memory, without a
 //! device, so that `kjit warm` can do it on a laptop. `open` compiles and uploads. [`GpuRunner`]
-//! launches what a [`Session`](crate::session::Session) requests. Nothing here names a vendor:
+//! launches what a session requests. Nothing here names a vendor:
 //! differences are in the engine and, as a target, in the kernels' specs.
 
 #![deny(unsafe_code)]

@@ -33,9 +33,9 @@ pub(super) struct Resident {
     pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
-    /// Rotation tables by [`crate::graph::RopeId`].
+    /// Rotation tables by [`kjit_graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// Caches by [`crate::graph::StateId`]: keys and values, slot after slot or page after page.
+    /// Caches by [`kjit_graph::StateId`]: keys and values, slot after slot or page after page.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// Memory shared by launches; programs use it in turn.
     pub arena: DeviceBuffer<u8>,

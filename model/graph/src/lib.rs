@@ -17,7 +17,7 @@
 )]
 //! A [`Graph`] describes one step over T tokens. Every value has a row per token. Device,
 //! precision, memory layout and the method of computation belong to the executors; the
-//! [`host`](crate::host) runs a graph as it is and is the oracle for all others. The order of
+//! `kjit_cpu` runs a graph as it is and is the oracle for all others. The order of
 //! operations is valid for execution.
 
 mod activation;

@@ -455,7 +455,7 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-/// [`round`](crate::host::quantise::round) for AVX-512.
+/// [`round`](crate::quantise::round) for AVX-512.
 ///
 /// # Safety
 /// The CPU has AVX-512; 32 elements are readable.

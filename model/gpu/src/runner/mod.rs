@@ -334,7 +334,7 @@ impl GpuRunner {
     }
 
     /// Timestamps of the last token's persistent kernel. `None` without one, or if opened without
-    /// [`Probe::Stamps`](crate::session::Probe).
+    /// [`Probe::Stamps`].
     ///
     /// # Errors
     /// A device fault.
