@@ -1,7 +1,7 @@
 //! The CPU executor: the device if there is no GPU, and the oracle for every other device.
 //!
 //! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
-//! Exception: small models have interleaved copies of their matrices for decoding (`beside`). Any
+//! Exception: small models have interleaved copies of their matrices for decoding (`interleaved`). Any
 //! value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on given
 //! inputs ([`HostRunner::run_op`]).
 //!
@@ -27,13 +27,13 @@
 
 mod attend_tiles;
 mod attention;
-mod beside;
 mod byte_tiles;
 mod cpu;
 mod dot;
 mod elementwise;
 mod gemm;
 mod groups;
+mod interleaved;
 mod kv;
 mod limit;
 mod matvec;
@@ -49,7 +49,7 @@ mod run;
 mod runner;
 mod scattered;
 mod scratch;
-mod share;
+mod shared_mut;
 mod simd;
 mod state;
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod catalogue;
 mod constrain;
 #[cfg(feature = "constrain")]
 mod constrain_reply;
+mod folder;
 mod gpu_archs;
 mod gpu_compiled;
 mod gpu_plan;

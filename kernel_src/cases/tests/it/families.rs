@@ -174,7 +174,7 @@ fn every_family_has_cases_whose_arguments_are_as_declared() {
 const CHOOSERS: [&str; 4] = [
     "model/plan/src",
     "model/gpu/src/open.rs",
-    "model/gpu/src/ring.rs",
+    "model/gpu/src/streamed.rs",
     "model/gpu/src/measure/limits.rs",
 ];
 

@@ -15,7 +15,7 @@ pub use placed::{Placed, Timing, time};
 pub(super) use sources::Sources;
 pub use subject::{Subject, of_plan, representative};
 
-use crate::settle::settled;
+use crate::probed::settled;
 use kjit_engine::{Device, Engine, KernelReport};
 use kjit_kernel_cases::Random;
 use kjit_kernels::launch::Work;

@@ -1,4 +1,4 @@
-//! Takes over a persistent kernel that was compiled in the background (`gpu/early.rs`), while
+//! Takes over a persistent kernel that was compiled in the background (`gpu/src/background.rs`), while
 //! tokens are decoded.
 
 use super::GpuRunner;

@@ -3,7 +3,7 @@
 use super::Course;
 use super::protocol::{Answer, Ask};
 use crate::measure::{Placed, Subject, Timing, time};
-use crate::settle::settled;
+use crate::probed::settled;
 use kjit_engine::{Device, Engine, Kernel, Stream, Target};
 use kjit_kernel_cases::Random;
 use kjit_kernels::spec::Spec;

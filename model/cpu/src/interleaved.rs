@@ -16,7 +16,7 @@
 
 use super::pool::Pool;
 use super::product::{Matrix, Part};
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::{LANES, WordJob, Words, unsigned};
 use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
 
@@ -94,7 +94,7 @@ impl Form {
 }
 
 /// An interleaved copy of a matrix.
-pub struct Beside {
+pub struct Interleaved {
     form: Form,
     /// Blocks in a row.
     blocks: usize,
@@ -103,14 +103,14 @@ pub struct Beside {
     begin: usize,
 }
 
-impl Beside {
+impl Interleaved {
     /// Whether a matrix of this format can be interleaved.
     pub fn suits(format: &Format) -> bool {
         Form::of(format).is_some()
     }
 
     /// Makes the copy on all threads. `None` if the format is not supported or memory is short.
-    pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Beside> {
+    pub fn of(w: Matrix<'_>, pool: &mut Pool) -> Option<Interleaved> {
         let form = Form::of(w.format)?;
         let (blocks, groups) = (w.cols / 32, w.rows.div_ceil(ROWS));
         let len = blocks * form.len();
@@ -119,7 +119,7 @@ impl Beside {
         // Missing rows have scales of zero.
         data.resize(groups * len + ROWS, 0.0);
         let begin = data.as_ptr().align_offset(64).min(ROWS);
-        let to = Shared::new(&mut data);
+        let to = SharedMut::new(&mut data);
         pool.run(groups, &|g| {
             // SAFETY: each task writes another group.
             let to = unsafe { to.part(begin + g * len, len) };
@@ -131,7 +131,7 @@ impl Beside {
                 }
             }
         });
-        Some(Beside { form, blocks, data, begin })
+        Some(Interleaved { form, blocks, data, begin })
     }
 
     /// Bytes of memory.
@@ -177,7 +177,7 @@ impl WordJob for RoundUnits<'_> {
 
 /// One group times some tokens, as pointers to the first elements.
 #[derive(Clone, Copy)]
-pub struct BesideTile {
+pub struct InterleavedTile {
     pub blocks: usize,
     /// The group.
     pub w: *const f32,
@@ -200,7 +200,7 @@ pub struct BesideTile {
 /// of [`row_len`].
 pub struct BesideProduct<'a> {
     pub part: Part<'a>,
-    pub w: &'a Beside,
+    pub w: &'a Interleaved,
     pub ahead: usize,
 }
 
@@ -223,7 +223,7 @@ impl WordJob for BesideProduct<'_> {
             let here = ROWS.min(part.row + part.rows - row);
             for t in (0..part.tokens).step_by(TOKENS) {
                 let tokens = TOKENS.min(part.tokens - t);
-                let tile = BesideTile {
+                let tile = InterleavedTile {
                     blocks: w.blocks,
                     w: group.as_ptr(),
                     w_len: w.form.len(),
@@ -268,7 +268,7 @@ impl WordJob for BesideProduct<'_> {
 /// # Safety
 /// The requirements of [`Words::beside_tile`].
 #[inline(always)]
-unsafe fn tile_of<V: Words, const M: usize>(form: &Form, tile: BesideTile) {
+unsafe fn tile_of<V: Words, const M: usize>(form: &Form, tile: InterleavedTile) {
     // SAFETY: this function's safety contract, which the caller upholds, covers the call.
     unsafe {
         match (form.words, form.offset, form.table) {
@@ -305,7 +305,7 @@ mod tests {
     /// are NaN.
     fn product(
         isa: Isa,
-        w: (Matrix<'_>, &Beside),
+        w: (Matrix<'_>, &Interleaved),
         x: &[f32],
         bias: Option<&[f32]>,
         row: usize,
@@ -357,7 +357,7 @@ mod tests {
                 let mut decoded = vec![0.0; rows * cols];
                 format.decode(&bytes, &mut decoded).unwrap();
                 let (x, bias) = (rng.reals(tokens * cols), rng.reals(rows));
-                let beside = Beside::of(w, &mut pool).unwrap();
+                let beside = Interleaved::of(w, &mut pool).unwrap();
                 for isa in isas() {
                     let out = product(isa, (w, &beside), &x, Some(&bias), 0, rows);
                     for (i, got) in out.iter().enumerate() {
@@ -417,7 +417,7 @@ mod tests {
                 let nan = half::f16::from_f32(wrong).to_le_bytes();
                 bytes[17 * row_bytes + format.block_bytes()..][..2].copy_from_slice(&nan);
                 let w = Matrix { bytes: &bytes, format, rows, cols };
-                let beside = Beside::of(w, &mut Pool::new(1)).unwrap();
+                let beside = Interleaved::of(w, &mut Pool::new(1)).unwrap();
                 let mut x = rng.reals(3 * cols);
                 x[cols + 40] = wrong;
                 for isa in isas() {
@@ -456,7 +456,7 @@ mod tests {
                 };
                 // The second format has no interleaved copy.
                 let lay = |i: usize| {
-                    (i != 1).then(|| Beside::of(matrix(i), &mut Pool::new(threads))).flatten()
+                    (i != 1).then(|| Interleaved::of(matrix(i), &mut Pool::new(threads))).flatten()
                 };
                 let beside = [0, 1, 2, 3].map(lay);
                 assert_eq!(beside.each_ref().map(Option::is_some), [true, false, false, true]);
@@ -467,7 +467,7 @@ mod tests {
                     w: matrix(i),
                     beside: beside[i].as_ref(),
                     bias: None,
-                    out: Shared::new(results.next().unwrap()),
+                    out: SharedMut::new(results.next().unwrap()),
                 });
                 multiply(
                     &mut Pool::new(threads),

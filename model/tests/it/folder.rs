@@ -1,7 +1,10 @@
 //! Folders of safetensors against GGUF files of the same weights.
 
-mod support;
-
+use crate::support::as_folder::as_folder;
+use crate::support::files::model_path;
+use crate::support::folder::{Folder, safetensors};
+use crate::support::one::One;
+use crate::support::opened::{refused, written};
 use kjit_model::gguf::Gguf;
 use kjit_model::graph::Pooling;
 use kjit_model::session::{KvType, OpenOptions, Want};
@@ -11,11 +14,6 @@ use serde_json::{Value, json};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use support::as_folder::as_folder;
-use support::files::model_path;
-use support::folder::{Folder, safetensors};
-use support::one::One;
-use support::opened::{refused, written};
 
 fn options() -> OpenOptions {
     let context = Some(64);

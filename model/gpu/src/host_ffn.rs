@@ -4,8 +4,8 @@
 
 use super::open::{Source, budget, kept_values, room_in};
 use super::plan::{Plan, Request, plan};
-use super::settle::settled;
-use super::stock::cannot_lock;
+use super::probed::settled;
+use super::staging::cannot_lock;
 use super::tune::Kept;
 use kjit_engine::{Device, Engine, Error};
 use kjit_exec::{OpenOptions, SessionError};
@@ -141,7 +141,7 @@ impl Rates {
 }
 
 /// The division of a model that one device may not hold.
-pub struct Shared {
+pub struct HostFfn {
     /// The graph with host parts, and the rates that decided. `None` if everything fits, if
     /// streaming alone is about as fast, or if no part can be on the CPU.
     pub apart: Option<(FfnApart, Rates)>,
@@ -183,18 +183,18 @@ pub fn lacks(engine: &Engine, plan: &Plan, beside: Option<&Plan>) -> Option<Erro
 }
 
 /// Decides the division. If everything fits, nothing is measured.
-pub fn shared(
+pub fn divide_with_host(
     engine: &Engine,
     device: &Device,
     source: Source<'_>,
     graph: &Graph,
     options: &OpenOptions,
-) -> Result<Shared, SessionError> {
+) -> Result<HostFfn, SessionError> {
     let target = &settled(engine, device.target());
     let (kept, keep) = (Kept::of(engine), kept_values(graph, options)?);
     let request = Request { graph, target, options, keep: &keep, tuned: &kept };
     let whole = plan(&request)?;
-    let alone = |plan: Plan, remark: Option<String>| Ok(Shared { apart: None, remark, plan });
+    let alone = |plan: Plan, remark: Option<String>| Ok(HostFfn { apart: None, remark, plan });
     let copies = |plan, why: String| {
         alone(plan, Some(format!("the part that does not fit on the card is copied: {why}")))
     };
@@ -250,7 +250,7 @@ pub fn shared(
     }
     match missing(&part) {
         Some(why) => copies(whole, why),
-        None => Ok(Shared { apart: Some((apart, rates)), remark: None, plan: part }),
+        None => Ok(HostFfn { apart: Some((apart, rates)), remark: None, plan: part }),
     }
 }
 

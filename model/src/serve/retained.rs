@@ -18,7 +18,7 @@ struct One {
 
 /// The kept sequences, each with its tokens.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct RetainedSequences {
     all: Vec<One>,
     now: u64,
 }
@@ -39,7 +39,7 @@ pub(super) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-impl Kept {
+impl RetainedSequences {
     pub fn len(&self) -> usize {
         self.all.len()
     }

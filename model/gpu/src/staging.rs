@@ -46,7 +46,7 @@ struct Found {
 }
 
 /// The bytes of all streamed layers.
-pub(super) struct Stock {
+pub(super) struct Staging {
     /// The pieces of each layer number, with their offsets in the slot.
     layers: HashMap<usize, Vec<(u64, Piece)>>,
     /// Whether layers that are copied for prompts only are included.
@@ -55,15 +55,15 @@ pub(super) struct Stock {
     pub remark: Option<String>,
 }
 
-impl Stock {
+impl Staging {
     /// Locks or copies the weights that a plan streams.
     pub fn new(
         device: &Device,
         gguf: &Arc<Gguf>,
         graph: &Graph,
         streaming: &Streaming,
-    ) -> std::result::Result<Stock, SessionError> {
-        let why = match Stock::locked(device, gguf, graph, streaming)? {
+    ) -> std::result::Result<Staging, SessionError> {
+        let why = match Staging::locked(device, gguf, graph, streaming)? {
             Ok(stock) => return Ok(stock),
             Err(why) => why,
         };
@@ -88,7 +88,7 @@ impl Stock {
             bytes >> 20,
             if prompts { "" } else { ", and the CPU computes its host parts of prompts, too" }
         );
-        Ok(Stock { layers, prompts, remark: Some(remark) })
+        Ok(Staging { layers, prompts, remark: Some(remark) })
     }
 
     /// Locks the weights that a plan streams; the inner error says why that is impossible.
@@ -97,9 +97,9 @@ impl Stock {
         gguf: &Arc<Gguf>,
         graph: &Graph,
         streaming: &Streaming,
-    ) -> std::result::Result<Result<Stock>, SessionError> {
+    ) -> std::result::Result<Result<Staging>, SessionError> {
         let all = all_found(gguf, graph, streaming)?;
-        Ok(locked(device, gguf, &all).map(|layers| Stock { layers, prompts: true, remark: None }))
+        Ok(locked(device, gguf, &all).map(|layers| Staging { layers, prompts: true, remark: None }))
     }
 
     /// A layer's pieces with their offsets in the slot.

@@ -24,14 +24,14 @@ pub(super) struct Sole {
     devices: Vec<String>,
     /// The streams of its launches, once it is open.
     streams: OnceLock<Vec<Stream>>,
-    state: Mutex<State>,
+    state: Mutex<SharingState>,
     changed: Condvar,
     /// Whether another model is or was on one of its devices.
     shared: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct SharingState {
     /// Running calls that issue launches.
     calls: usize,
     /// Devices that use the persistent kernel.
@@ -74,7 +74,7 @@ impl Sole {
             sole.shared.store(true, Ordering::Release);
         }
         for one in &beside {
-            let waits = |state: &mut State| state.calls > 0 && state.whole > 0;
+            let waits = |state: &mut SharingState| state.calls > 0 && state.whole > 0;
             let waited = one.changed.wait_timeout_while(one.lock(), PATIENCE, waits);
             let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             if state.calls > 0 && state.whole > 0 {
@@ -100,7 +100,7 @@ impl Sole {
         Ok(sole)
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SharingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

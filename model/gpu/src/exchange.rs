@@ -30,7 +30,7 @@ pub(crate) enum Way {
 
 /// The exchange buffers of one device.
 #[derive(Debug, Clone)]
-pub struct MeetingPlace {
+pub struct Exchange {
     words: DeviceBuffer<u32>,
     late: PinnedBuffer<u32>,
     /// Inboxes by rank.
@@ -47,9 +47,9 @@ pub struct MeetingPlace {
     over: Arc<AtomicBool>,
 }
 
-impl MeetingPlace {
+impl Exchange {
     /// The exchange buffers of all devices in order, with `room` in memory of kind `way`.
-    pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<MeetingPlace>, SessionError> {
+    pub fn of(devices: &[Device], room: Room, way: Way) -> Result<Vec<Exchange>, SessionError> {
         let words = room.words(devices.len());
         let (packets, values) = words
             .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
@@ -90,7 +90,7 @@ impl MeetingPlace {
             stream.synchronize()?;
             late.write(|to| to.fill(0))?;
             let ((inboxes, rows), over) = (seen(rank), Arc::clone(&over));
-            Ok(MeetingPlace { words, late, inboxes, rows, rank, room, way, far: None, over })
+            Ok(Exchange { words, late, inboxes, rows, rank, room, way, far: None, over })
         };
         devices.iter().enumerate().map(place).collect()
     }
@@ -102,7 +102,7 @@ impl MeetingPlace {
         (rank, ranks): (usize, usize),
         room: Room,
         far: impl FnOnce(PinnedBuffer<u32>) -> Result<Far, SessionError>,
-    ) -> Result<MeetingPlace, SessionError> {
+    ) -> Result<Exchange, SessionError> {
         let values = usize::try_from(room.gathered).ok().and_then(|n| n.checked_mul(ranks));
         let values = values
             .ok_or_else(|| SessionError::Device(format!("exchange buffers too large: {room:?}")))?;
@@ -112,7 +112,7 @@ impl MeetingPlace {
         late.write(|to| to.fill(0))?;
         let far = Some((device.buffer(values.max(1))?, Arc::new(far(late.clone())?)));
         let over = Arc::new(AtomicBool::new(false));
-        Ok(MeetingPlace {
+        Ok(Exchange {
             words,
             late,
             inboxes: vec![],

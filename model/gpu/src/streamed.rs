@@ -10,10 +10,10 @@
 //! Launches that may start early (`dependent`) prefetch weights before they wait. The first launch
 //! that reads a layer never is one, and later launches start after it.
 
+use super::launch;
 use super::open::Streamed;
-use super::ours;
 use super::plan::{JobId, Launch, Plan, SLOTS, StreamedLayer, Stretch};
-use super::stock::{Piece, Stock};
+use super::staging::{Piece, Staging};
 use kjit_engine::{
     Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target,
 };
@@ -50,7 +50,7 @@ impl Repacker {
         let shape = launch.map_err(|e| Error::Buffer(e.to_string()))?.geometry.dependent(false);
         let (rows, blocks) = ((rows as u64).into(), shape.grid[0].into());
         let args = RepackArgs::<Arg<'_>> { raw: raw.into(), records: to.into(), rows, blocks };
-        ours::launch(stream, &self.kernel, &shape, &args.list())
+        launch::launch(stream, &self.kernel, &shape, &args.list())
     }
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Ring {
     layers: Vec<Layer>,
     repackers: HashMap<JobId, Repacker>,
     /// The sources of copies, which must outlive them.
-    stock: Stock,
+    stock: Staging,
     /// Fills slots with NaN before each copy, for tests.
     poison: Cell<bool>,
     pub streamed: Streamed,
@@ -115,7 +115,7 @@ impl Ring {
         (plan, graph): (&Plan, &Graph),
         arena: &Arena,
         copies: Stream,
-        stock: Stock,
+        stock: Staging,
         repackers: HashMap<JobId, Repacker>,
     ) -> std::result::Result<Option<(Ring, Places)>, SessionError> {
         let Some(plan) = &plan.streaming else { return Ok(None) };
@@ -299,7 +299,7 @@ fn recorded(stream: &Stream) -> Result<Event> {
 
 /// The sources of a layer's bytes, and the place of each piece in the slot.
 fn pieces(
-    stock: &Stock,
+    stock: &Staging,
     layer: &StreamedLayer,
     slot: &DeviceBuffer<u8>,
 ) -> Result<Vec<(Piece, DeviceBuffer<u8>)>> {

@@ -11,7 +11,7 @@
 
 use super::plan::expert_places::layers;
 use super::plan::{JobId, Plan};
-use super::ring::Repacker;
+use super::streamed::Repacker;
 use kjit_engine::{Device, DeviceBuffer, Error, Event, PinnedBuffer, Result, Stream};
 use kjit_gguf::Gguf;
 use kjit_graph::experts_here;
@@ -121,7 +121,7 @@ impl Table {
 }
 
 /// The CPU's part of the current layer.
-pub(super) struct Mine {
+pub(super) struct HostShare {
     pub x: Vec<f32>,
     /// Expert ids; below 0 if the device computes the expert.
     pub experts: Vec<f32>,
@@ -130,7 +130,7 @@ pub(super) struct Mine {
     pub any: bool,
 }
 
-struct State {
+struct CacheState {
     tables: Vec<Table>,
     counts: HotCounts,
     /// Tokens since the counts were halved.
@@ -138,19 +138,19 @@ struct State {
     /// The layer to look at next.
     next: usize,
     under_way: usize,
-    mine: Option<Mine>,
+    mine: Option<HostShare>,
 }
 
 /// The expert cache and its loader.
-pub(super) struct Hot {
-    state: Mutex<State>,
+pub(super) struct ExpertCache {
+    state: Mutex<CacheState>,
     /// Page-locked words: chosen experts and shares from the device; cache slots and shares to it.
     out: [PinnedBuffer<u32>; 2],
     back: [PinnedBuffer<u32>; 2],
     porter: Porter,
 }
 
-impl Hot {
+impl ExpertCache {
     /// Creates the cache of a graph with cache slots; `None` without any.
     pub fn new(
         device: &Device,
@@ -158,7 +158,7 @@ impl Hot {
         (graph, plan): (&Graph, &Plan),
         matrices: &HashMap<WeightId, DeviceBuffer<u8>>,
         repackers: HashMap<JobId, Repacker>,
-    ) -> Result<Option<Hot>> {
+    ) -> Result<Option<ExpertCache>> {
         let layers = layers(graph);
         let Some(whole) = experts_here(graph).filter(|_| !layers.is_empty()) else {
             return Ok(None);
@@ -195,14 +195,14 @@ impl Hot {
         let (experts, places) =
             tables.iter().map(|t| (t.place.len(), t.expert.len())).max().unwrap_or_default();
         let counts = HotCounts { layers: tables.len(), places, experts, ..HotCounts::default() };
-        let state = State { tables, counts, since: 0, next: 0, under_way: 0, mine: None };
+        let state = CacheState { tables, counts, since: 0, next: 0, under_way: 0, mine: None };
         let words = plan.programs().iter().map(|p| p.tokens as usize).max().unwrap_or(1) * top;
         let two = || Ok::<_, Error>([device.pinned(words)?, device.pinned(words)?]);
         let porter = Porter::new(device, gguf, of_layers)?;
-        Ok(Some(Hot { state: Mutex::new(state), out: two()?, back: two()?, porter }))
+        Ok(Some(ExpertCache { state: Mutex::new(state), out: two()?, back: two()?, porter }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,7 +241,7 @@ impl Hot {
         if layer == 0 {
             self.porter.turn(&mut state, stream, rows as u64)?;
         }
-        let State { tables, counts, mine, .. } = &mut *state;
+        let CacheState { tables, counts, mine, .. } = &mut *state;
         let table = tables
             .get_mut(layer)
             .ok_or_else(|| Error::Buffer("a layer has no cache slots".to_owned()))?;
@@ -250,7 +250,7 @@ impl Hot {
             (0..).zip(&table.expert).find(|(_, e)| e.is_some()).map_or(0, |(place, _)| place);
         let (mut places, mut own) =
             (vec![some; experts.len()], vec![0f32.to_bits(); experts.len()]);
-        let mut rest = Mine {
+        let mut rest = HostShare {
             x,
             experts: vec![-1.0; experts.len()],
             shares: vec![0.0; experts.len()],
@@ -287,7 +287,7 @@ impl Hot {
     }
 
     /// The CPU's part of the layer that was divided last.
-    pub fn mine(&self) -> Result<Mine> {
+    pub fn mine(&self) -> Result<HostShare> {
         self.lock().mine.take().ok_or_else(|| Error::Buffer("experts were not divided".to_owned()))
     }
 }
@@ -370,7 +370,7 @@ impl Porter {
     }
 
     /// Between two tokens: adds loaded experts to the tables, and requests others.
-    fn turn(&self, state: &mut State, stream: &Stream, tokens: u64) -> Result<()> {
+    fn turn(&self, state: &mut CacheState, stream: &Stream, tokens: u64) -> Result<()> {
         let arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let (layer, expert, place, came) = match arrived.try_recv() {

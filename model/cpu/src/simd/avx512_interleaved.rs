@@ -1,9 +1,9 @@
 //! Kernels for interleaved matrices, whose sixteen rows are the lanes of a register: see
-//! [`beside`](crate::host::beside).
+//! [`interleaved`](crate::interleaved).
 
 use super::LANES;
 use super::avx512::integers;
-use crate::beside::{BesideTile, ROWS, START, UNIT};
+use crate::interleaved::{InterleavedTile, ROWS, START, UNIT};
 use std::arch::x86_64::*;
 
 /// See [`Words::round_unit`](super::Words::round_unit).
@@ -49,7 +49,7 @@ pub unsafe fn round_unit(x: *const f32, to: *mut f32) {
 )]
 #[inline(never)]
 pub unsafe fn tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
-    t: BesideTile,
+    t: InterleavedTile,
 ) {
     // SAFETY: all pointers stay in what the caller guarantees.
     unsafe {

@@ -26,7 +26,7 @@
 //!   write, tune and check on every card, to save a second at the first start with a new shape.
 
 use super::plan::{Job, JobId, Launch, OneLaunch, Plan};
-use super::trust::Proofs;
+use super::verify::Proofs;
 use kjit_engine::{Behind, CodeObject, Device, Engine, Kernel};
 use kjit_exec::SessionError;
 use std::collections::HashSet;
@@ -52,9 +52,9 @@ pub struct EarlyStatus {
 
 /// The background compiles of an open model and their status. Clones share them.
 #[derive(Clone)]
-pub struct Early(Arc<Mutex<State>>);
+pub struct Early(Arc<Mutex<BackgroundState>>);
 
-struct State {
+struct BackgroundState {
     engine: Engine,
     /// Missing prompt kernels.
     jobs: Vec<(JobId, Job)>,
@@ -109,8 +109,15 @@ impl Early {
         let whole = begin(one_launch.iter().map(|(job, _)| job.clone()).collect())?;
         let (late, one_launch_late) = (jobs.len(), !one_launch.is_empty());
         let status = EarlyStatus { late, one_launch_late, ..EarlyStatus::default() };
-        let state =
-            State { engine: engine.clone(), jobs, prompts, one_launch, whole, asked, status };
+        let state = BackgroundState {
+            engine: engine.clone(),
+            jobs,
+            prompts,
+            one_launch,
+            whole,
+            asked,
+            status,
+        };
         Ok(Some(Early(Arc::new(Mutex::new(state)))))
     }
 
@@ -227,7 +234,7 @@ impl Early {
         self.lock().status.single += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BackgroundState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -243,7 +250,7 @@ impl Stage {
     }
 }
 
-impl State {
+impl BackgroundState {
     fn load(
         &self,
         device: &Device,

@@ -10,9 +10,9 @@
 //! weights (16 % of the tokens per second of 32 clients with prompts of 512, with many experts), so
 //! there the first position is a multiple of the tokens of a step.
 
-use super::kept::common;
 use super::prefixes::Prefixes;
-use super::running::{Job, Running};
+use super::retained::common;
+use super::running::{ActiveRequest, Running};
 use super::step::BUDGET_ON_GPU;
 use super::worker::Worker;
 use crate::gpu::PageCount;
@@ -45,7 +45,7 @@ pub(super) fn has(session: &Session) -> bool {
 pub(super) fn wait(
     running: &[Running],
     prefixes: &Prefixes,
-    job: &Job,
+    job: &ActiveRequest,
 ) -> Option<(SequenceId, usize)> {
     let asked = asked(&job.tokens);
     let of = |r: &Running| {

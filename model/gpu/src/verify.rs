@@ -68,11 +68,11 @@ pub(super) struct Proofs<'e> {
     few: Arc<SharedData>,
     /// `None` if kernels are not proven. Runs take turns, because one kernel at a time is recorded
     /// as running.
-    state: Option<Mutex<State>>,
+    state: Option<Mutex<VerifyState>>,
     clock: Clock,
 }
 
-struct State {
+struct VerifyState {
     verdicts: Verdicts,
     /// The stream of the runs, once there was one.
     stream: Option<Stream>,
@@ -155,7 +155,7 @@ impl<'e> Proofs<'e> {
             let began = Instant::now();
             let verdicts = engine.verdicts(device.info());
             let proven = Proven { seconds: began.elapsed().as_secs_f64(), ..Proven::default() };
-            Mutex::new(State { verdicts, stream: None, memory: None, most: 0, proven })
+            Mutex::new(VerifyState { verdicts, stream: None, memory: None, most: 0, proven })
         });
         Proofs { engine, device, target, room, few: Arc::default(), state, clock: Clock::default() }
     }
@@ -204,13 +204,13 @@ impl<'e> Proofs<'e> {
         let Some(state) = self.state else { return Proven::default() };
         let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let began = Instant::now();
-        let State { verdicts, memory, proven, .. } = state;
+        let VerifyState { verdicts, memory, proven, .. } = state;
         drop((verdicts, memory));
         let ticks = self.clock.ticks.into_inner().unwrap_or_else(PoisonError::into_inner);
         Proven { seconds: proven.seconds + ticks.seconds + began.elapsed().as_secs_f64(), ..proven }
     }
 
-    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+    fn lock(&self) -> Option<MutexGuard<'_, VerifyState>> {
         self.state.as_ref().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -272,7 +272,7 @@ impl<'e> Proofs<'e> {
     /// Runs the kernels one after another. Returns remarks about those that could not be proven.
     fn run(
         &self,
-        state: &mut State,
+        state: &mut VerifyState,
         open: &[(&Job, &Module, &Kernel)],
         cases: Vec<Made>,
     ) -> Result<Vec<String>, SessionError> {
@@ -337,7 +337,7 @@ impl<'e> Proofs<'e> {
     /// Runs a kernel's case for its verdict.
     fn verdict(
         &self,
-        state: &mut State,
+        state: &mut VerifyState,
         (job, code, kernel): (&Job, &CodeObject, &Kernel),
         sources: &Sources,
         case: Case,
@@ -389,7 +389,7 @@ impl<'e> Proofs<'e> {
     }
 }
 
-impl State {
+impl VerifyState {
     fn stream(&mut self, device: &Device) -> Result<Stream, Error> {
         let stream = self.stream.take().map_or_else(|| device.stream(), Ok)?;
         Ok(self.stream.insert(stream).clone())

@@ -7,8 +7,8 @@
 //! device's results are returned.
 
 use super::GpuRunner;
-use super::sole::Sole;
-use crate::meeting::{MeetingPlace, Way};
+use super::device_sharing::Sole;
+use crate::exchange::{Exchange, Way};
 use crate::open::Source;
 use crate::open::plan_for;
 use crate::resident::{Persistent, Whose};
@@ -57,16 +57,16 @@ impl Drop for Others {
 }
 
 /// The reason why open devices do not compute together.
-pub enum Apart {
+pub enum NotTogether {
     /// They differ in kind, or data sent between them does not arrive.
     Link(String),
     /// Any other error.
     Other(SessionError),
 }
 
-impl<E: Into<SessionError>> From<E> for Apart {
-    fn from(error: E) -> Apart {
-        Apart::Other(error.into())
+impl<E: Into<SessionError>> From<E> for NotTogether {
+    fn from(error: E) -> NotTogether {
+        NotTogether::Other(error.into())
     }
 }
 
@@ -103,13 +103,13 @@ impl GpuRunner {
         source: Source<'_>,
         shards: Vec<Graph>,
         options: &OpenOptions,
-    ) -> Result<GpuRunner, Apart> {
+    ) -> Result<GpuRunner, NotTogether> {
         let mut unreached = None;
         for a in devices {
             for b in devices.iter().filter(|b| !b.same(a)) {
                 if a.target() != b.target() {
                     // Sums would differ in their last bits, and so would tokens.
-                    return Err(Apart::Link(format!(
+                    return Err(NotTogether::Link(format!(
                         "{} and {} are not of one kind",
                         a.label(),
                         b.label()
@@ -127,7 +127,7 @@ impl GpuRunner {
         };
         let room = plan_for(engine, first, device.target(), options)?.room().unwrap_or_default();
         let places = match unreached {
-            None => MeetingPlace::of(devices, room, Way::Devices)?,
+            None => Exchange::of(devices, room, Way::Devices)?,
             Some(_) => in_host(devices, room, unreached.as_deref())?,
         };
         let opened: Vec<Result<GpuRunner, SessionError>> = std::thread::scope(|scope| {
@@ -152,13 +152,13 @@ impl GpuRunner {
         let proven = |runners: &[GpuRunner]| {
             prove(runners, 0, runners.len()).map_err(|error| match error {
                 lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
-                    Apart::Other(lost)
+                    NotTogether::Other(lost)
                 }
-                other => Apart::Link(other.to_string()),
+                other => NotTogether::Link(other.to_string()),
             })
         };
         match proven(&runners) {
-            Err(Apart::Link(why)) if unreached.is_none() => {
+            Err(NotTogether::Link(why)) if unreached.is_none() => {
                 // Kernels that still wait use the memory that is about to be freed.
                 runners.iter().try_for_each(|r| r.resident.stream.synchronize())?;
                 for (runner, place) in runners.iter_mut().zip(in_host(devices, room, Some(&why))?) {
@@ -332,22 +332,29 @@ impl GpuRunner {
 }
 
 /// Exchange buffers in host memory; the error also says why device memory is not used.
-fn in_host(devices: &[Device], room: Room, why: Option<&str>) -> Result<Vec<MeetingPlace>, Apart> {
-    MeetingPlace::of(devices, room, Way::Host).map_err(|error| match error {
+fn in_host(
+    devices: &[Device],
+    room: Room,
+    why: Option<&str>,
+) -> Result<Vec<Exchange>, NotTogether> {
+    Exchange::of(devices, room, Way::Host).map_err(|error| match error {
         // A refused call is no lost device while the devices still answer.
         lost @ SessionError::Lost(_) if devices.iter().any(|d| d.memory().is_err()) => {
-            Apart::Other(lost)
+            NotTogether::Other(lost)
         }
-        error => {
-            Apart::Link(format!("{}, and in the host's memory {error}", why.unwrap_or_default()))
-        }
+        error => NotTogether::Link(format!(
+            "{}, and in the host's memory {error}",
+            why.unwrap_or_default()
+        )),
     })
 }
 
 /// Adds to a link error why device memory is not used.
-fn in_host_too(why: &str, done: Result<(), Apart>) -> Result<(), Apart> {
+fn in_host_too(why: &str, done: Result<(), NotTogether>) -> Result<(), NotTogether> {
     done.map_err(|apart| match apart {
-        Apart::Link(second) => Apart::Link(format!("{why}, and in the host's memory {second}")),
+        NotTogether::Link(second) => {
+            NotTogether::Link(format!("{why}, and in the host's memory {second}"))
+        }
         other => other,
     })
 }

@@ -3,31 +3,31 @@
 use std::marker::PhantomData;
 
 /// A mutable slice shared by the tasks of a step. Each task takes its own parts.
-pub struct Shared<'a, T = f32> {
+pub struct SharedMut<'a, T = f32> {
     start: *mut T,
     len: usize,
     life: PhantomData<&'a mut [T]>,
 }
 
-impl<T> Clone for Shared<'_, T> {
+impl<T> Clone for SharedMut<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Shared<'_, T> {}
+impl<T> Copy for SharedMut<'_, T> {}
 
 // SAFETY: access is only by `part` and `start`, whose callers guarantee that no two threads use the
 // same element.
-unsafe impl<T: Send> Send for Shared<'_, T> {}
+unsafe impl<T: Send> Send for SharedMut<'_, T> {}
 // SAFETY: access is only by `part` and `start`, whose callers guarantee that no two threads use the
 // same element.
-unsafe impl<T: Send> Sync for Shared<'_, T> {}
+unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 
-impl<'a, T> Shared<'a, T> {
+impl<'a, T> SharedMut<'a, T> {
     /// Shares a slice.
     pub fn new(slice: &'a mut [T]) -> Self {
-        Shared { start: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
+        SharedMut { start: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
     }
 
     /// `n` elements from `at` on.
@@ -46,7 +46,7 @@ impl<'a, T> Shared<'a, T> {
     }
 
     /// Pointer to the first element, for kernels that write strided parts. The rule of
-    /// [`Shared::part`] holds.
+    /// [`SharedMut::part`] holds.
     pub fn start(&self) -> *mut T {
         self.start
     }

@@ -4,14 +4,14 @@
 //! In each layer the host waits for the device, then the device waits for the host.
 //!
 //! For a prompt the device can compute everything if it has a staging ring that experts are copied
-//! through (`ring.rs`). A copy takes the same time for any number of tokens, and the CPU needs time
+//! through (`streamed.rs`). A copy takes the same time for any number of tokens, and the CPU needs time
 //! for each. The number of tokens from which copying is faster follows from both rates, which are
 //! measured when the model is opened.
 
-use super::hot::{Hot, Mine};
+use super::expert_cache::{ExpertCache, HostShare};
 use super::open::Source;
 use super::plan::{AtPause, BufferId, Pause, Plan, Program, Streaming};
-use super::ring::Ring;
+use super::streamed::Ring;
 use kjit_engine::{Device, DeviceBuffer, Error, PinnedBuffer, Result, Stream};
 use kjit_exec::{HostOps, HostPrompts, OpenOptions, SessionError};
 use kjit_graph::op::Elsewhere;
@@ -44,7 +44,7 @@ pub struct Copied {
 impl Copied {
     /// Decides by measured rates or by the option. `None` if no prompt piece is long enough.
     pub(super) fn of(
-        aside: &Aside,
+        aside: &HostPart,
         plan: &Plan,
         ring: &Ring,
         asked: HostPrompts,
@@ -60,7 +60,7 @@ impl Copied {
             HostPrompts::Measured => {
                 // The CPU does not compute cached experts. Which ones will be chosen is unknown, so
                 // the share of absent ones counts.
-                let missed = aside.hot.as_ref().map_or(1.0, Hot::absent);
+                let missed = aside.hot.as_ref().map_or(1.0, ExpertCache::absent);
                 let (parts, copy) = (plan.computed_aside() as f64 * missed, bytes as f64 / rate);
                 let mut rows = aside.seconds_of_rows(plan, copy / parts)?;
                 rows.iter_mut().for_each(|(_, seconds)| *seconds *= parts);
@@ -109,16 +109,16 @@ impl std::fmt::Display for Copied {
 }
 
 /// The CPU's part of a model whose other parts are on a device.
-pub(super) struct Aside {
+pub(super) struct HostPart {
     host: Mutex<Box<dyn HostOps>>,
     rows: PinnedBuffer<f32>,
     /// Rows that the CPU computes at once.
     chunk: usize,
     /// The expert cache, if there is one.
-    pub hot: Option<Hot>,
+    pub hot: Option<ExpertCache>,
 }
 
-impl Aside {
+impl HostPart {
     /// Prepares a graph's host parts. `None` if it has none.
     pub fn new(
         device: &Device,
@@ -126,8 +126,8 @@ impl Aside {
         graph: &Graph,
         plan: &Plan,
         options: &OpenOptions,
-        hot: Option<Hot>,
-    ) -> std::result::Result<Option<Aside>, SessionError> {
+        hot: Option<ExpertCache>,
+    ) -> std::result::Result<Option<HostPart>, SessionError> {
         let ops: Vec<Op> =
             graph.ops.iter().filter(|op| matches!(op, Op::Elsewhere(_))).cloned().collect();
         let widths = ops.iter().flat_map(|op| [op.reads(), op.writes()]).flatten();
@@ -150,7 +150,7 @@ impl Aside {
         let options = OpenOptions { context: Some(tokens), ..options.clone() };
         let host = (source.host)(Arc::clone(source.gguf), part, &options)?;
         let (rows, chunk) = (device.pinned(tokens * width)?, options.chunk_on_cpu());
-        Ok(Some(Aside { host: Mutex::new(host), rows, chunk, hot }))
+        Ok(Some(HostPart { host: Mutex::new(host), rows, chunk, hot }))
     }
 
     /// Measures the seconds of 1, 2, 4 and more rows in the plan's first host part, until they take
@@ -249,7 +249,7 @@ impl Aside {
                 )
             }
             AtPause::Rest { to } => {
-                let (Mine { x, experts, shares, any }, to) = (hot()?.mine()?, part(to)?);
+                let (HostShare { x, experts, shares, any }, to) = (hot()?.mine()?, part(to)?);
                 match any {
                     true => {
                         let here = self.run(stream, (pause.op, rows), &[&x, &experts, &shares])?;
