@@ -623,8 +623,7 @@ template <class S, class R> struct Stream {
         }
     }
 
-    // --------------------------------------------------------------------------------------------
-    // the warp beside
+    // ---------------------------------------------------------------------------- the loading warp
     template <u32 I>
     STEP void feed_segment(const u8* w0, const u8* w1, u32 block, u32 blocks, bool handed,
                            typename K::Shared& ring, u8* memory, RingAt& at) {
@@ -640,8 +639,7 @@ template <class S, class R> struct Stream {
             feed_segment<2>(a.w2, nullptr, block, blocks, handed, ring, memory, at);
     }
 
-    // --------------------------------------------------------------------------------------------
-    // the waves
+    // ----------------------------------------------------------------------------------- the waves
     template <u32 I>
     STEP void take_segment(const MatvecArgs& a, float* y, const float* bias, u32 block, u32 blocks,
                            const Links& links, const float (&factor)[COLUMNS], const u32x4* x,

@@ -1,5 +1,5 @@
-// A small model of a ring that one warp fills and the others read, for compute-sanitizer's racecheck.
-// All forms are in order by PTX's memory model.
+// A small model of a ring that one warp fills and the others read, for compute-sanitizer's
+// racecheck. All forms are in order by PTX's memory model.
 //
 //   nvcc -arch=sm_90 -lineinfo -o racecheck racecheck.cu
 //   compute-sanitizer --tool racecheck ./racecheck FORM

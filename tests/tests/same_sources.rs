@@ -6,7 +6,7 @@ use kjit_engine::{Job, Target};
 use std::process::Command;
 
 const TARGETS: &[&str] = &["sm_90a", "sm_75", "gfx1100", "gfx942", "gfx906"];
-const INSIDE: &str = "KJIT_TEST_SOURCES";
+const INSIDE: &str = "TEST_SOURCES";
 
 /// Every kernel at common sizes, for cards of every kind.
 fn jobs() -> Vec<Job> {

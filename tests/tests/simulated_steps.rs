@@ -118,7 +118,7 @@ fn job(target: &Target, wave: u32, three: &[Case; 3]) -> Job {
 }
 
 fn right(test: &str, arch: &str, wave: u32) {
-    Setup::devices(arch).set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_CLANG", "none").run(
+    Setup::devices(arch).set("HIPSIM_OPTIMISE", "-Og").set("HIPSIM_CLANG", "none").run(
         test,
         TEMPORARY,
         || {

@@ -39,6 +39,8 @@ fn wrap(line: &str, width: usize, out: &mut String) {
     if indent + LEAST > width {
         indent = line.len() - line.trim_start().len() + 2;
     }
+    // A default stays in one line.
+    let line = line.replace("[default: ", "[default:\u{a0}");
     let mut column = 0;
     for (at, word) in line.split(' ').enumerate() {
         let wide = measure_text_width(word);
@@ -50,7 +52,7 @@ fn wrap(line: &str, width: usize, out: &mut String) {
             out.push(' ');
             column += 1;
         }
-        out.push_str(word);
+        out.push_str(&word.replace('\u{a0}', " "));
         column += wide;
     }
 }

@@ -1,8 +1,7 @@
 //! Rows of new tokens stored to a cache of one head: `gpu/keep.h`.
 
 use crate::attention::kv::KvLayout;
-use crate::vocabulary::arguments::arguments;
-use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::arguments::{Declared, arguments, with_table};
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};

@@ -2,8 +2,7 @@
 
 use crate::attention::kv::{KvLayout, KvStorage};
 use crate::attention::latent::{LatentSpec, choosing};
-use crate::vocabulary::arguments::arguments;
-use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::arguments::{Declared, arguments, with_table};
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};

@@ -2,8 +2,7 @@
 
 use crate::attention::heads::HeadsForm;
 use crate::attention::kv::KvLayout;
-use crate::vocabulary::arguments::arguments;
-use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::arguments::{Declared, arguments, with_table};
 use crate::vocabulary::family::Family;
 use crate::vocabulary::kernel::{Kernel, SpecError, of_shape};
 use crate::vocabulary::launch::{Block, Grid, Size, Work};

@@ -159,5 +159,3 @@ impl Family for RouteSpec {
         Work::moves(size.tokens * (4 * self.experts + 8 * self.top))
     }
 }
-
-impl RouteSpec {}

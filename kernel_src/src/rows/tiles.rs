@@ -45,8 +45,6 @@ arguments! {
 
 const NAME: &str = "tiles";
 
-impl TilesSpec {}
-
 impl Family for TilesSpec {
     const NAME: &'static str = NAME;
     type Args<A> = TilesArgs<A>;

@@ -159,11 +159,12 @@ const LLAMA_8B: Sizes =
     Sizes { wide: 4096, inner: 14336, heads: 32, kv: 8, head_dim: 128, vocab: 128_256 };
 const SMOLLM: Sizes = Sizes { wide: 576, inner: 1536, heads: 9, kv: 3, head_dim: 64, vocab: 49152 };
 
-/// `some`, or with `KJIT_COMPILE_ALL` all of a vendor: those take minutes.
+/// `some`, or with `KJIT_TEST_ALL=compile` all of a vendor: those take minutes.
 fn archs(vendor: Vendor, some: &[&'static str]) -> Vec<&'static str> {
-    match std::env::var_os("KJIT_COMPILE_ALL") {
-        Some(_) => ARCHS.iter().filter(|a| a.vendor == vendor).map(|a| a.id).collect(),
-        None => some.to_vec(),
+    let all = std::env::var("KJIT_TEST_ALL").unwrap_or_default();
+    match all.split(',').any(|one| one == "compile") {
+        true => ARCHS.iter().filter(|a| a.vendor == vendor).map(|a| a.id).collect(),
+        false => some.to_vec(),
     }
 }
 
@@ -225,7 +226,7 @@ fn compiles(vendor: Vendor, kind: &str, archs: &[&str]) {
                     Persistent::new(&steps, &target, probe, Inside { routed, ..inside }).unwrap()
                 }
             };
-            if std::env::var_os("KJIT_SHOW_PERSISTENT").is_some() {
+            if std::env::var_os("KJIT_TEST_OUT").is_some() {
                 eprintln!("{}", made.kernel.source.main_text());
             }
             let code = match engine.compile(&made.kernel.job(&target)) {

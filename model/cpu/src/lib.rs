@@ -1,9 +1,9 @@
 //! The CPU executor: the device if there is no GPU, and the oracle for every other device.
 //!
 //! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
-//! Exception: small models have interleaved copies of their matrices for decoding (`interleaved`). Any
-//! value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on given
-//! inputs ([`HostRunner::run_op`]).
+//! Exception: small models have interleaved copies of their matrices for decoding (`interleaved`).
+//! Any value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on
+//! given inputs ([`HostRunner::run_op`]).
 //!
 //! Activations and sums are f32 in both modes. With
 //! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise), keys and values are f32 too, and

@@ -28,8 +28,9 @@ pub enum Made<'a> {
 /// Receives hidden states with the number of the first one among all requested.
 pub type Sink<'a> = dyn FnMut(usize, Made<'_>) -> Result<(), SessionError> + 'a;
 
-/// Computes all layers of a model, or one stage's layers: then [`Runner::before`] is the stage whose
-/// hidden states it continues with. A sequence is a *slot* here. The session checks all arguments.
+/// Computes all layers of a model, or one stage's layers: then [`Runner::before`] is the stage
+/// whose hidden states it continues with. A sequence is a *slot* here. The session checks all
+/// arguments.
 pub trait Runner: Any + Send {
     /// The graph that is run.
     fn graph(&self) -> &Graph;
@@ -57,7 +58,8 @@ pub trait Runner: Any + Send {
     /// left: fewer than `len` if a state cannot go back to that position.
     fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize;
 
-    /// After a failed step: restores a slot's first `len` tokens. Returns the number of tokens left.
+    /// After a failed step: restores a slot's first `len` tokens. Returns the number of tokens
+    /// left.
     fn undo(&mut self, _slot: usize, len: usize) -> usize {
         len
     }

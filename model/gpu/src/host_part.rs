@@ -4,9 +4,9 @@
 //! In each layer the host waits for the device, then the device waits for the host.
 //!
 //! For a prompt the device can compute everything if it has a staging ring that experts are copied
-//! through (`streamed.rs`). A copy takes the same time for any number of tokens, and the CPU needs time
-//! for each. The number of tokens from which copying is faster follows from both rates, which are
-//! measured when the model is opened.
+//! through (`streamed.rs`). A copy takes the same time for any number of tokens, and the CPU needs
+//! time for each. The number of tokens from which copying is faster follows from both rates, which
+//! are measured when the model is opened.
 
 use super::expert_cache::{ExpertCache, HostShare};
 use super::open::Source;

@@ -7,9 +7,9 @@
 //! at the next start. Only AMD devices are proven by default ([`Engine::proves`]).
 //!
 //! What the host must compute is made by some threads for all kernels of an opening, from rows that
-//! all of its matrices share ([`SharedData`]). One copy brings what buffers begin with to the device,
-//! which makes all of them itself ([`Sources`]). Runs are one after the other, in one stretch of
-//! memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
+//! all of its matrices share ([`SharedData`]). One copy brings what buffers begin with to the
+//! device, which makes all of them itself ([`Sources`]). Runs are one after the other, in one
+//! stretch of memory; no further matrix sets out meanwhile ([`Proofs::give_way`]).
 
 use super::measure::{Placed, Sources};
 use super::plan::Job;

@@ -2,7 +2,8 @@
 //!
 //! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says
 //! how, where, in which precision or in what order of memory it is computed: that is the executors'
-//! business (the CPU's runs a graph as it stands, and is what everything else is held against). Operations are in an order in which they can be run.
+//! business (the CPU's runs a graph as it stands, and is what everything else is held against).
+//! Operations are in an order in which they can be run.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -1,6 +1,6 @@
 //! Bytes of a connection, without sockets: the fuzzer's seeds (`fuzz/fuzz_targets/requests.rs`),
-//! and broken versions of them. 300 of these, or `KJIT_TEST_FUZZ`, from number
-//! `KJIT_TEST_FUZZ_FROM` on.
+//! and broken versions of them. 300 of these, or `KJIT_TEST_COUNT`, from number
+//! `KJIT_TEST_FROM` on.
 
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -52,7 +52,7 @@ fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
     }
     let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
     let (many, from) =
-        (number("KJIT_TEST_FUZZ").unwrap_or(300), number("KJIT_TEST_FUZZ_FROM").unwrap_or(0));
+        (number("KJIT_TEST_COUNT").unwrap_or(300), number("KJIT_TEST_FROM").unwrap_or(0));
     let mut refused = 0;
     for i in from..from + many {
         let mut state = i ^ 0x9e37_79b9_7f4a_7c15;

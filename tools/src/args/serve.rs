@@ -54,8 +54,8 @@ pub struct Serve {
     /// times
     #[arg(long, value_name = "ORIGIN", value_parser = origin)]
     pub cors: Vec<String>,
-    /// Model name for clients (default: the file's name). May be given several times. With several
-    /// models: one name each, in their order
+    /// Model name for clients. May be given several times. With several models: one name each, in
+    /// their order (default: the file's name)
     #[arg(long, value_name = "NAME")]
     pub alias: Vec<String>,
     /// Maximum number of concurrent sequences per model, each with its own context (default: 4)

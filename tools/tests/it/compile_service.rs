@@ -40,8 +40,8 @@ fn warm(cache: &Path, clang: &Path) -> Command {
         "--compiler-path",
         CLANG,
     ]);
-    c.arg("--cache-dir").arg(cache).env("KJIT_TEST_REAL_CLANG", clang).env("NO_COLOR", "1");
-    for name in ["KJIT_TEST_CLANG", "KJIT_TEST_LOG", "KJIT_TEST_ONCE", "KJIT_CACHE_DIR"] {
+    c.arg("--cache-dir").arg(cache).env("TEST_REAL_CLANG", clang).env("NO_COLOR", "1");
+    for name in ["TEST_CLANG", "TEST_LOG", "TEST_ONCE", "KJIT_CACHE_DIR"] {
         c.env_remove(name);
     }
     c
@@ -96,7 +96,7 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     let clang = real_clang()?;
     let own = cache_without(&clang, &["argmax"]);
     let mut command = warm(&own.path().join("cache"), &clang);
-    command.env("KJIT_TEST_CLANG", how).env("TMPDIR", own.path()).envs(variables.iter().copied());
+    command.env("TEST_CLANG", how).env("TMPDIR", own.path()).envs(variables.iter().copied());
     let out = command.output().unwrap();
     let (document, errors) = (document(&out), errors(&out));
     let all =
@@ -137,32 +137,22 @@ fn a_clang_that_loops_is_ended_at_the_deadline() {
     // The compiler inherits the environment: a variable of this test finds its process among all
     // others.
     let mark = format!("of-{}", std::process::id());
-    let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
-    else {
+    let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("TEST_MARK", &mark)]) else {
         return;
     };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(120));
-    assert_eq!(
-        processes_with(&format!("KJIT_TEST_MARK={mark}")),
-        Vec::<String>::new(),
-        "still running"
-    );
+    assert_eq!(processes_with(&format!("TEST_MARK={mark}")), Vec::<String>::new(), "still running");
 }
 
 #[test]
 fn what_has_left_a_compilers_group_is_ended_at_the_deadline_too() {
     let mark = format!("left-{}", std::process::id());
-    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
-    else {
+    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("TEST_MARK", &mark)]) else {
         return;
     };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
-    assert_eq!(
-        processes_with(&format!("KJIT_TEST_MARK={mark}")),
-        Vec::<String>::new(),
-        "still running"
-    );
+    assert_eq!(processes_with(&format!("TEST_MARK={mark}")), Vec::<String>::new(), "still running");
 }
 
 #[test]
@@ -171,12 +161,12 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let own = cache_without(&clang, &["argmax"]);
     let (cache, temporary) = (own.path().join("cache"), own.path().join("temporary"));
     std::fs::create_dir(&temporary).unwrap();
-    let mark = format!("KJIT_TEST_MARK=of-{}", std::process::id());
+    let mark = format!("TEST_MARK=of-{}", std::process::id());
     let quiet = warm(&cache, &clang);
     let mut c = Command::new(quiet.get_program());
     c.args(quiet.get_args().filter(|a| *a != "-q"))
         .envs(quiet.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    c.env("KJIT_TEST_CLANG", "loop")
+    c.env("TEST_CLANG", "loop")
         .env("TMPDIR", &temporary)
         .envs(mark.split_once('='))
         .env_remove("KJIT_CACHE_DIR");
@@ -255,7 +245,7 @@ fn a_clang_that_is_killed_once_is_tried_again() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
     let Some((out, document, errors)) =
-        goes_wrong("kill", &[("KJIT_TEST_ONCE", once.to_str().unwrap())])
+        goes_wrong("kill", &[("TEST_ONCE", once.to_str().unwrap())])
     else {
         return;
     };
@@ -268,7 +258,7 @@ fn what_is_no_code_object_is_never_kept() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let cache = own.path().join("cache");
-    let out = warm(&cache, &clang).env("KJIT_TEST_CLANG", "garbage").output().unwrap();
+    let out = warm(&cache, &clang).env("TEST_CLANG", "garbage").output().unwrap();
     let told = errors(&out);
     assert_eq!((out.status.code(), told.len()), (Some(1), 1), "{told:?}");
     assert!(told[0].contains("'argmax'") && told[0].contains("damaged"), "{told:?}");
@@ -283,7 +273,7 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let mut command = warm(&own.path().join("cache"), &clang);
-    let out = command.env("KJIT_TEST_CLANG", "refuse").env("TMPDIR", own.path()).output().unwrap();
+    let out = command.env("TEST_CLANG", "refuse").env("TMPDIR", own.path()).output().unwrap();
     let told = errors(&out);
     assert_eq!((out.status.code(), told.len()), (Some(1), 1), "{told:?}");
     let line = std::fs::read_to_string(concat!(
@@ -319,8 +309,8 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
         let mut c = Command::new("sh");
         c.arg(again)
             .current_dir("/")
-            .env("KJIT_TEST_REAL_CLANG", &clang)
-            .env("KJIT_TEST_CLANG", how)
+            .env("TEST_REAL_CLANG", &clang)
+            .env("TEST_CLANG", how)
             .output()
             .unwrap()
     };
@@ -338,7 +328,7 @@ fn two_commands_at_once_compile_each_kernel_once_and_keep_to_their_jobs() {
     let start = |jobs: &str| {
         let mut c = warm(&cache, &clang);
         c.args(["--jobs", jobs])
-            .env("KJIT_TEST_LOG", &log)
+            .env("TEST_LOG", &log)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -373,7 +363,7 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
         std::fs::read_to_string(&log).unwrap_or_default().lines().filter(|l| *l == "end").count()
     };
     let mut first =
-        warm(&cache, &clang).args(["--jobs", "1"]).env("KJIT_TEST_LOG", &log).spawn().unwrap();
+        warm(&cache, &clang).args(["--jobs", "1"]).env("TEST_LOG", &log).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(120);
     while ends() < 3 {
         assert!(
@@ -429,11 +419,9 @@ fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
         "-q",
     ]);
     c.arg("--cache-dir").arg(own.path()).env("TMPDIR", own.path());
-    let setup = Setup::devices("gfx1030")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
-        .set(
-            "KJIT_HIPSIM_MISBEHAVE",
+    let setup =
+        Setup::devices("gfx1030").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og").set(
+            "HIPSIM_MISBEHAVE",
             if how.is_empty() { String::new() } else { format!("argmax:{how}") },
         );
     let out = setup.apply(TEMPORARY, &mut c).envs(variables.iter().copied()).output().unwrap();
@@ -477,7 +465,7 @@ fn a_run_time_compiler_that_prints_or_dies_once_does_no_harm() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
     for (how, variables) in
-        [("print", vec![]), ("kill", vec![("KJIT_HIPSIM_ONCE", once.to_str().unwrap())])]
+        [("print", vec![]), ("kill", vec![("HIPSIM_ONCE", once.to_str().unwrap())])]
     {
         let (out, document, errors) = hiprtc(how, &variables);
         assert!(

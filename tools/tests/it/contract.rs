@@ -402,7 +402,7 @@ fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_em
     let dir = tempfile::tempdir().unwrap();
     for name in ["python3", "python", "clang", "clang-19", "ld.lld"] {
         let file = dir.path().join(name);
-        std::fs::write(&file, "#!/bin/sh\ntouch \"$KJIT_TEST_STARTED\"\n").unwrap();
+        std::fs::write(&file, "#!/bin/sh\ntouch \"$TEST_STARTED\"\n").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     for name in ["libcuda.so.1", "libamdhip64.so", "libhiprtc.so", "libnvrtc.so"] {
@@ -413,7 +413,7 @@ fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_em
         let mut c = kjit();
         c.args(["devices", "-v"])
             .current_dir(dir.path())
-            .env("KJIT_TEST_STARTED", &started)
+            .env("TEST_STARTED", &started)
             .env_remove("KJIT_NVRTC_LIBRARY");
         let out = c
             .env("PATH", list)

@@ -170,6 +170,8 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     ) {
         seen.extend(variables(&text));
     }
+    // Options that nobody can keep in mind are nobody's: the table stays short.
+    assert!(named.len() <= 40, "{} variables: {named:?}", named.len());
     for name in &seen {
         // A family of names by its prefix: `KJIT_FAULT_…`.
         let family = name
@@ -305,4 +307,41 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
             "{folder}: its README's example is compiled by nothing"
         );
     }
+}
+
+/// Comments, kernels and prose; rustfmt holds Rust code to it. Tables, links, literals and quoted
+/// output may be longer.
+#[test]
+fn lines_end_at_column_100() {
+    let root = root();
+    let listed = Command::new("git").args(["ls-files"]).current_dir(&root).output();
+    let Some(listed) = listed.ok().filter(|out| out.status.success()) else {
+        return eprintln!("SKIPPED: this is no checkout of git");
+    };
+    let mut long = vec![];
+    for file in String::from_utf8(listed.stdout).unwrap().lines() {
+        let (rust, prose) = (file.ends_with(".rs"), file.ends_with(".md"));
+        let kernel = [".h", ".hip", ".cu"].iter().any(|end| file.ends_with(end));
+        if !rust && !kernel && !prose {
+            continue;
+        }
+        let mut fenced = false;
+        let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            fenced ^= line.trim_start().trim_start_matches(['/', '!', ' ']).starts_with("```");
+            let line = line.trim_end();
+            let (comment, table) = (line.trim_start().starts_with("//"), line.contains("| "));
+            let exempt = match (rust, kernel) {
+                (true, _) => {
+                    !comment || fenced || table || line.contains("http") || line.contains("`[")
+                }
+                (_, true) => !comment && line.contains('"') || table,
+                _ => fenced || table || line.starts_with("    ") || line.contains("]("),
+            };
+            if line.chars().count() > 100 && !exempt {
+                long.push(format!("{file}:{}", number + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{} lines: {}", long.len(), long.join(", "));
 }

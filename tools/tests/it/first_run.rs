@@ -61,7 +61,7 @@ fn a_runtime_that_records_no_graphs_gives_the_hosts_tokens_and_that_is_said_once
     for refused in
         ["hipStreamBeginCapture:*:900", "hipStreamEndCapture:*:901", "hipGraphInstantiate:*:801"]
     {
-        let said = right(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", refused)]));
+        let said = right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
         assert_eq!(
             said.matches("launches cannot be recorded on rocm:0").count(),
             1,
@@ -77,7 +77,7 @@ fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
         return;
     }
     // The runtime has the call and refuses it.
-    let fail = [("KJIT_HIPSIM_FAIL", "hipModuleLaunchCooperativeKernel:*:801")];
+    let fail = [("HIPSIM_FAIL", "hipModuleLaunchCooperativeKernel:*:801")];
     let mut persistent = card().command();
     let said = right(
         &asks(persistent.envs(fail), "rocm:0").args(["--persistent", "on"]).output().unwrap(),
@@ -96,16 +96,16 @@ fn page_locked_memory_that_the_runtime_refuses_is_made_of_pages_of_our_own() {
     if !simulated("page_locked_memory_that_the_runtime_refuses") {
         return;
     }
-    right(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", "hipHostMalloc:*:2")]));
+    right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", "hipHostMalloc:*:2")]));
     // Only the upload has slots: the file is copied from its map.
     right(&run_with(
         &card(),
         "rocm:0",
-        &[("KJIT_HIPSIM_FAIL", "hipHostRegister:*:1,hipHostMalloc:1:2")],
+        &[("HIPSIM_FAIL", "hipHostRegister:*:1,hipHostMalloc:1:2")],
     ));
     // No other way is left.
     let both = "hipHostRegister:*:1,hipHostMalloc:*:2";
-    let line = failure(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", both)]));
+    let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", both)]));
     assert!(
         line.contains("rocm:0 is given no page-locked memory") && line.contains("memlock"),
         "{line}"
@@ -118,8 +118,8 @@ fn a_driver_that_hangs_or_ends_who_asks_it_is_told_of_and_the_cpu_answers() {
         return;
     }
     for (how, word) in [
-        ("KJIT_HIPSIM_HANG", "did not answer within 1 s"),
-        ("KJIT_HIPSIM_ABORT", "ends the process that asks it"),
+        ("HIPSIM_HANG", "did not answer within 1 s"),
+        ("HIPSIM_ABORT", "ends the process that asks it"),
     ] {
         // The runtime has never answered since the machine started.
         let dir = tempfile::tempdir().unwrap();
@@ -247,7 +247,7 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
         return;
     }
     // Known before anything is loaded.
-    let small = [("KJIT_HIPSIM_MEMORY", "36700160")];
+    let small = [("HIPSIM_MEMORY", "36700160")];
     let ask = |context: &str| {
         let mut command = card().command();
         let output = asks_within(command.envs(small), "rocm:0", context).output().unwrap();
@@ -262,7 +262,7 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
     assert!(fits, "-c {context} was said to fit: {said}");
     // Refused, although the memory should suffice.
     for refused in ["hipMalloc:1:2", "hipMalloc:*:2"] {
-        let line = failure(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", refused)]));
+        let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
         let helps = ["a smaller -c or --kv-type q8_0", "streams layers and takes less of them"];
         assert!(
             line.contains("MiB") && helps.iter().any(|flag| line.contains(flag)),
@@ -281,7 +281,7 @@ fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() 
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine::new("gfx1100", dir.path().to_owned());
         let broken = format!("{entry}:wave32:fault");
-        let set = [("KJIT_HIPSIM_BREAK", broken.as_str()), ("KJIT_HIPSIM_FAULTS", faults)];
+        let set = [("HIPSIM_BREAK", broken.as_str()), ("HIPSIM_FAULTS", faults)];
         let mut output = run_with(&machine, "rocm:0", &set);
         // AMD's runtime may end the process. Then the next start knows.
         if faults == "abort" {

@@ -13,7 +13,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {
-    Setup::devices("gfx1030").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices("gfx1030").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn kjit(command: &str, cache: &Path) -> Command {
@@ -43,7 +43,7 @@ fn cold(slow: &str, refuse: &str, flags: &[&str]) -> Output {
         "-v",
     ])
     .args(flags);
-    let setup = setup().set("KJIT_HIPSIM_SLOW", slow).set("KJIT_HIPSIM_REFUSE", refuse);
+    let setup = setup().set("HIPSIM_SLOW", slow).set("HIPSIM_REFUSE", refuse);
     setup.apply(TEMPORARY, &mut c).output().unwrap()
 }
 
@@ -89,8 +89,8 @@ fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
     ]);
     c.args(["--persistent", "on", "--json", "-v", "--cache-dir"]).arg(cache).args(flags);
     c.env("NO_COLOR", "1").env_remove("KJIT_CACHE_DIR").env_remove("KJIT_WAVE");
-    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_SLOW", slow);
+    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("HIPSIM_CLANG", "none");
+    let setup = setup.set("HIPSIM_OPTIMISE", "-Og").set("HIPSIM_SLOW", slow);
     setup.apply(TEMPORARY, &mut c).output().unwrap()
 }
 

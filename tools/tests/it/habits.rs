@@ -244,8 +244,8 @@ fn warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_n
     let test =
         "habits::warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_none";
     let setup = Setup::devices("gfx1100,gfx1201,gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O0");
+        .set("HIPSIM_CLANG", "none")
+        .set("HIPSIM_OPTIMISE", "-O0");
     setup.run(test, TEMPORARY, || {
         for (device, archs) in
             [(&[][..], &["gfx1100", "gfx1201"][..]), (&["--device", "rocm:1"], &["gfx1201"])]

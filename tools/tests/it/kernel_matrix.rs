@@ -3,7 +3,7 @@
 //! by clang. A change that costs any of these fails here until `scripts/kernel-matrix` has updated
 //! the files, and the difference shows in review.
 //!
-//! Part of the matrix is compiled; with `KJIT_COMPILE_ALL=1` all of it (by `cargo test`, since
+//! Part of the matrix is compiled; with `KJIT_TEST_ALL=compile` all of it (by `cargo test`, since
 //! nextest ends a test after its time limit).
 
 use kjit_engine::arch::ARCHS;
@@ -75,7 +75,7 @@ fn the_matrix_has_every_kernel_of_every_architecture_and_none_spills_or_uses_scr
 
 /// Compiles the part that the environment selects and compares it with the files.
 fn hold(archs: &[&str]) {
-    let all = std::env::var_os("KJIT_COMPILE_ALL").is_some();
+    let all = kjit_tests::all("compile");
     // Kept from run to run, so that only changed kernels are compiled.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-matrix");
     for arch in archs {
@@ -147,9 +147,9 @@ fn kernels_for_rx_9070_cost_what_the_matrix_says() {
 }
 
 #[test]
-#[ignore = "20 minutes: KJIT_COMPILE_ALL=1 cargo test -p kjit --test kernel_matrix -- \
+#[ignore = "20 minutes: KJIT_TEST_ALL=compile cargo test -p kjit --test kernel_matrix -- \
     --include-ignored"]
 fn all_kernels_for_all_architectures_cost_what_the_matrix_says() {
-    assert!(std::env::var_os("KJIT_COMPILE_ALL").is_some(), "set KJIT_COMPILE_ALL=1");
+    assert!(kjit_tests::all("compile"), "set KJIT_TEST_ALL=compile");
     hold(&amd().collect::<Vec<_>>());
 }

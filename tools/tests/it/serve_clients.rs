@@ -111,9 +111,7 @@ fn the_page_shows_the_pages_of_keys_and_values() {
     }
     let temporary = env!("CARGO_TARGET_TMPDIR");
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-O1");
     setup.apply(temporary, &mut command);
     command.arg("serve").arg(crate::support::model("tiny/tiny-llama-q4_k_m.gguf"));
     command.arg("--cache-dir").arg(Path::new(temporary).join("hipsim/command"));

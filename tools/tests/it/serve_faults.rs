@@ -16,10 +16,8 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     // An illegal access at the 30th step.
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
-    setup.set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
+    setup.set("HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
     let cache = Path::new(TEMPORARY).join("hipsim/command");
     command
         .arg("serve")
@@ -145,9 +143,8 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
 fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     let serve = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-        let setup = Setup::devices("gfx1100")
-            .set("KJIT_HIPSIM_CLANG", "none")
-            .set("KJIT_HIPSIM_OPTIMISE", "-O1");
+        let setup =
+            Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-O1");
         setup.apply(TEMPORARY, &mut command);
         let cache = Path::new(TEMPORARY).join("hipsim/command");
         command

@@ -1,6 +1,6 @@
 //! Randomly broken requests to each route of `kjit serve`. Each is answered in time or its
 //! connection is closed, none gives 500, nothing of it stays, and a good request afterwards gets
-//! the same answer as before. 400 of them, or `KJIT_TEST_FUZZ`, from number `KJIT_TEST_FUZZ_FROM`
+//! the same answer as before. 400 of them, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM`
 //! on.
 
 use crate::support::served::{Served, answer};
@@ -220,7 +220,7 @@ fn spoil(bytes: &mut Vec<u8>, first: usize, dice: &mut Dice) {
 fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
     let number =
         |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
-    let (many, from) = (number("KJIT_TEST_FUZZ", 400), number("KJIT_TEST_FUZZ_FROM", 0));
+    let (many, from) = (number("KJIT_TEST_COUNT", 400), number("KJIT_TEST_FROM", 0));
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(crate::support::model("tiny/tiny-llama-q4_k_m.gguf"));
     let folder = tempfile::tempdir().unwrap();

@@ -399,11 +399,11 @@ struct Count {
     left: AtomicUsize,
 }
 
-/// 500 requests, or `KJIT_TEST_SOAK`. Thousands are answered by a model of four layers, since the
+/// 500 requests, or `KJIT_TEST_COUNT`. Thousands are answered by a model of four layers, since the
 /// server is under test: 20,000 by SmolLM2 take two cores more than an hour.
 #[test]
 fn many_requests_of_all_kinds_are_each_answered_once_and_leave_nothing_behind() {
-    let many: usize = std::env::var("KJIT_TEST_SOAK").ok().map_or(500, |n| n.parse().unwrap());
+    let many: usize = std::env::var("KJIT_TEST_COUNT").ok().map_or(500, |n| n.parse().unwrap());
     let flags = ["--max-sequences", "4", "--max-queue", "64"];
     let tiny = crate::support::model("tiny/tiny-llama-q4_k_m.gguf");
     let model = if many > 2000 { tiny } else { smollm2() };

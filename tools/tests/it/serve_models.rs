@@ -205,9 +205,7 @@ fn what_two_models_cannot_be_is_said_in_a_line() {
 
 fn simulated(more: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     let setup = more.iter().fold(setup, |setup, (name, value)| setup.set(name, *value));
     setup.apply(TEMPORARY, &mut command);
     command
@@ -223,7 +221,7 @@ fn simulated(more: &[(&str, &str)]) -> Command {
 
 #[test]
 fn a_fault_of_the_device_that_they_share_ends_no_model() {
-    let mut command = simulated(&[("KJIT_HIPSIM_FAIL", "hipGraphLaunch:40:700")]);
+    let mut command = simulated(&[("HIPSIM_FAIL", "hipGraphLaunch:40:700")]);
     let server = Served::by(command.args(["-c", "128", "--max-sequences", "2"]));
     let ids = json!([5, 6, 7, 8]);
     let before = text(&server, "a", ids.clone());
@@ -251,7 +249,7 @@ fn a_fault_of_the_device_that_they_share_ends_no_model() {
 /// A card with room for the weights on their way to it, and for one model's keys and values, not
 /// for two.
 fn narrow() -> Served {
-    let mut command = simulated(&[("KJIT_HIPSIM_MEMORY", "110000000")]);
+    let mut command = simulated(&[("HIPSIM_MEMORY", "110000000")]);
     // The simulated device is slow when other tests run.
     let flags = ["--max-sequences", "2", "-c", "16384", "--stop-timeout", "300"];
     Served::by(command.args(flags))

@@ -136,12 +136,12 @@ const PROMPTS: [&str; 4] = [
     "Write a poem <tool_call> \"x",
 ];
 
-/// 50 schemas, or `KJIT_TEST_SCHEMAS`, from number `KJIT_TEST_SCHEMAS_FROM` on.
+/// 50 schemas, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM` on.
 #[test]
 fn answers_keep_to_schemas_that_chance_made() {
     let number =
         |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
-    let (many, from) = (number("KJIT_TEST_SCHEMAS", 50), number("KJIT_TEST_SCHEMAS_FROM", 0));
+    let (many, from) = (number("KJIT_TEST_COUNT", 50), number("KJIT_TEST_FROM", 0));
     let server = Served::start(&["--max-sequences", "4"]);
     let (next, whole) = (AtomicUsize::new(from), AtomicUsize::new(0));
     std::thread::scope(|threads| {

@@ -46,7 +46,7 @@ fn ids(c: &mut assert_cmd::Command) -> (Value, Value) {
 }
 
 fn generates_the_hosts_tokens(test: &str, arch: &str, wave: Option<&str>) {
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none");
     let setup = wave.map_or(setup.clone(), |wave| setup.set("KJIT_WAVE", wave));
     setup.run(test, TEMPORARY, || {
         let (want, _) = ids(generate(&smollm2(), "cpu", &cache()).arg("--precise"));
@@ -78,8 +78,8 @@ fn run_on_a_simulated_rx_7900_generates_the_hosts_tokens() {
 #[test]
 fn run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens() {
     let test = "simulated::run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens";
-    if std::env::var_os("KJIT_SMOLLM2_SIMULATED").is_none() {
-        eprintln!("SKIPPED: SmolLM2 on gfx1100 with waves of 64 (KJIT_SMOLLM2_SIMULATED=1)");
+    if !kjit_tests::all("smollm2") {
+        eprintln!("SKIPPED: SmolLM2 on gfx1100 with waves of 64 (KJIT_TEST_ALL=smollm2)");
         return;
     }
     generates_the_hosts_tokens(test, "gfx1100", Some("64"));
@@ -95,7 +95,7 @@ fn run_on_a_simulated_mi300_generates_the_hosts_tokens() {
 #[test]
 fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said() {
     let test = "simulated::run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let inspect = |memory: &str| {
             let mut c = kjit();
             c.arg("inspect").arg(smollm2()).args([
@@ -145,9 +145,9 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
         assert!(line.contains("with all layers streamed: --memory gives 19 MiB"), "{line}");
         let line = error_line(generate(&smollm2(), "cpu", &cache()).arg("--stream"), 1);
         assert!(line.contains("are for what does not fit a GPU"), "{line}");
-        if std::env::var_os("KJIT_SMOLLM2_STREAMED").is_none() {
+        if !kjit_tests::all("streamed") {
             eprintln!(
-                "SKIPPED {test}: the run takes half a minute of two cores (KJIT_SMOLLM2_STREAMED=1)"
+                "SKIPPED {test}: the run takes half a minute of two cores (KJIT_TEST_ALL=streamed)"
             );
             return;
         }
@@ -194,7 +194,7 @@ fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
     // clang alone, as on a laptop without ROCm. The simulator's clang keeps its code, so that it
     // can run here.
     let setup = Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so");
-    setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+    setup.set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["vendor"] == "AMD") {
             eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
@@ -250,9 +250,7 @@ fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
             std::os::unix::fs::symlink(format!("/usr/bin/{p}"), bin.join(p)).unwrap()
         });
         let mut run = generate(&model, "rocm:0", dir.path());
-        run.env("KJIT_CLANG", "/nowhere/clang")
-            .env("PATH", &bin)
-            .env("KJIT_HIPSIM_CXX", "/usr/bin/c++");
+        run.env("KJIT_CLANG", "/nowhere/clang").env("PATH", &bin).env("HIPSIM_CXX", "/usr/bin/c++");
         run.env_remove("ROCM_PATH");
         let (got, document) = ids(&mut run);
         assert_eq!(document["kernels"]["compiled"], 0, "{document}");
@@ -348,9 +346,7 @@ fn detail<'r>(report: &'r Value, check: &str) -> &'r str {
 fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
     let test =
         "simulated::doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let report = doctor(&["--run", "--device", "rocm:0", "--filter", "norm_rows"], true);
         let said = detail(&report, "kernels");
@@ -363,7 +359,7 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
         assert!(detail(&report, "compiler for gfx1100").starts_with("hiprtc"), "{report}");
         // A runtime whose third launch fails.
         let mut c = kjit();
-        c.env("KJIT_HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
+        c.env("HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
         let dir = tempfile::tempdir().unwrap();
         c.args([
             "doctor",
@@ -407,15 +403,13 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
 #[test]
 fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     let test = "simulated::doctor_has_a_verdict_for_every_kernel_though_some_end_their_process";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         // Routing is a block of one wave: with 32 lanes it fails, with 64 it is correct. After a
         // fault the device is lost for the process, and AMD's runtime may end the process.
         for (how, word) in [("fault", "rocm:0 is lost"), ("abort", "signal 6")] {
             let mut c = kjit();
-            c.env("KJIT_HIPSIM_BREAK", format!("route:32:{how}")).env("KJIT_HIPSIM_FAULTS", "stay");
+            c.env("HIPSIM_BREAK", format!("route:32:{how}")).env("HIPSIM_FAULTS", "stay");
             c.arg("--cache-dir").arg(cache()).args([
                 "doctor",
                 "--run",
@@ -442,7 +436,7 @@ fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
 #[test]
 fn run_asks_no_rates_where_the_same_tokens_are_promised() {
     let test = "simulated::run_asks_no_rates_where_the_same_tokens_are_promised";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let file = model("tiny/tiny-gemma3-f16.gguf");
         let sizes = ["-c", "64", "--prefill-chunk", "8", "--memory"];
         let whole = json(kjit().arg("inspect").arg(&file).args(sizes).args(["1GB", "--json"]));
@@ -474,9 +468,7 @@ fn run_asks_no_rates_where_the_same_tokens_are_promised() {
 #[test]
 fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
     let test = "simulated::a_timeline_has_every_step_of_a_token_that_is_one_launch";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let page = dir.path().join("timeline.html");
@@ -537,7 +529,7 @@ fn check_bundle(arguments: &[&Path]) -> (bool, String) {
 #[test]
 fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
     let test = "simulated::a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere";
-    Setup::devices("gfx1201").set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+    Setup::devices("gfx1201").set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {
             eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");

@@ -200,8 +200,8 @@ fn from_an_install_directory_that_nobody_may_write_a_user_without_home_or_passwd
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
             .env("KJIT_HIPRTC_LIBRARY", bin.join("libhipsim.so.6.2.0"))
-            .env("KJIT_HIPSIM_CLANG", "none");
-        command.env("KJIT_HIPSIM_DIR", dir.path().join("work"));
+            .env("HIPSIM_CLANG", "none");
+        command.env("HIPSIM_DIR", dir.path().join("work"));
         command
     };
     let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/hipsim/kernel.h");

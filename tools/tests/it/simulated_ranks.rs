@@ -16,7 +16,7 @@ const PROMPT: &str =
     "Once upon a time there was a small engine that ran far behind all of the others of its line.";
 
 fn setup(devices: &str) -> Setup {
-    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices(devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn cache() -> PathBuf {
@@ -66,7 +66,7 @@ fn rank(c: &mut Command, rank: usize, size: usize, port: &str) {
     c.args(["--split", "ranks"]).env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
     c.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port).env("LOCAL_RANK", rank.to_string());
     // Each rank sees one device.
-    c.env("KJIT_HIPSIM_DEVICES", "gfx1100");
+    c.env("HIPSIM_DEVICES", "gfx1100");
 }
 
 fn with(c: &mut Command, flags: &[&str]) {
@@ -171,7 +171,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         let ended = two("run", |rank, c| {
             greedy(c);
             if rank == 1 {
-                c.env("KJIT_HIPSIM_RCCL", "die:45");
+                c.env("HIPSIM_RCCL", "die:45");
             }
         });
         assert_eq!(ended[1].status.code(), Some(9));
@@ -183,7 +183,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
             greedy(c);
             c.env("KJIT_RANKS_LIMIT", "4");
             if rank == 1 {
-                c.env("KJIT_HIPSIM_RCCL", "hang:45");
+                c.env("HIPSIM_RCCL", "hang:45");
             }
         });
         for (rank, output) in hangs.iter().enumerate() {
@@ -259,7 +259,7 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
         );
         assert!(none.contains("install ROCm's package rccl"), "{none}");
         for version in ["2708", "4242424"] {
-            let old = alone(&|c| var(c, "KJIT_HIPSIM_RCCL", &format!("version:{version}")));
+            let old = alone(&|c| var(c, "HIPSIM_RCCL", &format!("version:{version}")));
             assert!(old.contains(&format!("version code {version}; 2.11 or newer")), "{old}");
         }
         let no_rank = alone(&|c| var(c, "RANK", ""));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn setup() -> Setup {
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn tiny() -> PathBuf {
@@ -85,7 +85,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
     let test =
         "simulated_tuning::what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again";
     // Blocks of 512 threads end the process that measures them.
-    setup().set("KJIT_HIPSIM_BREAK", "matvec:512:abort").run(test, TEMPORARY, || {
+    setup().set("HIPSIM_BREAK", "matvec:512:abort").run(test, TEMPORARY, || {
         let cache = Path::new(TEMPORARY).join(test);
         let _ = std::fs::remove_dir_all(&cache);
         let sizes = ["-c", "64", "--prefill-chunk", "8"];

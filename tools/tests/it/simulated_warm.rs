@@ -1,7 +1,7 @@
 //! `kjit warm MODEL` compiles exactly the kernels of `kjit run MODEL`: each small test model runs
 //! on a simulated AMD device from the warmed cache, without any compiler.
 //!
-//! Each card gets a sixth of the models per run (`KJIT_WARM_ALL=1`: a third, so that all are
+//! Each card gets a sixth of the models per run (`KJIT_TEST_ALL=warm`: a third, so that all are
 //! taken). Cards differ: waves of 32 and of 64, with matrix units and without.
 
 use crate::support::machine::{Machine, document, err, failure, simulated};
@@ -54,9 +54,11 @@ fn some_of_all(test: &str, arch: &'static str, first: usize) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let step = if std::env::var_os("KJIT_WARM_ALL").is_some() { 3 } else { 6 };
+    let step = if kjit_tests::all("warm") { 3 } else { 6 };
     if step > 3 {
-        eprintln!("SKIPPED: {arch}: all models but each sixth; KJIT_WARM_ALL=1 takes each third");
+        eprintln!(
+            "SKIPPED: {arch}: all models but each sixth; KJIT_TEST_ALL=warm takes each third"
+        );
     }
     for name in models().iter().skip(first).step_by(step) {
         warm_and_run(dir.path(), arch, name, &["-c", "64", "--prefill-chunk", "16"]);

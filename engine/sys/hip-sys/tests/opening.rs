@@ -68,7 +68,7 @@ fn what_is_not_there_is_told_with_every_place_and_the_package() {
     let search = hip_sys::Search {
         library: "the runtime",
         names: &["libkjit-no-such.so.2", "libkjit-no-such.so"],
-        variable: "KJIT_TEST_UNSET_VARIABLE",
+        variable: "TEST_UNSET_VARIABLE",
         package: "install it",
     };
     let folder = PathBuf::from("/nowhere/_rocm_sdk_core/lib");

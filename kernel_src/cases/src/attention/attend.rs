@@ -13,6 +13,7 @@ use kjit_kernels::attend::{AttendArgs, AttendSpec, AttendTuning};
 use kjit_kernels::heads::{HeadsForm, RopeForm, Scores, angles};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
+
 /// Exponentials of the hardware and sums in f32.
 const ATTENTION: Tolerance =
     Tolerance { norm: 1e-5, each: 1e-4, reason: "scores and exponentials in single precision" };

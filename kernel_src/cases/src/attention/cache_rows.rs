@@ -10,6 +10,7 @@ use kjit_engine::Target;
 use kjit_kernels::cache_rows::{CacheRowsArgs, CacheRowsSpec};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for CacheRowsSpec {
     fn case(
         &self,

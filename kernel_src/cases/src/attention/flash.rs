@@ -13,6 +13,7 @@ use kjit_kernels::flash::{FlashArgs, FlashSpec, FlashTuning};
 use kjit_kernels::heads::Scores;
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
+
 /// Queries, keys, values, probabilities and results are halves.
 const ATTENTION: Tolerance = Tolerance {
     norm: 1.5e-3,

@@ -9,6 +9,7 @@ use kjit_engine::Target;
 use kjit_kernels::key_scores::{KeyScoresArgs, KeyScoresSpec};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for KeyScoresSpec {
     fn case(
         &self,

@@ -11,6 +11,7 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::latent::{LatentArgs, LatentSpec};
 use kjit_kernels::top_keys::TopKeysSpec;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for LatentSpec {
     fn case(
         &self,

@@ -12,6 +12,7 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::latent_flash::{LatentFlashArgs, LatentFlashSpec, LatentFlashTuning};
 use kjit_kernels::top_keys::TopKeysSpec;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for LatentFlashSpec {
     fn case(
         &self,

@@ -13,6 +13,7 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
+
 /// A case in a cache of `capacity` positions.
 fn case(
     spec: &RopeKvSpec,

@@ -8,6 +8,7 @@ use crate::samples::{CONTEXT, Samples};
 use kjit_engine::Target;
 use kjit_kernels::top_keys::{TopKeysArgs, TopKeysSpec};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for TopKeysSpec {
     fn case(
         &self,

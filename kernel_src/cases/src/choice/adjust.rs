@@ -12,6 +12,7 @@ use kjit_kernels::changes::{Entry, HEAD, MOST};
 use kjit_kernels::launch::{Grid, Launch};
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError, changes};
+
 impl Cases for AdjustSpec {
     fn case(
         &self,

@@ -9,6 +9,7 @@ use kjit_engine::Target;
 use kjit_kernels::argmax::{ArgmaxArgs, ArgmaxSpec, ChoiceTuning};
 use kjit_kernels::launch::Launch;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for ArgmaxSpec {
     fn case(
         &self,

@@ -12,6 +12,7 @@ use kjit_kernels::draw::{DrawArgs, DrawSpec, THREADS};
 use kjit_kernels::launch::Launch;
 use kjit_kernels::noise::{Noise, inverse};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for DrawSpec {
     fn case(
         &self,

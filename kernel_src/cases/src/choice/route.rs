@@ -10,6 +10,7 @@ use kjit_kernels::route::{Gating, RouteArgs, RouteSpec};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for RouteSpec {
     fn case(
         &self,

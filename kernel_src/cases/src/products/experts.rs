@@ -12,6 +12,7 @@ use kjit_kernels::activations::Prologue;
 use kjit_kernels::experts::{ExpertFinish, ExpertsArgs, ExpertsSpec};
 use kjit_kernels::matvec::MatvecTuning;
 use kjit_kernels::{Family, Size, SpecError};
+
 /// A case with `stack` experts' matrices on a device of `units` compute units. The last `idle` of
 /// the spec's tokens are not in use: their activations, choices and shares are poison, and nothing
 /// is written for them.

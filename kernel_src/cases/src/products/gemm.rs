@@ -13,6 +13,7 @@ use kjit_kernels::gemm::{GemmArgs, GemmSpec, GemmTuning};
 use kjit_kernels::launch::Launch;
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::{Family, Size, SpecError};
+
 /// A case of `spec` with `tokens` tokens on a device of `units` compute units; with experts, the
 /// expert of each tile (`None`: nothing to do) instead of tokens.
 fn case(

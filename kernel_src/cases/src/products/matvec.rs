@@ -14,6 +14,7 @@ use kjit_kernels::activations::Prologue;
 use kjit_kernels::matvec::{MatvecArgs, MatvecSpec, MatvecTuning, takes_1024};
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::{Family, Size, SpecError};
+
 /// A case of `spec` on a device of `units` compute units.
 fn case(
     spec: &MatvecSpec,

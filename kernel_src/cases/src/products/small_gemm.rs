@@ -14,6 +14,7 @@ use kjit_kernels::mma::panel_bytes;
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, SmallGemmTuning, covers};
 use kjit_kernels::{Family, Size, SpecError};
+
 fn case(
     spec: &SmallGemmSpec,
     target: &Target,

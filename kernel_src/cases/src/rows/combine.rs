@@ -11,6 +11,7 @@ use kjit_kernels::combine::{Combine, CombineArgs, CombineSpec, ROW};
 use kjit_kernels::launch::Launch;
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for CombineSpec {
     fn case(
         &self,

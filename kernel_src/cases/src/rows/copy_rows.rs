@@ -10,6 +10,7 @@ use kjit_kernels::copy_rows::{CopyRowsArgs, CopyRowsSpec};
 use kjit_kernels::launch::Launch;
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for CopyRowsSpec {
     /// Four rows for any size.
     fn case(

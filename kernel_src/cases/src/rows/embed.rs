@@ -10,6 +10,7 @@ use kjit_formats::format::ALL;
 use kjit_formats::layout::Layout;
 use kjit_kernels::embed::{EmbedArgs, EmbedSpec};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for EmbedSpec {
     fn case(
         &self,

@@ -8,6 +8,7 @@ use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_kernels::expert_sum::{ExpertSumArgs, ExpertSumSpec};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for ExpertSumSpec {
     fn case(
         &self,

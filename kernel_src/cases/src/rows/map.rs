@@ -8,6 +8,7 @@ use crate::samples::Samples;
 use kjit_engine::Target;
 use kjit_kernels::map::{Function, Map, MapArgs, MapSpec};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for MapSpec {
     fn case(
         &self,

@@ -11,6 +11,7 @@ use kjit_kernels::moe::{
 };
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
+
 /// Sizes with uneven tiles, some with experts without a token; tokens.
 const SIZES: [(MoeSpec, usize); 3] = [
     (MoeSpec { experts: 5, top: 2, tile: 16, cols: 70 }, 33),

@@ -10,6 +10,7 @@ use kjit_engine::Target;
 use kjit_kernels::norm::{NormArgs, NormKind, NormSpec};
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for NormSpec {
     fn case(
         &self,

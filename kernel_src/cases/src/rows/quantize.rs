@@ -11,6 +11,7 @@ use kjit_formats::format::Format;
 use kjit_kernels::activations::{Column, Form, Prologue};
 use kjit_kernels::quantize::{QuantizeArgs, QuantizeSpec};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for QuantizeSpec {
     fn case(
         &self,

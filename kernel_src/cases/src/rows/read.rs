@@ -10,6 +10,7 @@ use kjit_kernels::launch::Launch;
 use kjit_kernels::read::{ReadArgs, ReadSpec};
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for ReadSpec {
     fn case(
         &self,

@@ -10,6 +10,7 @@ use kjit_kernels::launch::{Grid, Launch};
 use kjit_kernels::reduce::{BLOCKS_PER_UNIT, ReduceArgs, ReduceSpec, STRETCH, words_of_stretches};
 use kjit_kernels::variant::Fixed;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for ReduceSpec {
     fn case(
         &self,

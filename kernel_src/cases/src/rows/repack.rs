@@ -11,6 +11,7 @@ use kjit_formats::format::ALL;
 use kjit_formats::layout::Layout;
 use kjit_kernels::repack::{ROWS, RepackArgs, RepackSpec};
 use kjit_kernels::{Size, SpecError};
+
 impl Cases for RepackSpec {
     fn case(
         &self,

@@ -9,6 +9,7 @@ use kjit_engine::Target;
 use kjit_kernels::softmax::{SoftmaxArgs, SoftmaxSpec};
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for SoftmaxSpec {
     fn case(
         &self,

@@ -12,6 +12,7 @@ use kjit_kernels::activations::Prologue;
 use kjit_kernels::tiles::{TilesArgs, TilesSpec};
 use kjit_kernels::variant::Wave;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for TilesSpec {
     fn case(
         &self,

@@ -9,6 +9,7 @@ use kjit_engine::Target;
 use kjit_kernels::decay::{DecayArgs, DecaySpec};
 use kjit_kernels::map::Function;
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for DecaySpec {
     fn case(
         &self,

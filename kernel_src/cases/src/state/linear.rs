@@ -9,6 +9,7 @@ use crate::state::sequences::{Before, Sequences};
 use kjit_engine::Target;
 use kjit_kernels::linear::{LinearArgs, LinearSpec};
 use kjit_kernels::{Family, Size, SpecError};
+
 impl Cases for LinearSpec {
     fn case(
         &self,

@@ -3,9 +3,9 @@
 //!
 //! NVIDIA by nvrtc, if it is found (`pip install nvidia-cuda-nvrtc`); a part of AMD by the real
 //! hiprtc (by clang: the command's test `kernel_matrix`). Without a compiler the test says that it
-//! was skipped. `KJIT_COMPILE_ALL=1`: every architecture instead of one a family, every kernel.
-//! (Then by `cargo test`: nextest ends a test after its time limit.) `KJIT_TABLE=FILE` writes the
-//! measurements, `KJIT_KERNELS=a,b` takes kernels whose names begin so.
+//! was skipped. `KJIT_TEST_ALL=compile`: every architecture instead of one a family, every kernel.
+//! (Then by `cargo test`: nextest ends a test after its time limit.) `KJIT_TEST_OUT=FILE` writes
+//! the measurements, `KJIT_TEST_ONLY=a,b` takes kernels whose names begin so.
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Config, Engine, Isolation, Job, Target, Vendor};
@@ -13,11 +13,11 @@ use kjit_kernel_cases::matrix::{Sample, representative};
 use std::path::Path;
 
 fn all() -> bool {
-    std::env::var_os("KJIT_COMPILE_ALL").is_some()
+    std::env::var("KJIT_TEST_ALL").is_ok_and(|all| all.split(',').any(|one| one == "compile"))
 }
 
 fn write_table(lines: &[String]) {
-    if let Ok(file) = std::env::var("KJIT_TABLE") {
+    if let Ok(file) = std::env::var("KJIT_TEST_OUT") {
         use std::io::Write;
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(file).unwrap();
         lines.iter().for_each(|l| writeln!(file, "{l}").unwrap());
@@ -58,7 +58,7 @@ fn none_spills(vendor: Vendor, kind: &str, isolation: Isolation, few: &[(&str, u
             continue;
         }
         let mut kernels = representative(&target).unwrap();
-        if let Ok(asked) = std::env::var("KJIT_KERNELS") {
+        if let Ok(asked) = std::env::var("KJIT_TEST_ONLY") {
             kernels.retain(|s| asked.split(',').any(|a| s.name.starts_with(a)));
         }
         let kernels: Vec<Sample> = kernels.into_iter().step_by(step).collect();

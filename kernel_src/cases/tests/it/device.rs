@@ -37,13 +37,15 @@ fn every_case_is_right_on_the_device() {
             return;
         }
     };
-    let seed = std::env::var("KJIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20261121);
-    let only = std::env::var("KJIT_CASES").unwrap_or_default();
-    let (part, parts) = std::env::var("KJIT_SHARD").map_or((0, 1), |shard| {
-        let (part, parts) = shard.split_once('/').expect("KJIT_SHARD is PART/PARTS, as in 0/8");
+    let seed =
+        std::env::var("KJIT_TEST_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20261121);
+    let only = std::env::var("KJIT_TEST_ONLY").unwrap_or_default();
+    let (part, parts) = std::env::var("KJIT_TEST_SHARD").map_or((0, 1), |shard| {
+        let (part, parts) =
+            shard.split_once('/').expect("KJIT_TEST_SHARD is PART/PARTS, as in 0/8");
         (part.parse::<usize>().unwrap(), parts.parse::<usize>().unwrap())
     });
-    assert!(part < parts, "KJIT_SHARD: parts are counted from 0");
+    assert!(part < parts, "KJIT_TEST_SHARD: parts are counted from 0");
     let mut failed = vec![];
     let waves = device.target().waves();
     for &wave in waves {
@@ -136,7 +138,7 @@ fn sums(
 #[test]
 #[ignore = "needs a GPU (scripts/gpu-suite)"]
 fn two_streams_of_the_device_add_up_in_its_memory_and_in_the_hosts() {
-    if std::env::var_os("KJIT_SHARD").is_some() {
+    if std::env::var_os("KJIT_TEST_SHARD").is_some() {
         eprintln!(
             "SKIPPED: parts are run under tools that let no two kernels run at once, and these \
              wait for each other"

@@ -1,6 +1,6 @@
 //! A runner with one device of several processes that compute each layer together. All ranks make
-//! the same calls, like the devices of one process (`tensor_parallel.rs`), but without messages about
-//! them: the calls follow from the tokens, which all ranks are given and choose alike.
+//! the same calls, like the devices of one process (`tensor_parallel.rs`), but without messages
+//! about them: the calls follow from the tokens, which all ranks are given and choose alike.
 
 use super::GpuRunner;
 use super::tensor_parallel::prove;

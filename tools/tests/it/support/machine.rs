@@ -31,11 +31,10 @@ impl Machine {
     }
 
     pub fn command(&self) -> Command {
-        let mut setup = Setup::devices(self.devices)
-            .set("KJIT_HIPSIM_CLANG", "none")
-            .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+        let mut setup =
+            Setup::devices(self.devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
         if let Some(fail) = &self.fail {
-            setup = setup.set("KJIT_HIPSIM_FAIL", fail);
+            setup = setup.set("HIPSIM_FAIL", fail);
         }
         setup = if self.rocm5 { setup.rocm5() } else { setup };
         let mut command = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
