@@ -87,12 +87,19 @@ impl C {
     }
 
     fn exp(self) -> C {
-        let size = self.re.exp();
-        let real = self.im.clone().eq(self.im.like(0.0));
-        C::new(
-            size.clone() * self.im.clone().cos(),
-            real.select(self.im.clone(), size * self.im.sin()),
-        )
+        let (a, b) = (self.re, self.im);
+        let size = a.clone().exp();
+        let real = b.clone().eq(b.like(0.0));
+        let z = C::new(
+            size.clone() * b.clone().cos(),
+            real.select(b.clone(), size.clone() * b.clone().sin()),
+        );
+        // Of an infinite size and no angle: 0, or infinite in one part.
+        let (zero, nan) = (size.like(0.0), size.like(f64::NAN));
+        let lost = a.is_inf().and(b.is_finite().not());
+        let none = size.clone().eq(zero.clone());
+        let im = none.select(zero, nan);
+        C::select(lost, C::new(size, im), z)
     }
 
     fn log(self) -> C {
@@ -106,42 +113,76 @@ impl C {
         let zero = t.clone().eq(t.like(0.0));
         let u = zero.select(t.like(0.0), b.clone().abs() / (t.clone() * 2.0));
         let right = a.clone().ge(a.like(0.0));
-        C::new(
+        let z = C::new(
             right.clone().select(t.clone(), u.clone()),
-            right.select(u, t).copy_sign(b),
-        )
+            right.select(u, t).copy_sign(b.clone()),
+        );
+        C::select(b.clone().is_inf(), C::new(b.clone().abs(), b), z)
     }
 
-    fn sin(self) -> C {
+    fn cosh(self) -> C {
         let (a, b) = (self.re, self.im);
-        C::new(a.clone().sin() * b.clone().cosh(), a.cos() * b.sinh())
+        let re = a.clone().cosh() * b.clone().cos();
+        let im = a.clone().sinh() * b.clone().sin();
+        let lost = a.clone().is_inf().and(b.clone().is_finite().not());
+        // A part that is 0 stays one beside an infinity or NaN.
+        let (flat, even) = (b.clone().eq(b.like(0.0)), a.clone().eq(a.like(0.0)));
+        let turned = b.clone() * b.like(1.0).copy_sign(a.clone());
+        let flat_im = a.clone().is_nan().select(b, turned);
+        let im = flat.select(flat_im, even.select(a.clone(), im));
+        C::new(lost.select(a.abs(), re), im)
     }
 
-    fn cos(self) -> C {
+    fn sinh(self) -> C {
         let (a, b) = (self.re, self.im);
-        C::new(a.clone().cos() * b.clone().cosh(), -(a.sin() * b.sinh()))
+        let re = a.clone().sinh() * b.clone().cos();
+        let im = a.clone().cosh() * b.clone().sin();
+        let lost = a.clone().is_inf().and(b.clone().is_finite().not());
+        let (flat, even) = (b.clone().eq(b.like(0.0)), a.clone().eq(a.like(0.0)));
+        C::new(lost.or(even).select(a, re), flat.select(b, im))
     }
 
-    fn tan(self) -> C {
-        let (a, b) = (self.re * 2.0, self.im * 2.0);
+    fn tanh(self) -> C {
+        let (a, b) = (self.re, self.im);
         // cosh overflows long after the quotient has reached its limit.
-        let far = b.clone().abs().gt(b.like(40.0));
-        let under = a.clone().cos() + b.clone().cosh();
-        C::new(
-            far.clone().select(b.like(0.0).copy_sign(a.clone()), a.sin() / under.clone()),
-            far.select(b.like(1.0).copy_sign(b.clone()), b.sinh() / under),
-        )
+        let far = a.clone().abs().gt(a.like(20.0));
+        let (flat, even) = (b.clone().eq(b.like(0.0)), a.clone().eq(a.like(0.0)));
+        let (twice, turn) = (a.clone() * 2.0, (b.clone() * 2.0).sin());
+        let under = twice.clone().cosh() + (b.clone() * 2.0).cos();
+        let re = even.select(a.clone(), twice.sinh() / under.clone());
+        let im = flat.select(b.clone(), turn.clone() / under);
+        let zero = b.like(0.0);
+        let tiny = b.is_finite().select(zero.clone().copy_sign(turn), zero);
+        C::new(far.clone().select(a.like(1.0).copy_sign(a), re), far.select(tiny, im))
     }
 
+    /// 1 for an infinity, 0 for a finite value, NaN for NaN, all with the sign.
+    fn boxed(v: &V) -> V {
+        let one = v.clone().is_inf().select(v.like(1.0), v.like(0.0));
+        v.clone().is_nan().select(v.clone(), one.copy_sign(v.clone()))
+    }
+
+    fn infinite(&self) -> V {
+        self.re.clone().is_inf().or(self.im.clone().is_inf())
+    }
+
+    fn conj(self) -> C {
+        C::new(self.re, -self.im)
+    }
+
+    /// Kahan's formulas, whose parts do not cancel.
     fn asinh(self) -> C {
-        // Odd: computed where the sum does not cancel.
-        let left = self.re.clone().lt(self.re.like(0.0));
-        let z = C::select(left.clone(), self.clone().neg(), self.clone());
-        let large = z.abs().gt(self.re.like(1e8));
-        let near = z.clone().add(z.clone().mul(z.clone()).plus(1.0).sqrt()).log();
-        let far = z.log().plus(LN_2);
-        let out = C::select(large, far, near);
-        C::select(left, out.clone().neg(), out)
+        let (a, b) = (self.re.clone(), self.im.clone());
+        // i z = -b + i a; roots of 1 + i z and 1 - i z.
+        let (plus, minus) = (self.clone().turned().plus(1.0), self.clone().back().plus(1.0));
+        let (plus, minus) = (plus.sqrt(), minus.sqrt());
+        let re = minus.clone().conj().mul(plus.clone()).im.un(UnOp::Asinh);
+        let im = b.clone().atan2(plus.mul(minus).re);
+        let flat = b.clone().eq(b.like(0.0));
+        let z = C::new(re, flat.select(b.clone(), im));
+        let angle = C::boxed(&b).atan2(C::boxed(&a).abs());
+        let far = C::new(a.like(f64::INFINITY).copy_sign(a), angle);
+        C::select(self.infinite(), far, z)
     }
 
     fn asin(self) -> C {
@@ -149,22 +190,41 @@ impl C {
     }
 
     fn acos(self) -> C {
-        let s = self.asin();
-        C::new(-s.re + FRAC_PI_2, -s.im)
+        let (a, b) = (self.re.clone(), self.im.clone());
+        let (minus, plus) = (self.clone().neg().plus(1.0).sqrt(), self.clone().plus(1.0).sqrt());
+        let re = minus.re.clone().atan2(plus.re.clone()) * 2.0;
+        let im = plus.conj().mul(minus).im.un(UnOp::Asinh);
+        let even = a.clone().eq(a.like(0.0)).and(b.clone().is_nan());
+        let re = even.select(a.like(FRAC_PI_2), re);
+        let angle = C::boxed(&b).abs().atan2(C::boxed(&a));
+        let far = C::new(angle, -(b.like(f64::INFINITY).copy_sign(b)));
+        C::select(self.infinite(), far, C::new(re, im))
     }
 
     fn acosh(self) -> C {
-        // log(z + sqrt(z + 1) sqrt(z - 1))
-        let root = self.clone().plus(1.0).sqrt().mul(self.clone().plus(-1.0).sqrt());
-        let large = self.abs().gt(self.re.like(1e8));
-        let near = self.clone().add(root).log();
-        C::select(large, self.log().plus(LN_2), near)
+        let (a, b) = (self.re.clone(), self.im.clone());
+        let (minus, plus) = (self.clone().plus(-1.0).sqrt(), self.clone().plus(1.0).sqrt());
+        let re = minus.clone().conj().mul(plus.clone()).re.un(UnOp::Asinh);
+        let im = minus.im.atan2(plus.re) * 2.0;
+        let even = a.clone().eq(a.like(0.0)).and(b.clone().is_nan());
+        let im = even.select(a.like(FRAC_PI_2), im);
+        let far = C::new(a.like(f64::INFINITY), C::boxed(&b).atan2(C::boxed(&a)));
+        C::select(self.infinite(), far, C::new(re, im))
     }
 
     fn atanh(self) -> C {
-        // (log(1 + z) - log(1 - z)) / 2
-        let plus = self.clone().plus(1.0).log();
-        plus.sub(self.neg().plus(1.0).log()).scale(0.5)
+        let (a, b) = (self.re.clone(), self.im.clone());
+        let left = -a.clone() + 1.0;
+        let distance = left.clone() * left.clone() + b.clone() * b.clone();
+        let re = (a.clone() * 4.0 / distance).un(UnOp::Log1p) * 0.25;
+        let under = left * (a.clone() + 1.0) - b.clone() * b.clone();
+        let im = (b.clone() * 2.0).atan2(under) * 0.5;
+        let even = a.clone().eq(a.like(0.0));
+        let z = C::new(even.select(a.clone(), re), im);
+        let quarter = b.like(FRAC_PI_2).copy_sign(b.clone());
+        let quarter = b.clone().is_nan().select(b.clone(), quarter);
+        let far = C::new(a.like(0.0).copy_sign(a), quarter);
+        C::select(self.infinite(), far, z)
     }
 
     fn pow(self, o: C) -> C {
@@ -203,8 +263,10 @@ impl C {
             UnOp::Expm1 => {
                 // exp(a) cos(b) - 1 = expm1(a) cos(b) - 2 sin(b/2)^2
                 let half = (z.im.clone() * 0.5).sin();
-                let re = z.re.clone().expm1() * z.im.clone().cos() - half.clone() * half * 2.0;
-                C::new(re, z.exp().im)
+                let (a, b) = (z.re.clone(), z.im.clone());
+                let re = a.clone().expm1() * b.clone().cos() - half.clone() * half * 2.0;
+                let lost = a.clone().is_inf().and(b.is_finite().not());
+                C::new(lost.select(a.expm1(), re), z.exp().im)
             }
             UnOp::Log => z.log(),
             UnOp::Log1p => {
@@ -218,15 +280,15 @@ impl C {
             }
             UnOp::Log2 => z.log().scale(1.0 / LN_2),
             UnOp::Log10 => z.log().scale(1.0 / LN_10),
-            UnOp::Sin => z.sin(),
-            UnOp::Cos => z.cos(),
-            UnOp::Tan => z.tan(),
+            UnOp::Sin => z.turned().sinh().back(),
+            UnOp::Cos => z.turned().cosh(),
+            UnOp::Tan => z.turned().tanh().back(),
             UnOp::Asin => z.asin(),
             UnOp::Acos => z.acos(),
             UnOp::Atan => z.turned().atanh().back(),
-            UnOp::Sinh => z.turned().sin().back(),
-            UnOp::Cosh => z.turned().cos(),
-            UnOp::Tanh => z.turned().tan().back(),
+            UnOp::Sinh => z.sinh(),
+            UnOp::Cosh => z.cosh(),
+            UnOp::Tanh => z.tanh(),
             UnOp::Asinh => z.asinh(),
             UnOp::Acosh => z.acosh(),
             UnOp::Atanh => z.atanh(),

@@ -39,6 +39,16 @@ pub fn engine() -> &'static Engine {
     ENGINE.get_or_init(|| Engine::new(Config::new()))
 }
 
+/// The engine that the Python package makes: compilers run as `kjit-cc` if that is a file, else in
+/// this process, since the interpreter cannot be started again as a compiler.
+pub fn use_worker(kjit_cc: &std::path::Path) -> bool {
+    let isolation = match kjit_cc.is_file() {
+        true => kjit_engine::Isolation::Worker(kjit_cc.to_owned()),
+        false => kjit_engine::Isolation::InProcess,
+    };
+    use_engine(Engine::new(Config::new().isolation(isolation)))
+}
+
 /// Makes another engine the process's: before the first device is opened. False if there is one.
 pub fn use_engine(engine: Engine) -> bool {
     ENGINE.set(engine).is_ok()

@@ -124,19 +124,17 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
             cpu::order::arg_sort(&value(&from)?, from.dtype, &node.shape, *descending)
         }
         Op::Assemble(regions) => {
+            if let Device::Gpu(gpu) = device {
+                return gpu.assemble(regions, &def.inputs, &node.shape);
+            }
             let base = value(input(0)?)?;
             let parts: Vec<(&Region, Buffer, &[usize])> = regions
                 .iter()
                 .zip(def.inputs.iter().skip(1))
                 .map(|(region, part)| Ok((region, value(part)?, &part.shape[..])))
                 .collect::<Result<_>>()?;
-            match device {
-                Device::Cpu => {
-                    let parts: Vec<_> = parts.iter().map(|(r, b, s)| (*r, b, *s)).collect();
-                    cpu::copy::assemble(&base, &parts, node.dtype, &node.shape)
-                }
-                Device::Gpu(gpu) => gpu.assemble(input(0)?, regions, &def.inputs, &node.shape),
-            }
+            let parts: Vec<_> = parts.iter().map(|(r, b, s)| (*r, b, *s)).collect();
+            cpu::copy::assemble(&base, &parts, node.dtype, &node.shape)
         }
         Op::Scatter { axis, add } => {
             host_only("scatter", device)?;

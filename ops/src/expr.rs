@@ -170,10 +170,6 @@ impl V {
     pub(crate) fn shape(self, shape: &[usize]) -> V {
         self.then(|x| reshape(&x, shape.to_vec()))
     }
-
-    pub(crate) fn expand(self, shape: &[usize]) -> V {
-        self.then(|x| expand(&x, shape))
-    }
 }
 
 macro_rules! unaries {
@@ -194,7 +190,7 @@ macro_rules! binaries {
         }
     };
 }
-binaries!(min Min, max Max, atan2 Atan2, hypot Hypot, copy_sign CopySign, and And, or Or, eq Eq,
+binaries!(max Max, atan2 Atan2, hypot Hypot, copy_sign CopySign, and And, or Or, eq Eq,
     ne Ne, lt Lt, gt Gt, ge Ge);
 
 macro_rules! operators {

@@ -56,6 +56,16 @@ pub(crate) fn fold(input: &Arc<Node>, folded: usize) -> Result<Program> {
     Ok(lowering.finish(out, folded))
 }
 
+/// The bytecode of a node's elements, and where they are written in a larger buffer.
+pub(crate) fn copy(node: &Arc<Node>, to: Map) -> Result<(Program, Map)> {
+    let mut lowering = Lowering::new(&node.shape);
+    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), false)?;
+    lowering.maps.push(to);
+    let mut program = lowering.finish(out, 0);
+    let to = program.maps.pop().ok_or(Error::Inside("a map was lost"))?;
+    Ok((program, to))
+}
+
 /// Element-wise nodes below this one, counted up to a limit.
 fn cost(node: &Node, left: usize) -> usize {
     if left == 0 || node.value().is_some() {
@@ -246,8 +256,7 @@ impl Lowering {
                 Some(view) => self.gather(input(0)?, input(1)?, &view, *axis, *size)?,
                 None => return self.cut(node, place, own),
             },
-            Op::Leaf
-            | Op::Fold { .. }
+            Op::Fold { .. }
             | Op::Product
             | Op::Scan(_)
             | Op::ArgSort { .. }

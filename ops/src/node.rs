@@ -19,8 +19,6 @@ const DEEPEST: u32 = 128;
 /// A primitive. Dtypes are real ones: complex values are pairs above this level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Op {
-    /// Its value is given.
-    Leaf,
     /// One value everywhere: a register's bits.
     Constant(u64),
     /// The row-major index as i64.

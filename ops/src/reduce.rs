@@ -308,10 +308,19 @@ struct Kept {
     long: Vec<usize>,
 }
 
-/// `x` as a node whose elements are counted: for tests of grouping.
 impl Tensor {
     /// Row-major indices of a shape, int64.
     pub(crate) fn iota(shape: &[usize], device: &crate::device::Device) -> Result<Tensor> {
         Ok(Tensor::real(expr::iota(shape, device)?))
+    }
+
+    /// With the axes to be joined last, how many they are, and the shapes without and with them.
+    pub(crate) fn folding(
+        &self,
+        op: &'static str,
+        at: Option<&[i64]>,
+    ) -> Result<(Tensor, usize, Vec<usize>, Vec<usize>)> {
+        let (x, n, kept) = self.last(op, at)?;
+        Ok((x, n, kept.short, kept.long))
     }
 }

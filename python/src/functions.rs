@@ -545,6 +545,12 @@ fn set_device(py: Python<'_>, name: &str) -> PyResult<()> {
     Ok(())
 }
 
+/// Where `kjit-cc` would be: before the first device is opened.
+#[pyfunction]
+fn use_worker(path: &str) -> bool {
+    kjit_ops::device::use_worker(std::path::Path::new(path))
+}
+
 #[pyfunction]
 fn get_device() -> String {
     Device::default_one().label().to_owned()
@@ -598,7 +604,7 @@ pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
         copy, reshape, broadcast_to, broadcast_shapes, permute, matrix_transpose, moveaxis,
         expand_dims, squeeze, flip, roll, tile, repeat, concat, unstack, pad, sort, take, scatter,
         nonzero, searchsorted, unique, isin, product, tensordot, triangle, full, arange, linspace,
-        eye, from_bytes, from_list, random, manual_seed, promote, set_device, get_device,
+        eye, from_bytes, from_list, random, manual_seed, promote, use_worker, set_device, get_device,
         synchronize, launches, device_count, device_info, devices
     );
     Ok(())

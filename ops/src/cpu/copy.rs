@@ -183,8 +183,8 @@ pub(crate) fn scatter(s: &Scatter<'_>, dtype: DType, shape: &[usize]) -> Result<
         }};
     }
     match (s.add, dtype) {
-        (true, DType::F16) => put!(half::f16, |a: half::f16, b| a + b),
-        (true, DType::BF16) => put!(half::bf16, |a: half::bf16, b| a + b),
+        (true, DType::F16) => put!(u16, |a, b| (half::f16::from_bits(a) + half::f16::from_bits(b)).to_bits()),
+        (true, DType::BF16) => put!(u16, |a, b| (half::bf16::from_bits(a) + half::bf16::from_bits(b)).to_bits()),
         (true, _) => typed!(dtype, T => put!(T, <T as Elem>::add)),
         (false, DType::F16 | DType::BF16) => put!(u16, |_, v| v),
         (false, _) => typed!(dtype, T => put!(T, |_, v| v)),

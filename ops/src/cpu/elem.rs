@@ -6,6 +6,10 @@ use bytemuck::Pod;
 pub(crate) trait Elem: Pod + PartialOrd + Send + Sync {
     const ZERO: Self;
     const ONE: Self;
+    /// Not above any value.
+    const LEAST: Self;
+    /// Not below any value.
+    const MOST: Self;
     fn add(self, o: Self) -> Self;
     fn sub(self, o: Self) -> Self;
     fn mul(self, o: Self) -> Self;
@@ -28,6 +32,8 @@ macro_rules! ints {
         impl Elem for $t {
             const ZERO: $t = 0;
             const ONE: $t = 1;
+            const LEAST: $t = $t::MIN;
+            const MOST: $t = $t::MAX;
             #[inline(always)]
             fn add(self, o: $t) -> $t { self.wrapping_add(o) }
             #[inline(always)]
@@ -156,6 +162,8 @@ macro_rules! floats {
         impl Elem for $t {
             const ZERO: $t = 0.0;
             const ONE: $t = 1.0;
+            const LEAST: $t = $t::NEG_INFINITY;
+            const MOST: $t = $t::INFINITY;
             #[inline(always)]
             fn add(self, o: $t) -> $t { self + o }
             #[inline(always)]
@@ -166,7 +174,8 @@ macro_rules! floats {
             fn div(self, o: $t) -> $t { self / o }
             #[inline(always)]
             fn floor_div(self, o: $t) -> $t {
-                if o == 0.0 || self.is_infinite() { return self / o; }
+                // The array API has a finite number by an infinity as 0 with the quotient's sign.
+                if o == 0.0 || self.is_infinite() || o.is_infinite() { return self / o; }
                 let rest = self % o;
                 let mut whole = (self - rest) / o;
                 if rest != 0.0 && (rest < 0.0) != (o < 0.0) { whole -= 1.0; }
@@ -188,7 +197,7 @@ macro_rules! floats {
             fn abs(self) -> $t { $t::abs(self) }
             #[inline(always)]
             fn sign(self) -> $t {
-                if self > 0.0 { 1.0 } else if self < 0.0 { -1.0 } else { self }
+                if self > 0.0 { 1.0 } else if self < 0.0 { -1.0 } else { self + 0.0 }
             }
             #[inline(always)]
             fn min(self, o: $t) -> $t {

@@ -38,12 +38,14 @@ pub(crate) fn fold(program: &Program, op: FoldOp, shape: &[usize]) -> Result<Buf
         }
         _ => match dtype {
             DType::F16 => {
-                let to = slice::<half::f16>(&mut words, kept);
-                plan.any(op, to, |v: f32| f64::from(v), half::f16::from_f64, turned.is_some())
+                let to = slice::<u16>(&mut words, kept);
+                let write = |v| half::f16::from_f64(v).to_bits();
+                plan.any(op, to, |v: f32| f64::from(v), write, turned.is_some())
             }
             DType::BF16 => {
-                let to = slice::<half::bf16>(&mut words, kept);
-                plan.any(op, to, |v: f32| f64::from(v), half::bf16::from_f64, turned.is_some())
+                let to = slice::<u16>(&mut words, kept);
+                let write = |v| half::bf16::from_f64(v).to_bits();
+                plan.any(op, to, |v: f32| f64::from(v), write, turned.is_some())
             }
             DType::F32 => {
                 let to = slice::<f32>(&mut words, kept);
@@ -75,44 +77,19 @@ impl Plan<'_> {
         turned: bool,
     ) -> Result<()> {
         match op {
-            FoldOp::Sum => self.order(to, A::ZERO, A::add, read, write, turned),
-            FoldOp::Prod => self.order(to, A::ONE, A::mul, read, write, turned),
-            FoldOp::Max => self.extreme(to, A::max, read, write, turned),
-            _ => self.extreme(to, A::min, read, write, turned),
+            FoldOp::Sum => self.joined(to, A::ZERO, A::add, read, write, turned),
+            FoldOp::Prod => self.joined(to, A::ONE, A::mul, read, write, turned),
+            FoldOp::Max => self.joined(to, A::LEAST, A::max, read, write, turned),
+            _ => self.joined(to, A::MOST, A::min, read, write, turned),
         }
     }
 
-    fn extreme<S: Pod, A: Elem, T: Send>(
-        &self,
-        to: &mut [T],
-        join: impl Fn(A, A) -> A + Copy + Sync,
-        read: impl Fn(S) -> A + Copy + Sync,
-        write: impl Fn(A) -> T + Copy + Sync,
-        turned: bool,
-    ) -> Result<()> {
-        // The first value starts each: there is no least one of all dtypes.
-        let first = |a: Option<A>, v: A| Some(a.map_or(v, |a| join(a, v)));
-        self.joined(to, None, first, read, |a| write(a.unwrap_or(A::ZERO)), turned)
-    }
-
-    fn order<S: Pod, A: Elem, T: Send>(
+    fn joined<S: Pod, A: Elem, T: Send>(
         &self,
         to: &mut [T],
         start: A,
         join: impl Fn(A, A) -> A + Copy + Sync,
         read: impl Fn(S) -> A + Copy + Sync,
-        write: impl Fn(A) -> T + Copy + Sync,
-        turned: bool,
-    ) -> Result<()> {
-        self.joined(to, start, join, read, write, turned)
-    }
-
-    fn joined<S: Pod, A: Copy + Send + Sync, V: Copy, T: Send>(
-        &self,
-        to: &mut [T],
-        start: A,
-        join: impl Fn(A, V) -> A + Copy + Sync,
-        read: impl Fn(S) -> V + Copy + Sync,
         write: impl Fn(A) -> T + Copy + Sync,
         turned: bool,
     ) -> Result<()> {
@@ -121,40 +98,42 @@ impl Plan<'_> {
         in_parts(to, part, |first, to| {
             let mut machine = Machine::new(self.program);
             if turned {
+                let mut sums = [start; TILE];
                 for (tile, to) in to.chunks_mut(TILE).enumerate() {
                     let at = first + tile * TILE;
-                    let mut sums = vec![start; to.len()];
+                    let sums = sums.get_mut(..to.len()).unwrap_or_default();
+                    sums.fill(start);
                     for k in 0..self.folded {
                         machine.run(k * self.kept + at, to.len())?;
                         let values = machine.values::<S>(to.len());
                         sums.iter_mut().zip(values).for_each(|(a, v)| *a = join(*a, read(*v)));
                     }
-                    to.iter_mut().zip(sums).for_each(|(t, a)| *t = write(a));
+                    to.iter_mut().zip(sums).for_each(|(t, a)| *t = write(*a));
                 }
                 return Ok(());
             }
-            // Places come one result after the other; a tile may hold many results, or a part of
-            // one.
-            let (mut sum, mut have) = (start, 0);
-            let mut results = to.iter_mut();
-            let (mut at, end) = (first * self.folded, (first + results.len()) * self.folded);
-            while at < end {
-                let n = TILE.min(end - at);
-                machine.run(at, n)?;
-                at += n;
-                let mut values = machine.values::<S>(n);
-                while !values.is_empty() {
-                    let now = values.len().min(self.folded - have);
-                    let (head, tail) = values.split_at(now);
-                    sum = lanes(head, sum, start, join, read);
-                    values = tail;
-                    have += now;
-                    if have == self.folded {
-                        if let Some(to) = results.next() {
-                            *to = write(sum);
-                        }
-                        (sum, have) = (start, 0);
+            // A tile holds whole results or a part of one: the order of a sum does not depend on
+            // how many threads there are.
+            let whole = (TILE / self.folded).max(1);
+            for (tile, to) in to.chunks_mut(whole).enumerate() {
+                let mut at = (first + tile * whole) * self.folded;
+                if self.folded <= TILE {
+                    machine.run(at, to.len() * self.folded)?;
+                    let values = machine.values::<S>(to.len() * self.folded);
+                    for (to, values) in to.iter_mut().zip(values.chunks(self.folded)) {
+                        *to = write(lanes(values, start, join, read));
                     }
+                    continue;
+                }
+                for to in to {
+                    let (mut sum, end) = (start, at + self.folded);
+                    while at < end {
+                        let n = TILE.min(end - at);
+                        machine.run(at, n)?;
+                        sum = join(sum, lanes(machine.values::<S>(n), start, join, read));
+                        at += n;
+                    }
+                    *to = write(sum);
                 }
             }
             Ok(())
@@ -192,16 +171,19 @@ impl Plan<'_> {
     }
 }
 
-/// Joins a run of values: a chain a value long would wait for each addition.
-fn lanes<S: Pod, A: Copy, V: Copy>(
+/// Joins a run of values in eight turns: one chain would wait for each addition.
+fn lanes<S: Pod, A: Elem>(
     values: &[S],
-    sum: A,
     start: A,
-    join: impl Fn(A, V) -> A + Copy,
-    read: impl Fn(S) -> V + Copy,
+    join: impl Fn(A, A) -> A + Copy,
+    read: impl Fn(S) -> A + Copy,
 ) -> A {
-    // Eight results could only be joined with each other if A were V: so they take turns, and the
-    // compiler keeps them apart.
-    let _ = start;
-    values.iter().fold(sum, |a, v| join(a, read(*v)))
+    let mut sums = [start; 8];
+    let chunks = values.chunks_exact(8);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        sums.iter_mut().zip(chunk).for_each(|(a, v)| *a = join(*a, read(*v)));
+    }
+    let rest = rest.iter().fold(start, |a, v| join(a, read(*v)));
+    sums.iter().fold(rest, |a, b| join(a, *b))
 }

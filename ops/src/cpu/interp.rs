@@ -63,7 +63,9 @@ impl<'a> Machine<'a> {
         }
         let (mut slot, mut slots, mut free) = (Vec::new(), Vec::new(), Vec::new());
         for (at, step) in program.steps.iter().enumerate() {
-            let own = free.pop().unwrap_or_else(|| {
+            // A constant is filled in once: its slot is nobody's before and after.
+            let again = if is_constant(&step.instr) { None } else { free.pop() };
+            let own = again.unwrap_or_else(|| {
                 slots.push(vec![0u64; TILE]);
                 slots.len() - 1
             });
@@ -142,12 +144,14 @@ impl<'a> Machine<'a> {
                 let (bytes, map) = (leaf.buffer.host()?, map(id)?);
                 match leaf.dtype {
                     DType::F16 => {
-                        let from = cast_slice::<u8, half::f16>(bytes);
-                        load(from, of_mut::<f32>(to, n), &program.shape, map, start, |h| h.to_f32())
+                        let from = cast_slice::<u8, u16>(bytes);
+                        let read = |h: u16| half::f16::from_bits(h).to_f32();
+                        load(from, of_mut::<f32>(to, n), &program.shape, map, start, read)
                     }
                     DType::BF16 => {
-                        let from = cast_slice::<u8, half::bf16>(bytes);
-                        load(from, of_mut::<f32>(to, n), &program.shape, map, start, |h| h.to_f32())
+                        let from = cast_slice::<u8, u16>(bytes);
+                        let read = |h: u16| half::bf16::from_bits(h).to_f32();
+                        load(from, of_mut::<f32>(to, n), &program.shape, map, start, read)
                     }
                     dtype => typed!(dtype, T => {
                         let from = cast_slice::<u8, T>(bytes);
@@ -172,12 +176,14 @@ impl<'a> Machine<'a> {
                 }
                 match leaf.dtype {
                     DType::F16 => {
-                        let from = cast_slice::<u8, half::f16>(bytes);
-                        pick(from, of_mut::<f32>(to, n), places, |h| h.to_f32())
+                        let from = cast_slice::<u8, u16>(bytes);
+                        let read = |h: u16| half::f16::from_bits(h).to_f32();
+                        pick(from, of_mut::<f32>(to, n), places, read)
                     }
                     DType::BF16 => {
-                        let from = cast_slice::<u8, half::bf16>(bytes);
-                        pick(from, of_mut::<f32>(to, n), places, |h| h.to_f32())
+                        let from = cast_slice::<u8, u16>(bytes);
+                        let read = |h: u16| half::bf16::from_bits(h).to_f32();
+                        pick(from, of_mut::<f32>(to, n), places, read)
                     }
                     dtype => typed!(dtype, T => {
                         pick(cast_slice::<u8, T>(bytes), of_mut::<T>(to, n), places, |v: T| v)

@@ -36,12 +36,12 @@ pub(crate) fn each(program: &Program, shape: &[usize]) -> Result<Buffer> {
     let mut words = HostMemory::words(bytes)?;
     match dtype {
         DType::F16 => {
-            let to = slice::<half::f16>(&mut words, n);
-            run(program, to, |v: f32| half::f16::from_f32(v))
+            let to = slice::<u16>(&mut words, n);
+            run(program, to, |v: f32| half::f16::from_f32(v).to_bits())
         }
         DType::BF16 => {
-            let to = slice::<half::bf16>(&mut words, n);
-            run(program, to, |v: f32| half::bf16::from_f32(v))
+            let to = slice::<u16>(&mut words, n);
+            run(program, to, |v: f32| half::bf16::from_f32(v).to_bits())
         }
         dtype => typed!(dtype, T => run(program, slice::<T>(&mut words, n), |v: T| v)),
     }?;

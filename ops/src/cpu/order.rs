@@ -20,12 +20,16 @@ pub(crate) fn scan(from: &Buffer, dtype: DType, shape: &[usize], op: FoldOp) -> 
     let source = from.host()?.get(from.offset as usize * dtype.size()..).unwrap_or_default();
     match dtype {
         DType::F16 => {
-            let (from, to) = (cast_slice::<u8, half::f16>(source), slice(&mut words, n));
-            rows(from, to, row, op, |v| v.to_f64(), half::f16::from_f64)
+            let (from, to) = (cast_slice::<u8, u16>(source), slice(&mut words, n));
+            let (read, write) =
+                (|v| half::f16::from_bits(v).to_f64(), |v| half::f16::from_f64(v).to_bits());
+            rows(from, to, row, op, read, write)
         }
         DType::BF16 => {
-            let (from, to) = (cast_slice::<u8, half::bf16>(source), slice(&mut words, n));
-            rows(from, to, row, op, |v| v.to_f64(), half::bf16::from_f64)
+            let (from, to) = (cast_slice::<u8, u16>(source), slice(&mut words, n));
+            let (read, write) =
+                (|v| half::bf16::from_bits(v).to_f64(), |v| half::bf16::from_f64(v).to_bits());
+            rows(from, to, row, op, read, write)
         }
         DType::F32 => {
             let (from, to) = (cast_slice::<u8, f32>(source), slice(&mut words, n));
@@ -108,8 +112,8 @@ fn keys(from: &Buffer, dtype: DType, n: usize) -> Result<Vec<u64>> {
         };
     }
     Ok(match dtype {
-        DType::F16 => keys!(half::f16, |v| float(v.to_f64())),
-        DType::BF16 => keys!(half::bf16, |v| float(v.to_f64())),
+        DType::F16 => keys!(u16, |v| float(half::f16::from_bits(*v).to_f64())),
+        DType::BF16 => keys!(u16, |v| float(half::bf16::from_bits(*v).to_f64())),
         DType::F32 => keys!(f32, |v| float(f64::from(*v))),
         DType::F64 => keys!(f64, |v| float(*v)),
         DType::I8 => keys!(i8, |v| signed(i64::from(*v))),

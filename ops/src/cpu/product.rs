@@ -61,56 +61,46 @@ pub(crate) fn product(
     let (x, y) = (operand(a.0, a.1)?, operand(b.0, b.1)?);
     let bytes = numel(shape) * dtype.size();
     let mut words = HostMemory::words(bytes)?;
+    let n = numel(shape);
     match dtype {
-        DType::F32 => floats::<f32, f32>(&x, &y, slice(&mut words, numel(shape)), &sizes)?,
-        DType::F64 => floats::<f64, f64>(&x, &y, slice(&mut words, numel(shape)), &sizes)?,
-        DType::F16 => floats::<half::f16, f32>(&x, &y, slice(&mut words, numel(shape)), &sizes)?,
-        DType::BF16 => floats::<half::bf16, f32>(&x, &y, slice(&mut words, numel(shape)), &sizes)?,
-        _ => typed!(dtype, T => loops::<T>(&x, &y, slice(&mut words, numel(shape)), &sizes))?,
+        DType::F32 => {
+            let ends = Ends { widen: |v: f32| v, narrow: |v| v };
+            floats(&x, &y, slice(&mut words, n), &sizes, &ends)?;
+        }
+        DType::F64 => {
+            let ends = Ends { widen: |v: f64| v, narrow: |v| v };
+            floats(&x, &y, slice(&mut words, n), &sizes, &ends)?;
+        }
+        DType::F16 => {
+            let widen = |v: u16| half::f16::from_bits(v).to_f32();
+            let ends = Ends { widen, narrow: |v| half::f16::from_f32(v).to_bits() };
+            floats(&x, &y, slice(&mut words, n), &sizes, &ends)?;
+        }
+        DType::BF16 => {
+            let widen = |v: u16| half::bf16::from_bits(v).to_f32();
+            let ends = Ends { widen, narrow: |v| half::bf16::from_f32(v).to_bits() };
+            floats(&x, &y, slice(&mut words, n), &sizes, &ends)?;
+        }
+        _ => typed!(dtype, T => loops::<T>(&x, &y, slice(&mut words, n), &sizes))?,
     }
     Ok(Buffer::packed(Store::Host(HostMemory::own(words, bytes)), shape))
 }
 
-/// A dtype whose products `gemm` computes, itself or in a wider one.
-trait Product<A>: Pod + Send + Sync {
-    fn widen(self) -> A;
-    fn narrow(a: A) -> Self;
-}
-
-macro_rules! same {
-    ($($t:ty),*) => {$(
-        impl Product<$t> for $t {
-            fn widen(self) -> $t { self }
-            fn narrow(a: $t) -> $t { a }
-        }
-    )*};
-}
-same!(f32, f64);
-impl Product<f32> for half::f16 {
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(a: f32) -> half::f16 {
-        half::f16::from_f32(a)
-    }
-}
-impl Product<f32> for half::bf16 {
-    fn widen(self) -> f32 {
-        self.to_f32()
-    }
-    fn narrow(a: f32) -> half::bf16 {
-        half::bf16::from_f32(a)
-    }
+/// How elements in memory become those of a product, and back.
+struct Ends<T, A> {
+    widen: fn(T) -> A,
+    narrow: fn(A) -> T,
 }
 
 const OUTSIDE: Error = Error::Inside("a product would read outside of its operand");
 
 /// One batch's matrix, rows behind each other.
-fn gathered<T: Product<A>, A: Copy>(
+fn gathered<T: Pod, A>(
     o: &Operand<'_>,
     batch: usize,
     rows: usize,
     columns: usize,
+    widen: fn(T) -> A,
     into: &mut Vec<A>,
 ) -> Result<()> {
     let from = cast_slice::<u8, T>(o.bytes);
@@ -119,78 +109,88 @@ fn gathered<T: Product<A>, A: Copy>(
     for i in 0..rows as i64 {
         for j in 0..columns as i64 {
             let at = start + i * o.row + j * o.column;
-            into.push(from.get(at as usize).ok_or(OUTSIDE)?.widen());
+            into.push(widen(*from.get(at as usize).ok_or(OUTSIDE)?));
         }
     }
     Ok(())
 }
 
-/// Whether a batch's matrix lies within its memory, so that `gemm` may read it there.
-fn inside(o: &Operand<'_>, batch: usize, rows: usize, columns: usize, size: usize) -> bool {
-    let Some(&start) = o.starts.get(batch) else { return false };
-    let reach = |n: usize, s: i64| (n as i64 - 1) * s;
-    let (r, c) = (reach(rows, o.row), reach(columns, o.column));
-    let least = |v: i64| Ord::min(v, 0);
-    let most = |v: i64| Ord::max(v, 0);
-    let (low, high) = (start + least(r) + least(c), start + most(r) + most(c));
-    low >= 0 && (high as usize) < o.bytes.len() / size
+/// A matrix where it lies: from its first element on, and the strides of its rows and columns.
+#[derive(Clone, Copy)]
+struct Matrix<'a, A> {
+    from: &'a [A],
+    first: usize,
+    row: i64,
+    column: i64,
 }
 
-fn floats<T: Product<A>, A: Elem + Default>(
+impl<A> Matrix<'_, A> {
+    /// Whether all of its elements lie in its memory.
+    fn inside(&self, rows: usize, columns: usize) -> bool {
+        let reach = |n: usize, s: i64| (n as i64 - 1) * s;
+        let (r, c) = (reach(rows, self.row), reach(columns, self.column));
+        let least = |v: i64| Ord::min(v, 0);
+        let most = |v: i64| Ord::max(v, 0);
+        let first = self.first as i64;
+        first + least(r) + least(c) >= 0
+            && ((first + most(r) + most(c)) as usize) < self.from.len()
+    }
+}
+
+fn floats<T: Pod + Send, A: Elem>(
     x: &Operand<'_>,
     y: &Operand<'_>,
     to: &mut [T],
     s: &Sizes,
+    ends: &Ends<T, A>,
 ) -> Result<()> {
     if s.k == 0 || s.m == 0 || s.n == 0 {
         return Ok(());
     }
     let same = std::any::TypeId::of::<T>() == std::any::TypeId::of::<A>();
-    let many = threads(s.m * s.n * s.k / 64);
-    let (mut left, mut right, mut out) = (Vec::new(), Vec::new(), vec![A::ZERO; s.m * s.n]);
+    let (mut left, mut right) = (Vec::new(), Vec::new());
     for (batch, to) in to.chunks_mut(s.m * s.n).enumerate().take(s.batches) {
-        // Where it cannot be read as it lies: another dtype, or a stride that is none.
-        let direct = |o: &Operand<'_>, r, c| same && inside(o, batch, r, c, size_of::<T>());
-        let (a_direct, b_direct) = (direct(x, s.m, s.k), direct(y, s.k, s.n));
-        if !a_direct {
-            gathered::<T, A>(x, batch, s.m, s.k, &mut left)?;
+        // Halves are widened first; f32 and f64 are read where they lie.
+        let a = matrix(x, batch, (s.m, s.k), same, ends, &mut left)?;
+        let b = matrix(y, batch, (s.k, s.n), same, ends, &mut right)?;
+        if !a.inside(s.m, s.k) || !b.inside(s.k, s.n) {
+            return Err(OUTSIDE);
         }
-        if !b_direct {
-            gathered::<T, A>(y, batch, s.k, s.n, &mut right)?;
-        }
-        let place = |o: &Operand<'_>| o.starts.get(batch).copied().unwrap_or(0) as usize;
-        let a = if a_direct {
-            let from = cast_slice::<u8, A>(x.bytes).get(place(x)..).ok_or(OUTSIDE)?;
-            (from.as_ptr(), x.row, x.column)
-        } else {
-            (left.as_ptr(), s.k as i64, 1)
-        };
-        let b = if b_direct {
-            let from = cast_slice::<u8, A>(y.bytes).get(place(y)..).ok_or(OUTSIDE)?;
-            (from.as_ptr(), y.row, y.column)
-        } else {
-            (right.as_ptr(), s.n as i64, 1)
-        };
-        call(a, b, &mut out, s, many);
-        to.iter_mut().zip(&out).for_each(|(t, v)| *t = T::narrow(*v));
+        let rows = s.m.div_ceil(threads(s.m * s.n * s.k / 64)).max(1);
+        in_parts(to, rows * s.n, |first, to| {
+            let first = first / s.n;
+            let mut out = vec![A::ZERO; to.len()];
+            let part = Sizes { batches: 1, m: to.len() / s.n, k: s.k, n: s.n };
+            let a = Matrix { first: (a.first as i64 + first as i64 * a.row) as usize, ..a };
+            call(&a, &b, &mut out, &part);
+            to.iter_mut().zip(&out).for_each(|(t, v)| *t = (ends.narrow)(*v));
+            Ok(())
+        })?;
     }
     Ok(())
 }
 
+fn matrix<'a, T: Pod, A: Elem>(
+    o: &'a Operand<'a>,
+    batch: usize,
+    (rows, columns): (usize, usize),
+    same: bool,
+    ends: &Ends<T, A>,
+    into: &'a mut Vec<A>,
+) -> Result<Matrix<'a, A>> {
+    if same {
+        let first = o.starts.get(batch).copied().ok_or(OUTSIDE)? as usize;
+        let from = cast_slice::<u8, A>(o.bytes);
+        return Ok(Matrix { from, first, row: o.row, column: o.column });
+    }
+    gathered(o, batch, rows, columns, ends.widen, into)?;
+    Ok(Matrix { from: into, first: 0, row: columns as i64, column: 1 })
+}
+
 #[allow(unsafe_code, reason = "gemm takes pointers and strides")]
-fn call<A: Elem>(
-    a: (*const A, i64, i64),
-    b: (*const A, i64, i64),
-    out: &mut [A],
-    s: &Sizes,
-    many: usize,
-) {
-    let parallel = match many {
-        0 | 1 => gemm::Parallelism::None,
-        _ => gemm::Parallelism::None,
-    };
-    // SAFETY: `out` has m × n elements; both operands were checked to lie within their memory, or
-    // were gathered with exactly m × k and k × n elements.
+fn call<A: Elem>(a: &Matrix<'_, A>, b: &Matrix<'_, A>, out: &mut [A], s: &Sizes) {
+    // SAFETY: `out` has m × n elements; both matrices lie within their memory, which the caller has
+    // checked for the whole of which these are rows.
     unsafe {
         gemm::gemm(
             s.m,
@@ -200,18 +200,18 @@ fn call<A: Elem>(
             1,
             s.n as isize,
             false,
-            a.0,
-            a.2 as isize,
-            a.1 as isize,
-            b.0,
-            b.2 as isize,
-            b.1 as isize,
+            a.from.as_ptr().add(a.first),
+            a.column as isize,
+            a.row as isize,
+            b.from.as_ptr().add(b.first),
+            b.column as isize,
+            b.row as isize,
             A::ZERO,
             A::ONE,
             false,
             false,
             false,
-            parallel,
+            gemm::Parallelism::None,
         );
     }
 }

@@ -1,14 +1,17 @@
 //! A GPU: its stream, its memory and its kernels, which are rendered from programs, compiled at
 //! their first use and kept in the cache.
 
+mod launch;
+mod render;
+
+pub(crate) use render::{BLOCK, stored};
+
 use crate::device::Info;
-use crate::element::FoldOp;
-use crate::error::{Error, Result};
-use crate::memory::{Buffer, Store};
-use crate::node::{Node, Region};
-use crate::program::Program;
-use kjit_engine::{Device, Engine, Pool, Stream};
-use std::sync::Arc;
+use crate::error::Result;
+use crate::memory::Store;
+use kjit_engine::{Device, Engine, Kernel, Pool, Stream};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An opened GPU.
@@ -17,6 +20,8 @@ pub struct Gpu {
     stream: Stream,
     pool: Pool,
     engine: Engine,
+    /// Loaded kernels by their text.
+    kernels: Mutex<HashMap<String, Kernel>>,
     launches: AtomicU64,
 }
 
@@ -25,7 +30,14 @@ impl Gpu {
         let device = engine.device(name)?;
         let stream = device.stream()?;
         let pool = stream.pool();
-        Ok(Gpu { device, stream, pool, engine: engine.clone(), launches: AtomicU64::new(0) })
+        Ok(Gpu {
+            device,
+            stream,
+            pool,
+            engine: engine.clone(),
+            kernels: Mutex::default(),
+            launches: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn label(&self) -> &str {
@@ -55,29 +67,6 @@ impl Gpu {
     pub(crate) fn store(self: &Arc<Self>, bytes: usize) -> Result<Store> {
         let memory = self.pool.buffer::<u8>(bytes.max(1))?;
         Ok(Store::Gpu(Arc::clone(self), memory))
-    }
-
-    pub(crate) fn each(self: &Arc<Self>, _program: &Program, _shape: &[usize]) -> Result<Buffer> {
-        Err(Error::Absent { op: "each", device: self.label().to_owned() })
-    }
-
-    pub(crate) fn fold(
-        self: &Arc<Self>,
-        _program: &Program,
-        op: FoldOp,
-        _shape: &[usize],
-    ) -> Result<Buffer> {
-        Err(Error::Absent { op: op.name(), device: self.label().to_owned() })
-    }
-
-    pub(crate) fn assemble(
-        self: &Arc<Self>,
-        _base: &Arc<Node>,
-        _regions: &[Region],
-        _inputs: &[Arc<Node>],
-        _shape: &[usize],
-    ) -> Result<Buffer> {
-        Err(Error::Absent { op: "concat", device: self.label().to_owned() })
     }
 }
 
