@@ -4,6 +4,10 @@
 // 2^-43. Circular functions are for sizes below 2^40. One text for every compiler, so one result.
 #pragma once
 #include "kjit.h"
+// No product and sum become one rounding: results are those of the CPU, and of any grouping.
+#if !defined(KJ_NVIDIA) && defined(__clang__)
+#pragma STDC FP_CONTRACT OFF
+#endif
 
 typedef long long i64;
 typedef double f64;
@@ -15,17 +19,34 @@ STEP f64 m_floor(f64 x) { return floor(x); }
 STEP f64 m_ceil(f64 x) { return ceil(x); }
 STEP f64 m_trunc(f64 x) { return trunc(x); }
 STEP f64 m_round(f64 x) { return rint(x); }
-STEP f64 m_fmod(f64 x, f64 y) { return fmod(x, y); }
+STEP f64 m_add(f64 a, f64 b) { return __dadd_rn(a, b); }
+STEP f64 m_mul(f64 a, f64 b) { return __dmul_rn(a, b); }
+STEP float m_add(float a, float b) { return __fadd_rn(a, b); }
+STEP float m_mul(float a, float b) { return __fmul_rn(a, b); }
 STEP u64 m_bits(f64 x) { return (u64)__double_as_longlong(x); }
 STEP f64 m_from(u64 b) { return __longlong_as_double((i64)b); }
 #else
 STEP f64 m_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
+#if defined(KJ_SIMULATED) && defined(__x86_64__)  // there is no C library to set errno in
+STEP f64 m_sqrt(f64 x) { f64 r; asm("sqrtsd %1, %0" : "=x"(r) : "x"(x)); return r; }
+#else
 STEP f64 m_sqrt(f64 x) { return __builtin_sqrt(x); }
+#endif
 STEP f64 m_floor(f64 x) { return __builtin_floor(x); }
 STEP f64 m_ceil(f64 x) { return __builtin_ceil(x); }
 STEP f64 m_trunc(f64 x) { return __builtin_trunc(x); }
 STEP f64 m_round(f64 x) { return __builtin_rint(x); }
-STEP f64 m_fmod(f64 x, f64 y) { return __builtin_fmod(x, y); }
+#if defined(KJ_AMD)
+STEP f64 m_add(f64 a, f64 b) { return a + b; }
+STEP f64 m_mul(f64 a, f64 b) { return a * b; }
+STEP float m_add(float a, float b) { return a + b; }
+STEP float m_mul(float a, float b) { return a * b; }
+#else  // the simulated device's compiler knows no such pragma: a product is put down before a sum
+STEP f64 m_add(f64 a, f64 b) { return a + b; }
+STEP f64 m_mul(f64 a, f64 b) { f64 v = a * b; asm("" : "+x"(v)); return v; }
+STEP float m_add(float a, float b) { return a + b; }
+STEP float m_mul(float a, float b) { float v = a * b; asm("" : "+x"(v)); return v; }
+#endif
 STEP u64 m_bits(f64 x) { return __builtin_bit_cast(u64, x); }
 STEP f64 m_from(u64 b) { return __builtin_bit_cast(f64, b); }
 #endif
@@ -39,6 +60,20 @@ STEP f64 m_nan() { return m_from(0x7ff8000000000000ull); }
 STEP bool m_isnan(f64 x) { return x != x; }
 STEP bool m_isinf(f64 x) { return m_abs(x) == m_inf(); }
 STEP f64 m_two(i32 n) { return m_from((u64)(n + 1023) << 52); }  // 2^n, of a normal result
+
+// What a division leaves, exactly: multiples of y that are powers of 2 are taken away.
+STEP f64 m_fmod(f64 x, f64 y) {
+    f64 a = m_abs(x), b = m_abs(y);
+    if (m_isnan(x) || m_isnan(y) || b == 0.0 || a == m_inf()) return m_nan();
+    if (b == m_inf()) return x;
+    while (a >= b) {
+        i32 d = (i32)(m_bits(a) >> 52) - (i32)(m_bits(b) >> 52);
+        f64 t = b * m_two(d / 2) * m_two(d - d / 2);
+        if (t > a) t *= 0.5;
+        a -= t < b ? b : t;
+    }
+    return m_copysign(a, x);
+}
 
 #define M_LN2 0.6931471805599453
 #define M_LN2_HIGH 0.693147180369123816490

@@ -6,13 +6,7 @@
 
 // What a register of a half is: an f32 whose value the half has.
 STEP float round_half(float v) { return load(round_f16(v)); }
-STEP float round_bfloat(float v) {
-    u32 b = as_u32(v);
-    if (v != v) return as_f32((b & 0xffff0000u) | 0x00400000u);
-    return as_f32((b + 0x7fffu + ((b >> 16) & 1)) & 0xffff0000u);
-}
-STEP float load(bf16 v) { return as_f32((u32)v.bits << 16); }
-STEP bf16 to_bfloat(float v) { return bf16{(u16)(as_u32(round_bfloat(v)) >> 16)}; }
+STEP float round_bfloat(float v) { return load(round_bf16(v)); }
 
 // Integers, by 64 bits without a sign: what runs over is cut off.
 #define OP_INT(T, SIGNED)                                                                              \
@@ -67,9 +61,9 @@ STEP u8 op_not(u8 a) { return a ^ 1; }  // of a bool
 #define OP_BY_F64(T, name) STEP T op_##name(T x) { return (T)m_##name((f64)x); }
 #define OP_BY_F64_2(T, name) STEP T op_##name(T a, T b) { return (T)m_##name((f64)a, (f64)b); }
 #define OP_FLOAT(T)                                                                                    \
-    STEP T op_add(T a, T b) { return a + b; }                                                          \
-    STEP T op_subtract(T a, T b) { return a - b; }                                                     \
-    STEP T op_multiply(T a, T b) { return a * b; }                                                     \
+    STEP T op_add(T a, T b) { return m_add(a, b); }                                                    \
+    STEP T op_subtract(T a, T b) { return m_add(a, -b); }                                              \
+    STEP T op_multiply(T a, T b) { return m_mul(a, b); }                                               \
     STEP T op_divide(T a, T b) { return a / b; }                                                       \
     STEP T op_negative(T a) { return -a; }                                                             \
     STEP T op_sign(T a) { return a > 0 ? (T)1 : a < 0 ? (T)-1 : a + 0; }                                \

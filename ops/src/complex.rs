@@ -145,7 +145,8 @@ impl C {
     fn tanh(self) -> C {
         let (a, b) = (self.re, self.im);
         // cosh overflows long after the quotient has reached its limit.
-        let far = a.clone().abs().gt(a.like(20.0));
+        let far = a.clone().abs().gt(a.like(20.0)).and(b.clone().is_finite());
+        let far = far.or(a.clone().is_inf());
         let (flat, even) = (b.clone().eq(b.like(0.0)), a.clone().eq(a.like(0.0)));
         let (twice, turn) = (a.clone() * 2.0, (b.clone() * 2.0).sin());
         let under = twice.clone().cosh() + (b.clone() * 2.0).cos();
@@ -256,7 +257,7 @@ impl C {
                 let size = z.abs();
                 let zero = size.clone().eq(size.like(0.0));
                 let size = zero.select(size.like(1.0), size);
-                C::new(z.re / size.clone(), z.im / size)
+                C::new(z.re / size.clone() + 0.0, z.im / size + 0.0)
             }
             UnOp::Sqrt => z.sqrt(),
             UnOp::Exp => z.exp(),
@@ -266,7 +267,7 @@ impl C {
                 let (a, b) = (z.re.clone(), z.im.clone());
                 let re = a.clone().expm1() * b.clone().cos() - half.clone() * half * 2.0;
                 let lost = a.clone().is_inf().and(b.is_finite().not());
-                C::new(lost.select(a.expm1(), re), z.exp().im)
+                C::new(lost.select(a.expm1(), re + 0.0), z.exp().im)
             }
             UnOp::Log => z.log(),
             UnOp::Log1p => {

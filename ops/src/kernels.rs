@@ -6,7 +6,7 @@ use crate::dtype::{DType, DTYPES, Kind, promote};
 use crate::error::{Error, Result};
 use crate::eval;
 use crate::gpu::Gpu;
-use crate::memory::{Buffer, Store};
+use crate::memory::Buffer;
 use crate::node::Node;
 use crate::scalar::Scalar;
 use crate::shape::{broadcast, show};
@@ -286,7 +286,7 @@ fn dtype_of(op: &'static str, p: &Typed, known: &[(String, DType)]) -> Result<DT
 fn words(d: DType) -> (&'static str, &'static str, &'static str) {
     match d {
         DType::F16 => ("float", "load", "round_f16"),
-        DType::BF16 => ("float", "load", "to_bfloat"),
+        DType::BF16 => ("float", "load", "round_bf16"),
         DType::Bool => ("bool", "", "(u8)"),
         other => (crate::gpu::stored(other), "", ""),
     }

@@ -45,6 +45,19 @@ impl Tensor {
         Ok(Tensor { re: expr::expand(&re, &shape)?, im: Some(expr::expand(&im, &shape)?) })
     }
 
+    /// A complex tensor of two real ones of one dtype, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::DType`] unless both are f32 or both f64; [`Error::Shape`].
+    pub fn pair_of(re: &Tensor, im: &Tensor) -> Result<Tensor> {
+        let dtype = re.dtype();
+        if dtype != im.dtype() || !matches!(dtype, DType::F32 | DType::F64) {
+            let why = format!("parts of {dtype} and {}, not two of float32 or float64", im.dtype());
+            return Err(Error::dtype("complex", why));
+        }
+        Tensor::pair(re.v(), im.v())
+    }
+
     pub(crate) fn v(&self) -> V {
         V::of(&self.re)
     }
@@ -296,10 +309,6 @@ impl Tensor {
         Ok(copy)
     }
 
-    /// Reads the bits of another dtype of the same size in its elements.
-    ///
-    /// # Errors
-    /// [`Error::DType`] when the sizes differ.
     pub(crate) fn is_bool(&self) -> bool {
         self.dtype() == DType::Bool
     }

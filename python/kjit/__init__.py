@@ -137,6 +137,7 @@ from ._kjit import (
     complex128,
     complex64,
     dtype,
+    ElementwiseKernel,
     float16,
     float32,
     float64,
@@ -144,6 +145,8 @@ from ._kjit import (
     int32,
     int64,
     int8,
+    RawKernel,
+    ReductionKernel,
     Tensor,
     uint16,
     uint32,
@@ -262,6 +265,9 @@ newaxis = None
 __array_api_version__ = "2025.12"
 
 __all__ = [
+    "ElementwiseKernel",
+    "RawKernel",
+    "ReductionKernel",
     "Tensor",
     "UniqueAll",
     "UniqueCounts",

@@ -108,5 +108,36 @@ class Tensor:
     def __ge__(self, other: Any) -> Tensor: ...
     def __matmul__(self, other: Any) -> Tensor: ...
 
+class RawKernel:
+    """A kernel of one's own, in CUDA's words on both vendors."""
+
+    def __init__(self, code: str, name: str) -> None: ...
+    def __call__(
+        self, grid: Any, block: Any, args: tuple[Any, ...], *, shared_mem: int = 0
+    ) -> None: ...
+
+class ElementwiseKernel:
+    """An expression for each element."""
+
+    def __init__(
+        self, in_params: str, out_params: str, operation: str, name: str = "kernel"
+    ) -> None: ...
+    def __call__(self, *args: Tensor) -> Any: ...
+
+class ReductionKernel:
+    """An expression of each element, joined over axes."""
+
+    def __init__(
+        self,
+        in_params: str,
+        out_params: str,
+        map_expr: str,
+        reduce_expr: str,
+        post_map_expr: str,
+        identity: str,
+        name: str = "kernel",
+    ) -> None: ...
+    def __call__(self, x: Tensor, axis: Any = None, *, keepdims: Any = False) -> Tensor: ...
+
 # Operations by name, which the package's functions call.
 def __getattr__(name: str) -> Any: ...

@@ -11,10 +11,10 @@ from ._kjit import Tensor
 from ._elementwise import Operand
 
 
-def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
     """Each tensor in the shape that all broadcast to."""
     shape = broadcast_shapes(*(a.shape for a in arrays))
-    return [_kjit.broadcast_to(a, shape) for a in arrays]
+    return tuple(_kjit.broadcast_to(a, shape) for a in arrays)
 
 
 def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:

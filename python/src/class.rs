@@ -22,7 +22,7 @@ impl Tensor {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, t: kjit_ops::Tensor) {
+    pub(crate) fn set(&self, t: kjit_ops::Tensor) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = t;
     }
 

@@ -6,6 +6,7 @@ mod class;
 mod convert;
 mod dlpack;
 mod functions;
+mod kernels;
 mod networks;
 
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ fn _kjit(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add(dtype.name(), convert::DType(dtype))?;
     }
     functions::add(module)?;
+    kernels::add(module)?;
     networks::add(module)?;
     dlpack::add(module)
 }

@@ -186,6 +186,36 @@ impl Gpu {
     }
 }
 
+impl crate::tensor::Tensor {
+    /// What the engine compiles to compute this tensor (a real one that has no value yet) from what
+    /// its group reads, for a target. Needs no device.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where it is computed by no kernel; what computing the inputs runs into.
+    pub fn kernel_job(&self, target: &kjit_engine::Target) -> Result<Job> {
+        let none = || Error::value("kernel_job", "the tensor is computed by no kernel");
+        let def = self.re.def().ok_or_else(none)?;
+        let (entry, text) = match (&def.op, def.inputs.first()) {
+            (crate::node::Op::Fold { op, folded }, Some(input)) => {
+                let program = lower::fold(input, *folded)?;
+                let thin = program.sizes().1 < THIN;
+                ("fold", render::fold(&program, *op, thin).text)
+            }
+            (crate::node::Op::View(_) | crate::node::Op::Reshape, Some(input))
+                if input.def().is_some() && self.re.numel() == input.numel() =>
+            {
+                return crate::tensor::Tensor::real(Arc::clone(input)).kernel_job(target);
+            }
+            _ => {
+                let program = lower::each(&self.re).map_err(|_| none())?;
+                let map = Map { offset: 0, strides: strides(&program.shape) };
+                ("each", render::each(&program, &map).text)
+            }
+        };
+        Ok(job(entry, &text, target))
+    }
+}
+
 /// What the engine compiles of a text, for a target.
 pub(super) fn job(entry: &str, text: &str, target: &kjit_engine::Target) -> Job {
     let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())

@@ -44,7 +44,7 @@ const fn computed(dtype: DType) -> &'static str {
 pub(super) fn to_stored(dtype: DType, value: &str) -> String {
     match dtype {
         DType::F16 => format!("round_f16({value})"),
-        DType::BF16 => format!("to_bfloat({value})"),
+        DType::BF16 => format!("round_bf16({value})"),
         _ => value.to_owned(),
     }
 }
