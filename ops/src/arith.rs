@@ -25,12 +25,8 @@ impl Tensor {
             )),
             (false, true) => {
                 let re = expr::cast(&self.re, dtype.part())?;
-                let im = expr::constant(
-                    Scalar::Float(0.0),
-                    dtype.part(),
-                    self.shape(),
-                    self.device(),
-                )?;
+                let im =
+                    expr::constant(Scalar::Float(0.0), dtype.part(), self.shape(), self.device())?;
                 Ok(Tensor { re, im: Some(im) })
             }
             _ => self.parts(|node| expr::cast(node, dtype.part())),

@@ -47,10 +47,7 @@ impl C {
     pub(crate) fn div(self, o: C) -> C {
         let (a, b, c, d) = (self.re, self.im, o.re, o.im);
         let wide = c.clone().abs().ge(d.clone().abs());
-        let (low, high) = (
-            wide.clone().select(d.clone(), c.clone()),
-            wide.clone().select(c, d),
-        );
+        let (low, high) = (wide.clone().select(d.clone(), c.clone()), wide.clone().select(c, d));
         let zero = high.clone().eq(high.like(0.0));
         let r = zero.select(low.clone(), low.clone() / high.clone());
         let under = high + low * r.clone();
@@ -230,9 +227,7 @@ impl C {
 
     fn pow(self, o: C) -> C {
         let one = C::new(self.re.like(1.0), self.re.like(0.0));
-        let none = |c: &C| {
-            c.re.clone().eq(c.re.like(0.0)).and(c.im.clone().eq(c.im.like(0.0)))
-        };
+        let none = |c: &C| c.re.clone().eq(c.re.like(0.0)).and(c.im.clone().eq(c.im.like(0.0)));
         let (zero, to_zero) = (none(&self), none(&o));
         let power = o.mul(self.clone().log()).exp();
         let power = C::select(zero, C::new(one.im.clone(), one.im.clone()), power);

@@ -143,12 +143,7 @@ impl Device {
 pub fn device_count(word: &str) -> usize {
     match word {
         "cpu" => 1,
-        _ => engine()
-            .devices()
-            .devices
-            .iter()
-            .filter(|d| d.vendor.device_word() == word)
-            .count(),
+        _ => engine().devices().devices.iter().filter(|d| d.vendor.device_word() == word).count(),
     }
 }
 

@@ -196,38 +196,37 @@ pub fn promote(op: &'static str, a: DType, b: DType) -> Result<DType> {
         return Ok(a);
     }
     let (wide, narrow) = if a.kind() as u8 >= b.kind() as u8 { (a, b) } else { (b, a) };
-    let found = match (wide.kind(), narrow.kind()) {
-        (Kind::Complex, Kind::Complex) => C128,
-        (Kind::Complex, _) if narrow == F64 || wide == C128 => C128,
-        (Kind::Complex, _) => C64,
-        (Kind::Float, Kind::Float) if wide == F64 || narrow == F64 => F64,
-        (Kind::Float, Kind::Float) => {
-            debug_assert!([F16, BF16, F32].contains(&wide));
-            F32
-        }
-        (Kind::Float, _) => wide,
-        (Kind::Unsigned | Kind::Signed, k) if k == wide.kind() => {
-            if wide.size() >= narrow.size() {
-                wide
-            } else {
-                narrow
+    let found =
+        match (wide.kind(), narrow.kind()) {
+            (Kind::Complex, Kind::Complex) => C128,
+            (Kind::Complex, _) if narrow == F64 || wide == C128 => C128,
+            (Kind::Complex, _) => C64,
+            (Kind::Float, Kind::Float) if wide == F64 || narrow == F64 => F64,
+            (Kind::Float, Kind::Float) => {
+                debug_assert!([F16, BF16, F32].contains(&wide));
+                F32
             }
-        }
-        (Kind::Unsigned, Kind::Signed) => match wide.size().max(narrow.size() / 2) {
-            _ if wide == U64 => {
-                return Err(Error::dtype(
-                    op,
-                    format!("{a} and {b} have no common dtype; astype() makes one of them another"),
-                ));
+            (Kind::Float, _) => wide,
+            (Kind::Unsigned | Kind::Signed, k) if k == wide.kind() => {
+                if wide.size() >= narrow.size() { wide } else { narrow }
             }
-            1 => I16,
-            2 => I32,
-            _ if wide.size() == 4 || narrow == I64 => I64,
-            _ => I32,
-        },
-        (_, Kind::Bool) => wide,
-        _ => return Err(Error::dtype(op, format!("{a} and {b} have no common dtype"))),
-    };
+            (Kind::Unsigned, Kind::Signed) => match wide.size().max(narrow.size() / 2) {
+                _ if wide == U64 => {
+                    return Err(Error::dtype(
+                        op,
+                        format!(
+                            "{a} and {b} have no common dtype; astype() makes one of them another"
+                        ),
+                    ));
+                }
+                1 => I16,
+                2 => I32,
+                _ if wide.size() == 4 || narrow == I64 => I64,
+                _ => I32,
+            },
+            (_, Kind::Bool) => wide,
+            _ => return Err(Error::dtype(op, format!("{a} and {b} have no common dtype"))),
+        };
     // A signed operand that is already wide enough stays as it is.
     if wide.kind() == Kind::Unsigned && narrow.kind() == Kind::Signed && narrow.size() > wide.size()
     {

@@ -16,7 +16,10 @@ pub(crate) fn force(node: &Arc<Node>) -> Result<()> {
     }
     let Some(def) = node.def() else {
         // Another thread has just computed it, or it never had a recipe.
-        return node.value().map(|_| ()).ok_or(Error::Inside("a node has neither value nor recipe"));
+        return node
+            .value()
+            .map(|_| ())
+            .ok_or(Error::Inside("a node has neither value nor recipe"));
     };
     let value = compute(node, &def)?;
     node.set(value);
@@ -138,8 +141,7 @@ fn compute(node: &Arc<Node>, def: &Def) -> Result<Buffer> {
         }
         Op::Scatter { axis, add } => {
             host_only("scatter", device)?;
-            let (base, index, values) =
-                (value(input(0)?)?, packed(input(1)?)?, packed(input(2)?)?);
+            let (base, index, values) = (value(input(0)?)?, packed(input(1)?)?, packed(input(2)?)?);
             let (i, v) = (value(&index)?, value(&values)?);
             let scatter = Scatter {
                 base: &base,

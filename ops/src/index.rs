@@ -185,8 +185,7 @@ impl Tensor {
         let shape: Vec<usize> = [index.shape(), rest].concat();
         let rows: Vec<usize> = [&[index.numel()], rest].concat();
         let value = value.broadcast_to(&shape)?.shaped(&rows)?;
-        let wide: Vec<usize> =
-            [&[index.numel()][..], &vec![1; rest.len()]].concat();
+        let wide: Vec<usize> = [&[index.numel()][..], &vec![1; rest.len()]].concat();
         let places = index.shaped(&wide)?.broadcast_to(&rows)?;
         self.shaped(&flat)?.scatter(0, &places, &value, false)?.shaped(self.shape())
     }
@@ -219,7 +218,9 @@ impl Tensor {
         let mut columns = Vec::new();
         for entry in entries {
             let column = match entry {
-                Index::At(i) => Tensor::full(&[], Scalar::Int(i128::from(*i)), DType::I64, self.device())?,
+                Index::At(i) => {
+                    Tensor::full(&[], Scalar::Int(i128::from(*i)), DType::I64, self.device())?
+                }
                 Index::Tensor(t) if t.dtype().is_int() => t.clone(),
                 _ => {
                     return Err(Error::value(
@@ -241,7 +242,8 @@ impl Tensor {
         }
         let mut linear: Option<Tensor> = None;
         for (axis, (column, &size)) in columns.iter().zip(self.shape()).enumerate() {
-            let column = column.broadcast_to(&shape)?.astype(DType::I64)?.checked(op, axis, size)?;
+            let column =
+                column.broadcast_to(&shape)?.astype(DType::I64)?.checked(op, axis, size)?;
             let n = Tensor::full(&[], Scalar::Int(size as i128), DType::I64, self.device())?;
             linear = Some(match linear {
                 None => column,
@@ -317,12 +319,7 @@ impl Tensor {
     }
 
     /// Index and source have the same sizes beside the axis.
-    pub(crate) fn gather(
-        &self,
-        op: &'static str,
-        index: &Tensor,
-        axis: usize,
-    ) -> Result<Tensor> {
+    pub(crate) fn gather(&self, op: &'static str, index: &Tensor, axis: usize) -> Result<Tensor> {
         Device::same(op, self.device(), index.device())?;
         if !index.dtype().is_int() {
             return Err(Error::takes(op, "indices of integers", index.dtype()));
@@ -349,13 +346,7 @@ impl Tensor {
     ///
     /// # Errors
     /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`]; [`Error::Index`] when it is computed.
-    pub fn scatter(
-        &self,
-        axis: i64,
-        index: &Tensor,
-        values: &Tensor,
-        add: bool,
-    ) -> Result<Tensor> {
+    pub fn scatter(&self, axis: i64, index: &Tensor, values: &Tensor, add: bool) -> Result<Tensor> {
         let op = if add { "scatter_add" } else { "scatter" };
         let axis = crate::shape::axis(op, axis, self.rank())?;
         Device::same(op, self.device(), index.device())?;

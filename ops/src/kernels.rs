@@ -2,7 +2,7 @@
 //! element. Compiled and kept as all others are.
 
 use crate::device::Device;
-use crate::dtype::{DType, DTYPES, Kind, promote};
+use crate::dtype::{DTYPES, DType, Kind, promote};
 use crate::error::{Error, Result};
 use crate::eval;
 use crate::gpu::Gpu;
@@ -76,7 +76,11 @@ impl RawKernel {
                     name: p.get(end.len()..).unwrap_or_default().to_owned(),
                     written: pointer && !constant,
                     pointer,
-                    kind: kind.replace("const", " ").split_whitespace().collect::<Vec<_>>().join(" "),
+                    kind: kind
+                        .replace("const", " ")
+                        .split_whitespace()
+                        .collect::<Vec<_>>()
+                        .join(" "),
                 }
             })
             .collect();
@@ -115,7 +119,10 @@ impl RawKernel {
             match (arg, param.pointer) {
                 (KernelArg::Tensor(t), true) => {
                     if t.im.is_some() {
-                        return Err(fail(format!("{} is complex, whose parts lie apart", param.name)));
+                        return Err(fail(format!(
+                            "{} is complex, whose parts lie apart",
+                            param.name
+                        )));
                     }
                     let node = eval::packed(&t.re)?;
                     let node = if param.written { gpu.duplicate(&node)? } else { node };
@@ -258,11 +265,7 @@ pub struct ReductionKernel {
 }
 
 /// What each letter stands for.
-fn settle(
-    op: &'static str,
-    params: &[Typed],
-    args: &[Tensor],
-) -> Result<Vec<(String, DType)>> {
+fn settle(op: &'static str, params: &[Typed], args: &[Tensor]) -> Result<Vec<(String, DType)>> {
     let mut known: Vec<(String, DType)> = Vec::new();
     for (p, a) in params.iter().zip(args).filter(|(p, _)| p.dtype.is_none()) {
         match known.iter_mut().find(|(l, _)| *l == p.letter) {
@@ -389,9 +392,7 @@ fn on_gpu<'a>(op: &'static str, args: &'a [Tensor]) -> Result<(Arc<Gpu>, &'a Ten
     let first = args.first().ok_or_else(|| Error::value(op, "takes one tensor at least"))?;
     match first.device() {
         Device::Gpu(gpu) => Ok((Arc::clone(gpu), first)),
-        Device::Cpu => {
-            Err(Error::value(op, "runs on GPUs: the CPU has no compiler of kernels"))
-        }
+        Device::Cpu => Err(Error::value(op, "runs on GPUs: the CPU has no compiler of kernels")),
     }
 }
 
@@ -435,8 +436,7 @@ impl ReductionKernel {
         const OP: &str = "ReductionKernel";
         let (gpu, _) = on_gpu(OP, std::slice::from_ref(x))?;
         let known = settle(OP, std::slice::from_ref(&self.input), std::slice::from_ref(x))?;
-        let (din, dout) =
-            (dtype_of(OP, &self.input, &known)?, dtype_of(OP, &self.out, &known)?);
+        let (din, dout) = (dtype_of(OP, &self.input, &known)?, dtype_of(OP, &self.out, &known)?);
         let (turned, folded, short, long) = x.folding(OP, at)?;
         let shape = if keep { long } else { short };
         let node = eval::packed(&turned.astype(din)?.re)?;

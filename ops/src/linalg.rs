@@ -22,10 +22,7 @@ impl Tensor {
             return Err(Error::takes(OP, "numbers", dtype));
         }
         let fail = |why: &str| {
-            Error::shape(
-                OP,
-                format!("{} and {} {why}", show(self.shape()), show(other.shape())),
-            )
+            Error::shape(OP, format!("{} and {} {why}", show(self.shape()), show(other.shape())))
         };
         if self.rank() == 0 || other.rank() == 0 {
             return Err(fail("have to have axes"));
@@ -106,9 +103,8 @@ impl Tensor {
             (0..t.rank()).filter(|i| !a.contains(i)).collect()
         };
         let (ra, rb) = (rest(self, &x), rest(other, &y));
-        let order = |list: Vec<&[usize]>| -> Vec<i64> {
-            list.concat().iter().map(|a| *a as i64).collect()
-        };
+        let order =
+            |list: Vec<&[usize]>| -> Vec<i64> { list.concat().iter().map(|a| *a as i64).collect() };
         let (ha, hb) = (sizes(self, &ra), sizes(other, &rb));
         let k = numel(&sa);
         let a = self.permute(&order(vec![&ra, &x]))?.shaped(&[numel(&ha), k])?;

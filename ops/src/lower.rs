@@ -243,9 +243,7 @@ impl Lowering {
                 self.push(Instr::Cast(x), node.dtype)
             }
             Op::View(view) => match self.by_axes(place, &node.shape) {
-                Some(outer) => {
-                    self.node(input(0)?, &Place::Axes(view.then(&outer)), false)?
-                }
+                Some(outer) => self.node(input(0)?, &Place::Axes(view.then(&outer)), false)?,
                 None => return self.cut(node, place, own),
             },
             Op::Reshape => {

@@ -6,7 +6,7 @@ use crate::gpu::Gpu;
 use crate::shape::strides;
 use kjit_engine::DeviceBuffer;
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Memory of the host: ours, or lent by whoever made it.
 pub(crate) struct HostMemory {
@@ -24,13 +24,22 @@ enum From {
 pub type Keep = Box<dyn Any + Send + Sync>;
 
 impl HostMemory {
-    /// Zeroed memory.
+    /// Zeroed memory; more than the machine has is refused before it is touched.
     pub(crate) fn words(bytes: usize) -> Result<Vec<u64>> {
-        let mut words: Vec<u64> = Vec::new();
-        let count = bytes.div_ceil(8);
-        words.try_reserve_exact(count).map_err(|_| Error::Memory { bytes })?;
-        words.resize(count, 0);
-        Ok(words)
+        static TOTAL: OnceLock<u64> = OnceLock::new();
+        let total = *TOTAL.get_or_init(|| match crate::device::Device::Cpu.info().total_memory {
+            0 => u64::MAX,
+            known => known,
+        });
+        let (count, none) = (bytes.div_ceil(8), Error::Memory { bytes });
+        if bytes as u64 > total {
+            return Err(none);
+        }
+        // Whether the system gives it; zeroed pages come untouched from the second request.
+        let mut probe: Vec<u64> = Vec::new();
+        probe.try_reserve_exact(count).map_err(|_| none)?;
+        drop(probe);
+        Ok(vec![0; count])
     }
 
     pub(crate) fn own(words: Vec<u64>, bytes: usize) -> Arc<HostMemory> {

@@ -42,8 +42,7 @@ impl Tensor {
                 format!("{} axes for {}", order.len(), show(self.shape())),
             ));
         }
-        let from: Vec<_> =
-            (0..self.rank()).map(|a| order.iter().position(|o| *o == a)).collect();
+        let from: Vec<_> = (0..self.rank()).map(|a| order.iter().position(|o| *o == a)).collect();
         let shape: Vec<usize> =
             order.iter().filter_map(|a| self.shape().get(*a).copied()).collect();
         self.viewed(&View::axes(self.rank(), &from), &shape)
@@ -79,10 +78,8 @@ impl Tensor {
     /// # Errors
     /// [`Error::Shape`].
     pub fn move_axes(&self, from: &[i64], to: &[i64]) -> Result<Tensor> {
-        let (from, to) = (
-            axes("moveaxis", Some(from), self.rank())?,
-            axes("moveaxis", Some(to), self.rank())?,
-        );
+        let (from, to) =
+            (axes("moveaxis", Some(from), self.rank())?, axes("moveaxis", Some(to), self.rank())?);
         if from.len() != to.len() {
             return Err(Error::shape(
                 "moveaxis",
@@ -226,8 +223,7 @@ impl Tensor {
                 *n += m;
             }
         }
-        let parts: Vec<Tensor> =
-            tensors.iter().map(|t| t.astype(dtype)).collect::<Result<_>>()?;
+        let parts: Vec<Tensor> = tensors.iter().map(|t| t.astype(dtype)).collect::<Result<_>>()?;
         if let [one] = parts.as_slice() {
             return Ok(one.clone());
         }
@@ -252,8 +248,7 @@ impl Tensor {
                 _ => t.re.clone(),
             };
             let base = node(self);
-            let (dtype, shape, device) =
-                (base.dtype, base.shape.clone(), base.device.clone());
+            let (dtype, shape, device) = (base.dtype, base.shape.clone(), base.device.clone());
             let inputs = std::iter::once(base).chain(parts.iter().map(node)).collect();
             Node::new(Op::Assemble(regions.to_vec()), inputs, dtype, shape, &device)
         };
@@ -266,7 +261,9 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::concat`].
     pub fn stack(tensors: &[Tensor], at: i64) -> Result<Tensor> {
-        if let Some(other) = tensors.iter().find(|t| Some(t.shape()) != tensors.first().map(Tensor::shape)) {
+        if let Some(other) =
+            tensors.iter().find(|t| Some(t.shape()) != tensors.first().map(Tensor::shape))
+        {
             let first = tensors.first().map_or(&[][..], Tensor::shape);
             return Err(Error::shape(
                 "stack",
@@ -285,9 +282,7 @@ impl Tensor {
     pub fn unstack(&self, at: i64) -> Result<Vec<Tensor>> {
         let at = axis("unstack", at, self.rank())?;
         let n = self.shape().get(at).copied().unwrap_or(0);
-        (0..n)
-            .map(|i| self.slice_axis(at, i as i64, 1, 1)?.squeeze(&[at as i64]))
-            .collect()
+        (0..n).map(|i| self.slice_axis(at, i as i64, 1, 1)?.squeeze(&[at as i64])).collect()
     }
 
     /// With `value` before and behind each axis.

@@ -265,13 +265,16 @@ impl Tensor {
         }
         let lead = rank - spatial;
         let pairs: Vec<(usize, usize)> = (0..rank)
-            .map(|a| a.checked_sub(lead).and_then(|a| w.padding.get(a)).map_or((0, 0), |p| (*p, *p)))
+            .map(|a| {
+                a.checked_sub(lead).and_then(|a| w.padding.get(a)).map_or((0, 0), |p| (*p, *p))
+            })
             .collect();
         let x = self.pad(&pairs, fill)?;
         let mut outs = Vec::new();
         for (i, &k) in kernel.iter().enumerate() {
             let at = |l: &[usize]| l.get(i).copied().unwrap_or(1);
-            let (n, s, d) = (x.shape().get(lead + i).copied().unwrap_or(0), at(w.stride), at(w.dilation));
+            let (n, s, d) =
+                (x.shape().get(lead + i).copied().unwrap_or(0), at(w.stride), at(w.dilation));
             let reach = k.checked_sub(1).map(|k| k * d + 1);
             let (Some(reach), true) = (reach, s > 0 && d > 0) else {
                 return Err(Error::value(op, "a window, stride or dilation is 0"));
@@ -395,7 +398,9 @@ impl Tensor {
         let zero = Tensor::full(&wide, Scalar::Int(0), self.dtype(), self.device())?;
         let spread = match self.numel() {
             0 => zero,
-            _ => zero.assembled(&[crate::node::Region { start, step }], std::slice::from_ref(self))?,
+            _ => {
+                zero.assembled(&[crate::node::Region { start, step }], std::slice::from_ref(self))?
+            }
         };
         let turned: Vec<i64> = (2..weight.rank() as i64).collect();
         // (groups, c / groups, out, …) → (groups out, c / groups, …)
@@ -508,7 +513,8 @@ impl Tensor {
             let [.., rows, columns] = *scores.shape() else {
                 return Err(Error::Inside("scores without rows"));
             };
-            let seen = Tensor::full(&[rows, columns], Scalar::Bool(true), DType::Bool, self.device())?;
+            let seen =
+                Tensor::full(&[rows, columns], Scalar::Bool(true), DType::Bool, self.device())?;
             scores = seen.triangle(false, 0)?.select(&scores, &low)?;
         }
         scores.softmax(-1)?.matmul(v)
@@ -573,9 +579,7 @@ impl Tensor {
         let none = x.number(0.0)?;
         let loss = counts.select(&picked.neg()?.mul(&weights)?, &none)?;
         match by {
-            Reduction::Mean => {
-                loss.sum(None, false, None)?.div(&weights.sum(None, false, None)?)
-            }
+            Reduction::Mean => loss.sum(None, false, None)?.div(&weights.sum(None, false, None)?),
             other => loss.reduced(other),
         }
     }

@@ -21,11 +21,21 @@ pub(crate) enum Instr {
     Load(usize, MapId),
     /// The element of a buffer at a map's place plus an index (i64, of an axis of `size`) times the
     /// stride of that axis.
-    Gather { leaf: usize, map: MapId, index: Reg, stride: i64, size: i64 },
+    Gather {
+        leaf: usize,
+        map: MapId,
+        index: Reg,
+        stride: i64,
+        size: i64,
+    },
     /// A map's place, as i64.
     Index(MapId),
     /// Random bits (u32) of a key, at a map's place plus the first counter.
-    Random { key: u64, first: u64, map: MapId },
+    Random {
+        key: u64,
+        first: u64,
+        map: MapId,
+    },
     Unary(UnOp, Reg),
     Binary(BinOp, Reg, Reg),
     Where(Reg, Reg, Reg),

@@ -12,12 +12,7 @@ fn philox(key: u64, block: u64) -> [u32; 4] {
     let mut c = [block as u32, (block >> 32) as u32, 0, 0];
     for _ in 0..10 {
         let (a, b) = (0xD251_1F53_u64 * u64::from(c[0]), 0xCD9E_8D57_u64 * u64::from(c[2]));
-        c = [
-            (b >> 32) as u32 ^ c[1] ^ k0,
-            b as u32,
-            (a >> 32) as u32 ^ c[3] ^ k1,
-            a as u32,
-        ];
+        c = [(b >> 32) as u32 ^ c[1] ^ k0, b as u32, (a >> 32) as u32 ^ c[3] ^ k1, a as u32];
         k0 = k0.wrapping_add(0x9E37_79B9);
         k1 = k1.wrapping_add(0xBB67_AE85);
     }

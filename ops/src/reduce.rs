@@ -102,7 +102,8 @@ impl Tensor {
             if n <= 1 {
                 return y.shaped(shape);
             }
-            let (a, b) = (y.slice_axis(at, 0, 1, n / 2)?, y.slice_axis(at, (n / 2) as i64, 1, n / 2)?);
+            let (a, b) =
+                (y.slice_axis(at, 0, 1, n / 2)?, y.slice_axis(at, (n / 2) as i64, 1, n / 2)?);
             let half = a.mul(&b)?;
             y = match n % 2 {
                 0 => half,
@@ -263,8 +264,7 @@ impl Tensor {
         if let Some(n) = shape.get_mut(at) {
             *n = 1;
         }
-        let first =
-            Tensor::full(&shape, Scalar::Int(i128::from(product)), x.dtype(), x.device())?;
+        let first = Tensor::full(&shape, Scalar::Int(i128::from(product)), x.dtype(), x.device())?;
         Tensor::concat(&[first, run], at as i64)
     }
 

@@ -71,8 +71,7 @@ impl Tensor {
             .iter()
             .zip(self.shape())
             .map(|(s, &n)| {
-                let index: Vec<i64> =
-                    places.iter().map(|p| p / s % n.max(1) as i64).collect();
+                let index: Vec<i64> = places.iter().map(|p| p / s % n.max(1) as i64).collect();
                 integers(&index, &[index.len()], self.device())
             })
             .collect()
@@ -102,7 +101,8 @@ impl Tensor {
             None => self.clone(),
         };
         // A count of the elements before, by bisection over keys that sort as elements do.
-        let (list, wanted) = (list.astype(dtype)?.to_scalars()?, values.astype(dtype)?.to_scalars()?);
+        let (list, wanted) =
+            (list.astype(dtype)?.to_scalars()?, values.astype(dtype)?.to_scalars()?);
         let key = |s: &crate::scalar::Scalar| match s {
             crate::scalar::Scalar::Float(v) if v.is_nan() => (true, 0, 0.0),
             crate::scalar::Scalar::Float(v) => (false, 0, *v),
@@ -178,10 +178,7 @@ impl Tensor {
         let mut wide = self.shape().to_vec();
         wide.push(1);
         let set = set.shaped(&[set.numel()])?;
-        let found = self
-            .shaped(&wide)?
-            .binary(BinOp::Eq, &set)?
-            .any(Some(&[-1]), false)?;
+        let found = self.shaped(&wide)?.binary(BinOp::Eq, &set)?.any(Some(&[-1]), false)?;
         if invert { found.unary(crate::element::UnOp::Not) } else { Ok(found) }
     }
 
@@ -201,10 +198,14 @@ impl Tensor {
                 format!("{} numbers of times for {n} elements", times.len()),
             ));
         }
-        let mut index = Vec::new();
+        let many = |i: usize| times.get(if times.len() == 1 { 0 } else { i }).copied().unwrap_or(0);
+        let total = (0..n).map(|i| i128::from(many(i))).sum::<i128>();
+        let bytes = usize::try_from(total).unwrap_or(usize::MAX).saturating_mul(8);
+        // Whether there is room for the indices.
+        drop(crate::memory::HostMemory::words(bytes)?);
+        let mut index = Vec::with_capacity(bytes / 8);
         for i in 0..n {
-            let many = times.get(if times.len() == 1 { 0 } else { i }).copied().unwrap_or(0);
-            index.extend(std::iter::repeat_n(i as i64, many as usize));
+            index.extend(std::iter::repeat_n(i as i64, many(i) as usize));
         }
         self.take(&integers(&index, &[index.len()], self.device())?, at as i64)
     }

@@ -197,7 +197,8 @@ impl Tensor {
         }
         let part = |i: i64| {
             let strides = buffer.strides.iter().map(|s| s * 2).collect();
-            let part = Buffer { store: buffer.store.clone(), offset: buffer.offset * 2 + i, strides };
+            let part =
+                Buffer { store: buffer.store.clone(), offset: buffer.offset * 2 + i, strides };
             Node::leaf(dtype.part(), shape.to_vec(), part)
         };
         Tensor { re: part(0), im: Some(part(1)) }
@@ -228,12 +229,44 @@ impl Tensor {
         Ok(f(HostView { bytes, offset, strides: buffer.strides.clone() }))
     }
 
+    /// A complex tensor of the CPU with its pairs in one piece of memory, and that memory.
+    ///
+    /// # Errors
+    /// What the computation ran into; [`Error::Value`] for a real one.
+    pub fn interleaved<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<(Tensor, T)> {
+        let Some(im) = &self.im else {
+            return Err(Error::value("interleaved", "a real tensor has no pairs"));
+        };
+        let (a, b) = (eval::value(&self.re)?, eval::value(im)?);
+        let one = match (&a.store, &b.store) {
+            (Store::Host(x), Store::Host(y)) => {
+                let halved = a.strides.iter().all(|s| s % 2 == 0) && a.offset % 2 == 0;
+                Arc::ptr_eq(x, y) && a.strides == b.strides && a.offset + 1 == b.offset && halved
+            }
+            _ => false,
+        };
+        let t = match one {
+            true => self.clone(),
+            false => {
+                Tensor::from_bytes(&self.to_bytes()?, self.dtype(), self.shape(), &Device::Cpu)?
+            }
+        };
+        let buffer = eval::value(&t.re)?;
+        let strides = buffer.strides.iter().map(|s| s / 2).collect();
+        let view = HostView { bytes: buffer.host()?, offset: buffer.offset / 2, strides };
+        let found = f(view);
+        Ok((t, found))
+    }
+
     /// Its elements in row-major order, as bytes on the host; complex ones as pairs.
     ///
     /// # Errors
     /// What the computation ran into.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let part = |node: &Arc<Node>| -> Result<Vec<u8>> {
+            if node.numel() == 0 {
+                return eval::force(node).map(|()| Vec::new());
+            }
             let packed = eval::packed(node)?;
             let buffer = eval::value(&packed)?;
             let size = node.dtype.size();

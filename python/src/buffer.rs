@@ -51,7 +51,9 @@ pub(crate) unsafe fn fill(
         return Err(PyBufferError::new_err("no view to fill in"));
     }
     if flags & ffi::PyBUF_WRITABLE == ffi::PyBUF_WRITABLE {
-        return Err(PyBufferError::new_err("a tensor's values do not change: x[...] = v rebinds it"));
+        return Err(PyBufferError::new_err(
+            "a tensor's values do not change: x[...] = v rebinds it",
+        ));
     }
     let t = slf.get().now();
     let dtype = t.dtype();

@@ -27,12 +27,7 @@ impl Tensor {
     }
 
     /// An operator's result; not implemented where the other operand is no number and no tensor.
-    fn operator(
-        &self,
-        op: BinOp,
-        other: &Bound<'_, PyAny>,
-        turned: bool,
-    ) -> PyResult<Py<PyAny>> {
+    fn operator(&self, op: BinOp, other: &Bound<'_, PyAny>, turned: bool) -> PyResult<Py<PyAny>> {
         let py = other.py();
         let own = self.now();
         let Some(other) = beside(op.name(), other, &own)? else {
@@ -372,10 +367,18 @@ impl Tensor {
     fn __rmod__(&self, o: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         self.operator(BinOp::Rem, o, true)
     }
-    fn __pow__(&self, o: &Bound<'_, PyAny>, _modulo: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+    fn __pow__(
+        &self,
+        o: &Bound<'_, PyAny>,
+        _modulo: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         self.operator(BinOp::Pow, o, false)
     }
-    fn __rpow__(&self, o: &Bound<'_, PyAny>, _modulo: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
+    fn __rpow__(
+        &self,
+        o: &Bound<'_, PyAny>,
+        _modulo: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         self.operator(BinOp::Pow, o, true)
     }
     fn __and__(&self, o: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
@@ -459,7 +462,10 @@ impl Tensor {
         {
             return Err(PyValueError::new_err(format!("the CPU has no stream, got {stream}")));
         }
-        crate::dlpack::export(slf.py(), slf.get().now(), max_version, dl_device, copy)
+        let own = slf.get().now();
+        // A copy elsewhere leaves this tensor as it is.
+        let handle = (own.device().label() == "cpu").then_some(slf);
+        crate::dlpack::export(slf.py(), handle, own, max_version, dl_device, copy)
     }
 
     fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {

@@ -147,9 +147,8 @@ pub(crate) fn number(given: &Bound<'_, PyAny>) -> PyResult<Scalar> {
         let t = t.get().now();
         return run(given.py(), || t.item());
     }
-    scalar(given)?.ok_or_else(|| {
-        PyTypeError::new_err(format!("takes a number, got {}", type_name(given)))
-    })
+    scalar(given)?
+        .ok_or_else(|| PyTypeError::new_err(format!("takes a number, got {}", type_name(given))))
 }
 
 pub(crate) fn type_name(given: &Bound<'_, PyAny>) -> String {
@@ -217,12 +216,8 @@ fn one_index(given: &Bound<'_, PyAny>) -> PyResult<Index> {
     }
     if let Ok(b) = given.cast::<PyBool>() {
         let value = Scalar::Bool(b.is_true());
-        let mask = kjit_ops::Tensor::full(
-            &[],
-            value,
-            kjit_ops::DType::Bool,
-            &Device::default_one(),
-        );
+        let mask =
+            kjit_ops::Tensor::full(&[], value, kjit_ops::DType::Bool, &Device::default_one());
         return mask.map(Index::Tensor).map_err(raise);
     }
     if given.is_instance_of::<PyList>() || given.hasattr("__dlpack__")? {
@@ -234,12 +229,11 @@ fn one_index(given: &Bound<'_, PyAny>) -> PyResult<Index> {
 
 /// An integer, huge ones limited to 64 bits.
 fn whole(given: &Bound<'_, PyAny>) -> PyResult<i64> {
-    let v = given.call_method0("__index__").map_err(|_| {
-        PyIndexError::new_err(format!("{} is no index", type_name(given)))
-    })?;
-    Ok(v.extract::<i64>().or_else(|_| {
-        v.lt(0).map(|negative| if negative { i64::MIN / 2 } else { i64::MAX / 2 })
-    })?)
+    let v = given
+        .call_method0("__index__")
+        .map_err(|_| PyIndexError::new_err(format!("{} is no index", type_name(given))))?;
+    Ok(v.extract::<i64>()
+        .or_else(|_| v.lt(0).map(|negative| if negative { i64::MIN / 2 } else { i64::MAX / 2 }))?)
 }
 
 /// A shape: one size or several.

@@ -4,7 +4,7 @@
 
 use crate::class::Tensor;
 use crate::convert::{raise, run, type_name};
-use kjit_ops::{DType, DTYPES, Device};
+use kjit_ops::{DTYPES, DType, Device};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -92,16 +92,28 @@ pub(crate) fn device(device: &Device) -> PyResult<(i32, i32)> {
     Ok((word, number.parse().unwrap_or(0)))
 }
 
+/// Row-major strides in elements.
+fn packed(shape: &[usize]) -> Vec<i64> {
+    let mut step = 1i64;
+    let mut out = vec![0; shape.len()];
+    for (s, n) in out.iter_mut().zip(shape).rev() {
+        *s = step;
+        step *= (*n).max(1) as i64;
+    }
+    out
+}
+
 /// A capsule with the tensor's memory, or with a copy of it.
 pub(crate) fn export(
     py: Python<'_>,
+    handle: Option<&Bound<'_, Tensor>>,
     tensor: kjit_ops::Tensor,
     version: Option<(u32, u32)>,
     to: Option<(i32, i32)>,
     copy: Option<bool>,
 ) -> PyResult<Py<PyAny>> {
     let own = device(tensor.device())?;
-    let tensor = match to {
+    let mut tensor = match to {
         Some((CPU, _)) if own.0 != CPU && copy != Some(false) => {
             run(py, || tensor.to_device(&Device::Cpu))?
         }
@@ -119,28 +131,27 @@ pub(crate) fn export(
     };
     run(py, || tensor.eval())?;
     let (dtype, size) = (tensor.dtype(), tensor.dtype().size());
-    let packed = || {
-        let mut step = 1i64;
-        let mut out = vec![0; tensor.rank()];
-        for (s, n) in out.iter_mut().zip(tensor.shape()).rev() {
-            *s = step;
-            step *= (*n).max(1) as i64;
-        }
-        out
-    };
-    if dtype.is_complex() && copy == Some(false) {
-        return Err(PyBufferError::new_err("complex parts lie apart: they cannot go uncopied"));
-    }
-    let (at, strides, kept) = if dtype.is_complex() || copy == Some(true) {
+    let (at, strides, kept) = if copy == Some(true) {
         let bytes = run(py, || tensor.to_bytes())?;
         let mut words = vec![0u64; bytes.len().div_ceil(8)];
         let (_, to, _) = unsafe { words.align_to_mut::<u8>() };
         to.iter_mut().zip(&bytes).for_each(|(t, b)| *t = *b);
-        (words.as_ptr() as usize, packed(), words)
+        (words.as_ptr() as usize, packed(tensor.shape()), words)
     } else {
-        let (at, strides) = run(py, || {
-            tensor.host(|h| (h.bytes.as_ptr() as usize + h.offset.max(0) as usize * size, h.strides))
-        })?;
+        let place = |h: kjit_ops::HostView<'_>| {
+            (h.bytes.as_ptr() as usize + h.offset.max(0) as usize * size, h.strides)
+        };
+        let (at, strides) = if dtype.is_complex() {
+            // The parts lie apart until here: from now on the tensor itself has them as pairs.
+            let (whole, found) = run(py, || tensor.interleaved(place))?;
+            if let Some(handle) = handle {
+                handle.get().set(whole.clone());
+            }
+            tensor = whole;
+            found
+        } else {
+            run(py, || tensor.host(place))?
+        };
         (at, strides, Vec::new())
     };
     let copied = !kept.is_empty();
@@ -337,12 +348,7 @@ fn lend(array: &Array, keep: Lent) -> PyResult<kjit_ops::Tensor> {
         0 => Vec::new(),
         _ => list(array.shape).into_iter().map(|n| n.max(0) as usize).collect(),
     };
-    let mut step = 1i64;
-    let mut strides = vec![0; rank];
-    for (s, n) in strides.iter_mut().zip(&shape).rev() {
-        *s = step;
-        step *= (*n).max(1) as i64;
-    }
+    let mut strides = packed(&shape);
     if rank > 0 && !array.strides.is_null() {
         strides = list(array.strides);
     }

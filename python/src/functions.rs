@@ -208,7 +208,10 @@ fn broadcast_to(x: Given<'_, '_>, shape: Given<'_, '_>) -> PyResult<Tensor> {
 }
 
 #[pyfunction]
-fn broadcast_shapes<'py>(py: Python<'py>, shapes: Vec<Vec<usize>>) -> PyResult<Bound<'py, PyTuple>> {
+fn broadcast_shapes<'py>(
+    py: Python<'py>,
+    shapes: Vec<Vec<usize>>,
+) -> PyResult<Bound<'py, PyTuple>> {
     let all = shapes
         .iter()
         .try_fold(Vec::new(), |a, b| kjit_ops::broadcast("broadcast_shapes", &a, b))
@@ -267,7 +270,11 @@ fn repeat(x: Given<'_, '_>, times: Vec<i64>, axis: i64) -> PyResult<Tensor> {
 #[pyfunction]
 fn concat(list: Vec<Bound<'_, PyAny>>, axis: i64, new: bool) -> PyResult<Tensor> {
     let all: Vec<_> = list.iter().map(tensor).collect::<PyResult<_>>()?;
-    made(if new { kjit_ops::Tensor::stack(&all, axis) } else { kjit_ops::Tensor::concat(&all, axis) })
+    made(if new {
+        kjit_ops::Tensor::stack(&all, axis)
+    } else {
+        kjit_ops::Tensor::concat(&all, axis)
+    })
 }
 
 #[pyfunction]
@@ -490,9 +497,11 @@ fn flatten(
     flat: &mut Vec<Scalar>,
 ) -> PyResult<()> {
     let ragged = || PyValueError::new_err("asarray: nested sequences of different lengths");
-    if let Ok(list) = given.cast::<PyList>().map(|l| l.iter().collect::<Vec<_>>()).or_else(|_| {
-        given.cast::<PyTuple>().map(|t| t.iter().collect::<Vec<_>>())
-    }) {
+    if let Ok(list) = given
+        .cast::<PyList>()
+        .map(|l| l.iter().collect::<Vec<_>>())
+        .or_else(|_| given.cast::<PyTuple>().map(|t| t.iter().collect::<Vec<_>>()))
+    {
         if level > 63 {
             return Err(PyValueError::new_err("asarray: sequences nested more than 64 deep"));
         }
@@ -600,12 +609,60 @@ pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($f:ident),* $(,)?) => {{ $(m.add_function(wrap_pyfunction!($f, m)?)?;)* }};
     }
     all!(
-        unary, binary, where_, clip, part, reduce, variance, arg_extreme, cumulative, diff, astype,
-        copy, reshape, broadcast_to, broadcast_shapes, permute, matrix_transpose, moveaxis,
-        expand_dims, squeeze, flip, roll, tile, repeat, concat, unstack, pad, sort, take, scatter,
-        nonzero, searchsorted, unique, isin, product, tensordot, triangle, full, arange, linspace,
-        eye, from_bytes, from_list, random, manual_seed, promote, use_worker, set_device, get_device,
-        synchronize, launches, device_count, device_info, devices
+        unary,
+        binary,
+        where_,
+        clip,
+        part,
+        reduce,
+        variance,
+        arg_extreme,
+        cumulative,
+        diff,
+        astype,
+        copy,
+        reshape,
+        broadcast_to,
+        broadcast_shapes,
+        permute,
+        matrix_transpose,
+        moveaxis,
+        expand_dims,
+        squeeze,
+        flip,
+        roll,
+        tile,
+        repeat,
+        concat,
+        unstack,
+        pad,
+        sort,
+        take,
+        scatter,
+        nonzero,
+        searchsorted,
+        unique,
+        isin,
+        product,
+        tensordot,
+        triangle,
+        full,
+        arange,
+        linspace,
+        eye,
+        from_bytes,
+        from_list,
+        random,
+        manual_seed,
+        promote,
+        use_worker,
+        set_device,
+        get_device,
+        synchronize,
+        launches,
+        device_count,
+        device_info,
+        devices
     );
     Ok(())
 }

@@ -229,8 +229,21 @@ pub(crate) fn add(m: &Bound<'_, PyModule>) -> PyResult<()> {
         ($($f:ident),* $(,)?) => {{ $(m.add_function(wrap_pyfunction!($f, m)?)?;)* }};
     }
     all!(
-        activation, softmax, norm, group_norm, batch_norm, linear, embedding, conv, conv_transpose,
-        max_pool, avg_pool, adaptive_avg_pool, attention, pair_loss, class_loss
+        activation,
+        softmax,
+        norm,
+        group_norm,
+        batch_norm,
+        linear,
+        embedding,
+        conv,
+        conv_transpose,
+        max_pool,
+        avg_pool,
+        adaptive_avg_pool,
+        attention,
+        pair_loss,
+        class_loss
     );
     Ok(())
 }

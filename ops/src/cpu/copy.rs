@@ -31,9 +31,7 @@ fn rows(
     loop {
         run(a, b, inner, last(from.1), last(to.1))?;
         let mut more = false;
-        for (((i, &n), s), t) in
-            index.iter_mut().zip(outer).zip(from.1).zip(to.1).rev()
-        {
+        for (((i, &n), s), t) in index.iter_mut().zip(outer).zip(from.1).zip(to.1).rev() {
             *i += 1;
             a += s;
             b += t;
@@ -183,8 +181,12 @@ pub(crate) fn scatter(s: &Scatter<'_>, dtype: DType, shape: &[usize]) -> Result<
         }};
     }
     match (s.add, dtype) {
-        (true, DType::F16) => put!(u16, |a, b| (half::f16::from_bits(a) + half::f16::from_bits(b)).to_bits()),
-        (true, DType::BF16) => put!(u16, |a, b| (half::bf16::from_bits(a) + half::bf16::from_bits(b)).to_bits()),
+        (true, DType::F16) => {
+            put!(u16, |a, b| (half::f16::from_bits(a) + half::f16::from_bits(b)).to_bits())
+        }
+        (true, DType::BF16) => {
+            put!(u16, |a, b| (half::bf16::from_bits(a) + half::bf16::from_bits(b)).to_bits())
+        }
         (true, _) => typed!(dtype, T => put!(T, <T as Elem>::add)),
         (false, DType::F16 | DType::BF16) => put!(u16, |_, v| v),
         (false, _) => typed!(dtype, T => put!(T, |_, v| v)),

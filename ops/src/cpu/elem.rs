@@ -201,7 +201,7 @@ macro_rules! floats {
             }
             #[inline(always)]
             fn min(self, o: $t) -> $t {
-                if self < o || self.is_nan() { self } else if self == o { 
+                if self < o || self.is_nan() { self } else if self == o {
                     if self.is_sign_negative() { self } else { o }
                 } else { o }
             }

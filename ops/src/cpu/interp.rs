@@ -15,16 +15,46 @@ pub(crate) const TILE: usize = 1024;
 macro_rules! typed {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
-            DType::Bool | DType::U8 => { type $T = u8; $body }
-            DType::I8 => { type $T = i8; $body }
-            DType::I16 => { type $T = i16; $body }
-            DType::I32 => { type $T = i32; $body }
-            DType::I64 => { type $T = i64; $body }
-            DType::U16 => { type $T = u16; $body }
-            DType::U32 => { type $T = u32; $body }
-            DType::U64 => { type $T = u64; $body }
-            DType::F16 | DType::BF16 | DType::F32 | DType::C64 => { type $T = f32; $body }
-            DType::F64 | DType::C128 => { type $T = f64; $body }
+            DType::Bool | DType::U8 => {
+                type $T = u8;
+                $body
+            }
+            DType::I8 => {
+                type $T = i8;
+                $body
+            }
+            DType::I16 => {
+                type $T = i16;
+                $body
+            }
+            DType::I32 => {
+                type $T = i32;
+                $body
+            }
+            DType::I64 => {
+                type $T = i64;
+                $body
+            }
+            DType::U16 => {
+                type $T = u16;
+                $body
+            }
+            DType::U32 => {
+                type $T = u32;
+                $body
+            }
+            DType::U64 => {
+                type $T = u64;
+                $body
+            }
+            DType::F16 | DType::BF16 | DType::F32 | DType::C64 => {
+                type $T = f32;
+                $body
+            }
+            DType::F64 | DType::C128 => {
+                type $T = f64;
+                $body
+            }
         }
     };
 }
@@ -74,9 +104,7 @@ impl<'a> Machine<'a> {
                 .into_iter()
                 .flatten()
                 .filter(|reg| last.get(*reg) == Some(&at))
-                .filter(|reg| {
-                    program.steps.get(*reg).is_some_and(|s| !is_constant(&s.instr))
-                })
+                .filter(|reg| program.steps.get(*reg).is_some_and(|s| !is_constant(&s.instr)))
                 .filter_map(|reg| slot.get(reg).copied())
                 .collect();
             ended.sort_unstable();
@@ -329,12 +357,7 @@ where
     if inside { Ok(()) } else { Err(Error::Inside("a place outside of its buffer was read")) }
 }
 
-fn pick<S: Copy, T>(
-    from: &[S],
-    to: &mut [T],
-    places: &[i64],
-    read: impl Fn(S) -> T,
-) -> Result<()> {
+fn pick<S: Copy, T>(from: &[S], to: &mut [T], places: &[i64], read: impl Fn(S) -> T) -> Result<()> {
     for (t, p) in to.iter_mut().zip(places) {
         let v = from.get(*p as usize).ok_or(Error::Inside("a look-up left its buffer"))?;
         *t = read(*v);

@@ -24,7 +24,8 @@ fn threads(elements: usize) -> usize {
     if elements < ALONE {
         return 1;
     }
-    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    // Beyond sixteen the memory is the limit.
+    let most = std::thread::available_parallelism().map_or(1, usize::from).min(16);
     most.min(elements / (ALONE / 2)).max(1)
 }
 

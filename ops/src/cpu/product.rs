@@ -34,10 +34,7 @@ fn operand<'a>(buffer: &'a Buffer, shape: &[usize]) -> Result<Operand<'a>> {
     };
     let mut starts = vec![buffer.offset];
     for (&n, &s) in batch.iter().zip(&buffer.strides) {
-        starts = starts
-            .iter()
-            .flat_map(|at| (0..n as i64).map(move |i| at + i * s))
-            .collect();
+        starts = starts.iter().flat_map(|at| (0..n as i64).map(move |i| at + i * s)).collect();
     }
     Ok(Operand { bytes: buffer.host()?, starts, row: stride(2), column: stride(1) })
 }
@@ -132,8 +129,7 @@ impl<A> Matrix<'_, A> {
         let least = |v: i64| Ord::min(v, 0);
         let most = |v: i64| Ord::max(v, 0);
         let first = self.first as i64;
-        first + least(r) + least(c) >= 0
-            && ((first + most(r) + most(c)) as usize) < self.from.len()
+        first + least(r) + least(c) >= 0 && ((first + most(r) + most(c)) as usize) < self.from.len()
     }
 }
 

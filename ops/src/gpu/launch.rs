@@ -124,8 +124,7 @@ impl Gpu {
 impl Gpu {
     /// A node of the same elements in memory of its own.
     pub(crate) fn duplicate(self: &Arc<Self>, node: &Arc<Node>) -> Result<Arc<Node>> {
-        let (program, _) =
-            lower::copy(node, Map { offset: 0, strides: strides(&node.shape) })?;
+        let (program, _) = lower::copy(node, Map { offset: 0, strides: strides(&node.shape) })?;
         let copy = match node.numel() {
             0 => Buffer::packed(self.store(0)?, &node.shape),
             _ => self.each(&program, &node.shape)?,

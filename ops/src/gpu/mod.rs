@@ -11,8 +11,8 @@ use crate::error::Result;
 use crate::memory::Store;
 use kjit_engine::{Device, Engine, Kernel, Pool, Stream};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// An opened GPU.
 pub struct Gpu {

@@ -89,10 +89,7 @@ impl Writer<'_> {
         let program = self.program;
         let out = program.dtype();
         let buffers = buffers(program, true);
-        self.line(&format!(
-            "STEP {} value(const Numbers& p{buffers}, i64 at) {{",
-            computed(out)
-        ));
+        self.line(&format!("STEP {} value(const Numbers& p{buffers}, i64 at) {{", computed(out)));
         self.line("    i64 rest = at;");
         // The last axis runs fastest.
         for (k, n) in program.shape.iter().enumerate().rev() {

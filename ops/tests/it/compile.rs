@@ -45,7 +45,8 @@ fn compiles(test: &str, target: &str, dtypes: &[DType], kind: &str) {
         eprintln!("SKIPPED {test}: {why}");
         return;
     }
-    for (job, code) in jobs(&target, dtypes).iter().zip(engine.compile_all(&jobs(&target, dtypes))) {
+    for (job, code) in jobs(&target, dtypes).iter().zip(engine.compile_all(&jobs(&target, dtypes)))
+    {
         let code = code.unwrap_or_else(|why| panic!("{why}\n{}", job.source.main_text()));
         assert_eq!(code.kernels().len(), 1);
     }

@@ -42,29 +42,49 @@ fn functions_are_right_to_the_last_places_of_every_float() {
 
 #[test]
 fn integers_wrap_and_divide_as_the_array_api_says() {
-    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U32, DType::U64] {
+    for dtype in [DType::I8, DType::I16, DType::I32, DType::I64, DType::U8, DType::U32, DType::U64]
+    {
         let (low, high) = dtype.range();
-        let values: Vec<i128> =
-            [low, low + 1, -7, -1, 0, 1, 2, 7, high - 1, high].into_iter().filter(|v| *v >= low).collect();
+        let values: Vec<i128> = [low, low + 1, -7, -1, 0, 1, 2, 7, high - 1, high]
+            .into_iter()
+            .filter(|v| *v >= low)
+            .collect();
         let n = values.len();
         let scalars: Vec<_> = values.iter().map(|v| Scalar::Int(*v)).collect();
         let x = tensor(&scalars, dtype, &[n, 1]);
         let y = tensor(&scalars, dtype, &[n]);
         let span = high - low + 1;
         let wrap = |v: i128| (v - low).rem_euclid(span) + low;
-        let floor = |a: i128, b: i128| if b == 0 { 0 } else { wrap(a.div_euclid(b) - i128::from(b < 0 && a.rem_euclid(b) != 0)) };
+        let floor = |a: i128, b: i128| {
+            if b == 0 {
+                0
+            } else {
+                wrap(a.div_euclid(b) - i128::from(b < 0 && a.rem_euclid(b) != 0))
+            }
+        };
         let oracle = |op: BinOp, a: i128, b: i128| match op {
             BinOp::Add => wrap(a + b),
             BinOp::Sub => wrap(a - b),
             BinOp::Mul => wrap(a.wrapping_mul(b)),
             BinOp::FloorDiv => floor(a, b),
             BinOp::Rem if b == 0 => 0,
-            BinOp::Rem => a - b * a.div_euclid(b) - if b < 0 && a.rem_euclid(b) != 0 { -b } else { 0 },
+            BinOp::Rem => {
+                a - b * a.div_euclid(b) - if b < 0 && a.rem_euclid(b) != 0 { -b } else { 0 }
+            }
             BinOp::Max => a.max(b),
             BinOp::And => a & b,
             _ => i128::from(a < b),
         };
-        for op in [BinOp::Add, BinOp::Sub, BinOp::Mul, BinOp::FloorDiv, BinOp::Rem, BinOp::Max, BinOp::And, BinOp::Lt] {
+        for op in [
+            BinOp::Add,
+            BinOp::Sub,
+            BinOp::Mul,
+            BinOp::FloorDiv,
+            BinOp::Rem,
+            BinOp::Max,
+            BinOp::And,
+            BinOp::Lt,
+        ] {
             let got = x.binary(op, &y).unwrap().to_scalars().unwrap();
             let pairs = values.iter().flat_map(|a| values.iter().map(move |b| (*a, *b)));
             for ((a, b), got) in pairs.zip(got) {
@@ -87,7 +107,10 @@ fn special_values_of_floats_are_ieees() {
     assert!(next[0].is_nan());
     assert_eq!(next[1], f64::from(1.0f32.next_up()));
     let to = x.astype(DType::I8).unwrap();
-    assert_eq!(to.to_scalars().unwrap().iter().map(|v| v.int()).collect::<Vec<_>>(), [0, 127, 0, 2, -2]);
+    assert_eq!(
+        to.to_scalars().unwrap().iter().map(|v| v.int()).collect::<Vec<_>>(),
+        [0, 127, 0, 2, -2]
+    );
 }
 
 #[test]

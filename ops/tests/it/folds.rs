@@ -43,7 +43,12 @@ fn folds_are_loops_over_any_axes() {
                 let max = x.max(Some(&at), true).unwrap();
                 close(&what, &list(&max), &of(|g| g.iter().copied().fold(f64::MIN, f64::max)), 0.0);
                 let any = x.any(Some(&at), false).unwrap();
-                close(&what, &list(&any), &of(|g| f64::from(u8::from(g.iter().any(|v| *v != 0.0)))), 0.0);
+                close(
+                    &what,
+                    &list(&any),
+                    &of(|g| f64::from(u8::from(g.iter().any(|v| *v != 0.0)))),
+                    0.0,
+                );
             }
         }
     }

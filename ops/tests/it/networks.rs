@@ -17,7 +17,11 @@ fn products_of_any_strides_are_loops() {
                     for j in 0..n {
                         let sum: f64 =
                             (0..k).map(|l| x[(batch * m + i) * k + l] * y[l * n + j]).sum();
-                        want.push(if dtype == DType::I8 { f64::from(sum as i64 as i8) } else { sum });
+                        want.push(if dtype == DType::I8 {
+                            f64::from(sum as i64 as i8)
+                        } else {
+                            sum
+                        });
                     }
                 }
             }
@@ -38,7 +42,8 @@ fn products_of_any_strides_are_loops() {
 #[test]
 fn convolutions_and_their_transposes_are_loops() {
     let mut random = Random(9);
-    for (stride, pad, dilation, groups) in [(1, 0, 1, 1), (2, 1, 1, 2), (3, 2, 2, 1), (1, 1, 3, 2)] {
+    for (stride, pad, dilation, groups) in [(1, 0, 1, 1), (2, 1, 1, 2), (3, 2, 2, 1), (1, 1, 3, 2)]
+    {
         let (c, out, h, k) = (4, 6, 11, 3);
         let x = random.tensor(&[2, c, h], DType::F64, 1.0);
         let w = random.tensor(&[out, c / groups, k], DType::F64, 1.0);
@@ -48,12 +53,15 @@ fn convolutions_and_their_transposes_are_loops() {
         let wide = (h + 2 * pad - dilation * (k - 1) - 1) / stride + 1;
         let mut want = vec![0.0; 2 * out * wide];
         let (per_in, per_out) = (c / groups, out / groups);
-        for (n, o, p) in (0..2).flat_map(|n| (0..out).flat_map(move |o| (0..wide).map(move |p| (n, o, p)))) {
+        for (n, o, p) in
+            (0..2).flat_map(|n| (0..out).flat_map(move |o| (0..wide).map(move |p| (n, o, p))))
+        {
             for (i, t) in (0..per_in).flat_map(|i| (0..k).map(move |t| (i, t))) {
                 let at = (p * stride + t * dilation).checked_sub(pad).filter(|a| *a < h);
                 let channel = o / per_out * per_in + i;
                 if let Some(at) = at {
-                    want[(n * out + o) * wide + p] += xs[(n * c + channel) * h + at] * ws[(o * per_in + i) * k + t];
+                    want[(n * out + o) * wide + p] +=
+                        xs[(n * c + channel) * h + at] * ws[(o * per_in + i) * k + t];
                 }
             }
         }
@@ -63,7 +71,8 @@ fn convolutions_and_their_transposes_are_loops() {
         let rest = (h + 2 * pad - dilation * (k - 1) - 1) % stride;
         let back = y.conv_transpose(&w, None, &windows, &[rest], groups).unwrap();
         assert_eq!(back.shape(), x.shape());
-        let dot = |a: &Tensor, b: &Tensor| list(&a.mul(b).unwrap().sum(None, false, None).unwrap())[0];
+        let dot =
+            |a: &Tensor, b: &Tensor| list(&a.mul(b).unwrap().sum(None, false, None).unwrap())[0];
         close("conv_transpose", &[dot(&x, &back)], &[dot(&got, &y)], 1e-12);
     }
 }

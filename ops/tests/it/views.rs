@@ -9,7 +9,9 @@ fn any_chain_of_views_reads_the_right_elements() {
     for round in 0..200 {
         let n = 2 * 3 * 4 * 5;
         // Each element is its own place: what is read says where it came from.
-        let base = Tensor::arange(0.into(), i64::from(n).into(), 1.into(), Some(DType::I32), &Device::Cpu).unwrap();
+        let base =
+            Tensor::arange(0.into(), i64::from(n).into(), 1.into(), Some(DType::I32), &Device::Cpu)
+                .unwrap();
         let base = base.reshape(&[2, 3, 4, 5]).unwrap();
         // Lazily, and with every step computed and copied.
         let zero = Tensor::full(&[], Scalar::Int(0), DType::I32, &Device::Cpu).unwrap();
@@ -27,7 +29,11 @@ fn any_chain_of_views_reads_the_right_elements() {
                         t.index(&index).unwrap()
                     }
                     3 => t.reshape(&[t.shape()[0] as i64, -1]).unwrap(),
-                    _ => t.expand_dims(&[0]).unwrap().broadcast_to(&[&[2], t.shape()].concat()).unwrap(),
+                    _ => t
+                        .expand_dims(&[0])
+                        .unwrap()
+                        .broadcast_to(&[&[2], t.shape()].concat())
+                        .unwrap(),
                 }
             };
             let r = random.next();
@@ -52,7 +58,13 @@ fn assignment_makes_another_tensor() {
     assert_eq!(list(&row), [0.0; 4]);
     let mask = y.gt(&x).unwrap();
     assert_eq!(list(&y.index(&[Index::Tensor(mask.clone())]).unwrap()), [5.0, 5.0]);
-    assert_eq!(list(&y.with(&[Index::Tensor(mask)], &x.index(&[Index::At(0), Index::At(0)]).unwrap()).unwrap()), [0.0; 12]);
+    assert_eq!(
+        list(
+            &y.with(&[Index::Tensor(mask)], &x.index(&[Index::At(0), Index::At(0)]).unwrap())
+                .unwrap()
+        ),
+        [0.0; 12]
+    );
 }
 
 #[test]
