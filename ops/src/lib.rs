@@ -25,7 +25,7 @@
 //! | `eval` | computes a node, each at most once |
 //! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
 //! | `gpu` | the bytecode rendered as a kernel; launches |
-//! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn` | the operations |
+//! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -41,6 +41,7 @@
 
 mod arith;
 mod complex;
+mod conv;
 mod cpu;
 mod create;
 pub mod device;
@@ -49,10 +50,12 @@ mod element;
 mod error;
 mod eval;
 mod expr;
+mod expressions;
 mod gpu;
 mod index;
 mod kernels;
 mod linalg;
+mod losses;
 mod lower;
 mod memory;
 mod moves;
@@ -67,16 +70,18 @@ mod shape;
 mod tensor;
 mod view;
 
+pub use conv::Windows;
 pub use create::manual_seed;
 pub use device::{Device, Info};
 pub use dtype::{DTYPES, DType, Kind, promote};
 pub use element::{BinOp, FoldOp, UnOp};
 pub use error::{Error, Result};
+pub use expressions::{ElementwiseKernel, ReductionKernel};
 pub use gpu::Gpu;
 pub use index::Index;
-pub use kernels::{ElementwiseKernel, KernelArg, RawKernel, ReductionKernel};
+pub use kernels::{KernelArg, RawKernel};
+pub use losses::Reduction;
 pub use memory::Keep;
-pub use nn::{Reduction, Windows};
 pub use scalar::Scalar;
 pub use search::Unique;
 pub use shape::{axes, axis, broadcast};

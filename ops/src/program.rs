@@ -1,5 +1,5 @@
-//! A group's bytecode: what one launch computes at each place of its index space. The CPU interprets
-//! it over tiles, a GPU's kernel is rendered from it.
+//! A group's bytecode: what one launch computes at each place of its index space. The CPU
+//! interprets it over tiles, a GPU's kernel is rendered from it.
 
 use crate::dtype::DType;
 use crate::element::{BinOp, UnOp};

@@ -1,5 +1,5 @@
-//! Random bits by a counter: Philox 4×32-10 (Salmon and others, 2011). The same key and counter give
-//! the same bits on every device, in any order of computing.
+//! Random bits by a counter: Philox 4×32-10 (Salmon and others, 2011). The same key and counter
+//! give the same bits on every device, in any order of computing.
 
 /// The word that belongs to a counter: one of the four of a block.
 pub(crate) fn bits(key: u64, counter: u64) -> u32 {

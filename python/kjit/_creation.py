@@ -1,7 +1,7 @@
 """Creation functions of the array API, and random numbers.
 
-``device`` is a name: ``cpu``, ``cuda:0``, ``rocm:1``; without one ``kjit.get_device()``. The default
-dtypes are float32, int64 and complex64.
+``device`` is a name: ``cpu``, ``cuda:0``, ``rocm:1``; without one ``kjit.get_device()``. The
+default dtypes are float32, int64 and complex64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def arange(
     dtype: Any = None,
     device: str | None = None,
 ) -> Tensor:
-    """``start``, ``start + step``, … before ``stop``: shape (n,). With one argument it is ``stop``."""
+    """``start``, ``start + step``, … before ``stop``: shape (n,). One argument is ``stop``."""
     if stop is None:
         start, stop = 0, start
     return _kjit.arange(start, stop, step, dtype, device)
@@ -130,7 +130,7 @@ def linspace(
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """Coordinate tensors of vectors: each of shape (len(a), len(b), …), for "xy" (len(b), len(a), …)."""
+    """Coordinates of vectors: each of shape (len(a), len(b), …), for "xy" (len(b), len(a), …)."""
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing '{indexing}' is none; there are xy and ij")
     if any(a.ndim != 1 for a in arrays):

@@ -1,4 +1,4 @@
-"""Other libraries' arrays and files: NumPy, buffers, ``.npy``. NumPy is imported when it is used."""
+"""Other libraries' arrays and files: NumPy, buffers, ``.npy``. NumPy is imported when used."""
 
 from __future__ import annotations
 

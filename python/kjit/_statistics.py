@@ -119,7 +119,7 @@ def prod(
 def searchsorted(
     x1: Tensor, x2: Operand, /, *, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:
-    """Where in the sorted list x1 each value of x2 belongs, before (right: behind) equals: int64."""
+    """Where in the sorted list x1 each x2 belongs, before (right: behind) equals: int64."""
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side '{side}' is none; there are left and right")
     return _kjit.searchsorted(x1, x2, side == "right", sorter)

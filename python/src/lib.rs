@@ -4,6 +4,8 @@
 mod buffer;
 mod class;
 mod convert;
+mod creation;
+mod devices;
 mod dlpack;
 mod functions;
 mod kernels;
@@ -18,6 +20,8 @@ fn _kjit(module: &Bound<'_, PyModule>) -> PyResult<()> {
     for dtype in kjit_ops::DTYPES {
         module.add(dtype.name(), convert::DType(dtype))?;
     }
+    creation::add(module)?;
+    devices::add(module)?;
     functions::add(module)?;
     kernels::add(module)?;
     networks::add(module)?;

@@ -1,4 +1,4 @@
-//! Views: any chain of them reads the elements that each step names, and nothing is written through.
+//! Views: any chain of them reads the elements that each step names; nothing is written through.
 
 use crate::{Random, list};
 use kjit_ops::{DType, Device, Index, Scalar, Tensor};

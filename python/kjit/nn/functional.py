@@ -317,7 +317,7 @@ def scaled_dot_product_attention(
     is_causal: builtins.bool = False,
     scale: float | None = None,
 ) -> Tensor:
-    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width); a bool mask says what counts."""
+    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width); a bool mask selects."""
     if dropout_p:
         raise NotImplementedError("scaled_dot_product_attention: kjit is for inference only")
     return _kjit.attention(query, key, value, attn_mask, is_causal, scale)
@@ -354,5 +354,5 @@ def cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """The loss of scores (n, classes, …): target classes as integers, or probabilities of each."""
+    """The loss of scores (n, classes, …): classes as integers, or probabilities of each."""
     return _kjit.class_loss(True, input, target, weight, ignore_index, reduction)
