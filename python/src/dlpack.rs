@@ -133,9 +133,13 @@ pub(crate) fn export(
     let (dtype, size) = (tensor.dtype(), tensor.dtype().size());
     let (at, strides, kept) = if copy == Some(true) {
         let bytes = run(py, || tensor.to_bytes())?;
-        let mut words = vec![0u64; bytes.len().div_ceil(8)];
-        let (_, to, _) = unsafe { words.align_to_mut::<u8>() };
-        to.iter_mut().zip(&bytes).for_each(|(t, b)| *t = *b);
+        // Words, so that any element is aligned.
+        let word = |part: &[u8]| {
+            let mut word = [0; 8];
+            word.iter_mut().zip(part).for_each(|(w, b)| *w = *b);
+            u64::from_ne_bytes(word)
+        };
+        let words: Vec<u64> = bytes.chunks(8).map(word).collect();
         (words.as_ptr() as usize, packed(tensor.shape()), words)
     } else {
         let place = |h: kjit_ops::HostView<'_>| {

@@ -78,8 +78,7 @@ fn same(what: &str, got: &Tensor, want: &Tensor, units: f64) {
     }
 }
 
-const SHAPES: &[&[usize]] =
-    &[&[0], &[1], &[31], &[33], &[65], &[3, 257], &[7, 1, 13], &[2, 3, 5, 11]];
+const SHAPES: &[&[usize]] = &[&[0], &[65], &[3, 257], &[7, 1, 13], &[2, 3, 5, 11]];
 
 /// Tensors of one shape as rows of one, in f64: one kernel computes them all.
 fn together(list: &[Tensor]) -> Tensor {
@@ -207,7 +206,8 @@ fn folds_and_views_give_what_the_cpu_gives() {
         let mut random = Random(2);
         for shape in SHAPES {
             for dtype in [DType::F32, DType::F16, DType::I32] {
-                if dtype != DType::F32 && !matches!(shape.len(), 2) {
+                // Further dtypes at one shape: each is a kernel of its own.
+                if dtype != DType::F32 && shape.len() != 2 {
                     continue;
                 }
                 let x = random.tensor(shape, dtype, 40.0);

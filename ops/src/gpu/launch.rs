@@ -25,7 +25,7 @@ impl Gpu {
             return Ok(kernel.clone());
         }
         let target = self.device.target().clone();
-        let kernel = self.engine.load(&self.device, &job(entry, text, &target))?.kernel(entry)?;
+        let kernel = self.engine.load(&self.device, &job(entry, text, BLOCK, &target))?.kernel(entry)?;
         kernels.insert(text.to_owned(), kernel.clone());
         Ok(kernel)
     }
@@ -146,13 +146,16 @@ impl Gpu {
         shared: u32,
         values: &[crate::kernels::Value],
     ) -> Result<()> {
+        // Compilers are told how many threads a block has.
+        let threads = block.iter().try_fold(1u32, |n, b| n.checked_mul(*b)).unwrap_or(u32::MAX);
+        let key = format!("{threads} {text}");
         let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
-        let kernel = match kernels.get(text) {
+        let kernel = match kernels.get(&key) {
             Some(kernel) => kernel.clone(),
             None => {
-                let job = job(name, text, self.device.target());
+                let job = job(name, text, threads, self.device.target());
                 let kernel = self.engine.load(&self.device, &job)?.kernel(name)?;
-                kernels.insert(text.to_owned(), kernel.clone());
+                kernels.insert(key, kernel.clone());
                 kernel
             }
         };
@@ -211,19 +214,19 @@ impl crate::tensor::Tensor {
                 ("each", render::each(&program, &map).text)
             }
         };
-        Ok(job(entry, &text, target))
+        Ok(job(entry, &text, BLOCK, target))
     }
 }
 
 /// What the engine compiles of a text, for a target.
-pub(super) fn job(entry: &str, text: &str, target: &kjit_engine::Target) -> Job {
+fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
     let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
         .file("ops.h", include_str!("../../gpu/ops.h"))
         .file("math.h", include_str!("../../gpu/math.h"))
         .file("kjit.h", include_str!("../../../kernel_src/gpu/kjit.h"))
         .words()
         .entry(entry.to_owned());
-    let constants = Constants::new().set("KJ_BLOCK", BLOCK);
+    let constants = Constants::new().set("KJ_BLOCK", block);
     Job::new(source, constants, Options::wave(target.default_wave()), target.clone())
 }
 
