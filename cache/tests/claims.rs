@@ -1,5 +1,5 @@
-//! `claims.txt` says which tests show which fault. Each test that it names exists, under that name, in
-//! that file, and runs.
+//! `claims.txt` says which tests show which fault. Each test that it names exists, under that name,
+//! in that file, and runs.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! What the system knows of AMD GPUs without AMD's runtime: the kernel driver's nodes, the ROCm
-//! release of a library, and the names of a distribution's packages.
+//! Facts about AMD GPUs without AMD's runtime: the kernel driver's nodes, the ROCm release of a
+//! library, and the names of a distribution's packages.
 
 use crate::driver::DeviceInfo;
 use std::path::Path;
@@ -136,17 +136,17 @@ pub const PACKAGES: &[(&[&str], &str)] = &[
     (&["arch"], "Arch: pacman -S hip-runtime-amd clang lld"),
 ];
 
-/// What to do in a container of any distribution.
+/// Advice for a container of any distribution.
 pub const IN_A_CONTAINER: &str = "in a container: start it with --device /dev/kfd --device \
     /dev/dri and --group-add of \
                                   the groups that own them, and have libamdhip64 in the image \
                                   (rocm/dev-… images have it)";
 
-/// What to do on any other system.
+/// Advice for any other system.
 pub const ELSEWHERE: &str = "ROCm's runtime (libamdhip64) by the distribution's packages or AMD's \
     installer; clang 19 or newer with lld";
 
-/// What to install for AMD GPUs, given the text of `/etc/os-release` and whether this is a
+/// The packages to install for AMD GPUs, given the text of `/etc/os-release` and whether this is a
 /// container.
 #[must_use]
 pub fn install(os_release: &str, container: bool) -> &'static str {

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Jobs that are compiled in the background, in the given order, after everything that a caller
-/// waits for. It does not touch a device: the caller loads the results when it wants. If it is
-/// dropped, jobs that have not started are skipped; running ones finish and are cached, unless the
-/// process ends first.
+/// Jobs that are compiled in the background, in the given order, after all compiles that a caller
+/// waits for. It does not use a device; the caller loads the results. If it is dropped, jobs that
+/// have not started are skipped; running ones finish and are cached, unless the process ends first.
 pub struct Behind {
     shared: Arc<Shared>,
     jobs: usize,

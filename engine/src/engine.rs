@@ -67,7 +67,7 @@ pub struct CompilerInfo {
     pub file: std::path::PathBuf,
     /// How it was found: the variable, `loader path`, `Python package`.
     pub via: String,
-    /// Architectures that it reports; empty if it cannot be asked.
+    /// Architectures that it reports; empty if it cannot list them.
     pub knows: Vec<String>,
 }
 

@@ -149,12 +149,12 @@ pub enum Error {
         /// The driver's message.
         says: String,
     },
-    /// A kernel fault ended all work on a device: nothing on it can be used any more. After
-    /// everything on it is dropped, `Engine::device` reopens it if the driver supports that. If
-    /// this error is returned again, a new process is needed.
+    /// A kernel fault ended all work on a device: no object on it can be used. After everything on
+    /// it is dropped, `Engine::device` reopens it if the driver supports that. If this error is
+    /// returned again, a new process is needed.
     #[error(
-        "{device} is lost: {says} ({call}, code {code}): what a kernel did ends all that this \
-         process has there"
+        "{device} is lost: {says} ({call}, code {code}): a kernel fault ended everything that \
+         this process has there"
     )]
     DeviceLost {
         /// The call that reported it.

@@ -6,7 +6,7 @@ use crate::source::{Constants, Options, Source};
 use kjit_cache::{BuildKey, Digest, Key};
 
 /// Version of the contract between kernels and the engine (definitions before a kernel, passing of
-/// arguments). Incremented when old machine code cannot be launched correctly any more.
+/// arguments). Incremented when old machine code can no longer be launched correctly.
 pub const KERNEL_ABI: u32 = 1;
 
 /// A compile job.
@@ -60,7 +60,7 @@ impl Job {
     }
 
     /// The source key: source and headers, sorted constants, semantic options, compile target, ABI.
-    /// It contains no path, no time, and nothing that only a device knows.
+    /// It contains no path, no time, and no property that requires a device.
     ///
     /// # Errors
     /// The errors of [`Job::check`].

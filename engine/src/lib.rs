@@ -40,10 +40,10 @@
 //! # Ok::<(), kjit_engine::Error>(())
 //! ```
 //!
-//! | to … | use |
+//! | Purpose | Items |
 //! |---|---|
 //! | start | [`Engine`] with a [`Config`]: cache, limits, compiler |
-//! | be the compiler process, too | [`child_main`], first in `main` |
+//! | run compilers in child processes of this program | [`child_main`], first in `main` |
 //! | name a card | [`Target`]: from text such as `gfx1100`, or from a [`Device`] |
 //! | describe a kernel | [`Source`], [`Constants`] and [`Options`], which make a [`Job`] |
 //! | compile, or find in the cache | [`Engine::compile_all`], [`Engine::load`] |
@@ -67,11 +67,11 @@
 //!
 //! Invariants:
 //!
-//! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] know vendors.
+//! - Only `compiler`, `driver` and the rows of [`arch::ARCHS`] distinguish vendors.
 //! - Unsafe code is only in `driver` and in the compilers' own calls.
-//! - Nothing waits for the device, allocates on it or compiles unless the function's documentation
-//!   says so; [`Counts`] and [`CompileCounts`] count these operations.
-//! - The engine has no kernels and knows nothing of models.
+//! - No function waits for the device, allocates on it or compiles unless its documentation says
+//!   so; [`Counts`] and [`CompileCounts`] count these operations.
+//! - The engine has no kernels and does not depend on models.
 
 #![deny(unsafe_code)]
 #![cfg_attr(
@@ -90,10 +90,10 @@ pub mod arch;
 mod args;
 mod behind;
 pub mod code_object;
-#[allow(unsafe_code, reason = "the compilers' own calls, and the process that they run in")]
+#[allow(unsafe_code, reason = "calls of the compilers' libraries, and of their process")]
 mod compiler;
 mod config;
-#[allow(unsafe_code, reason = "the vendors' calls, and the owners of what they give")]
+#[allow(unsafe_code, reason = "calls of the vendors' libraries, and owners of their handles")]
 mod driver;
 mod engine;
 pub mod error;
@@ -133,7 +133,7 @@ pub use source::{Constants, Options, Source, Value};
 pub use trace::{DeviceClock, Span, Trace};
 pub use tuning::{TuningSubject, tuned_arch};
 
-/// The README's example, compiled.
+/// Compiles the README's example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

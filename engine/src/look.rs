@@ -44,7 +44,7 @@ fn key(word: &str, boot: &str) -> Key {
 }
 
 impl Engine {
-    /// Checks that drivers answer. A driver that does not is not used any more.
+    /// Checks that drivers answer. A driver that does not answer is not used again.
     pub(crate) fn look(&self) {
         // Once for all engines, since a driver is opened once per process.
         static LOOKED: Once = Once::new();

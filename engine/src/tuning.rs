@@ -3,8 +3,8 @@
 //!
 //! There are two kinds. *Timings* are all measurements of a subject's variants, by target, driver
 //! version, source and subject. The *choice* is the variant in use, without the driver version,
-//! since `warm` on a machine without a card must find what `run` will request. Neither depends on
-//! the number of a device.
+//! since `warm` on a machine without a card must find what `run` will request. Both are independent
+//! of a device's number.
 
 use crate::arch::Target;
 use crate::engine::Engine;

@@ -1,15 +1,16 @@
-// tiles: rows of f32 made into the tiles of halves that gemm.h reads: blocks of 64 rows × 64
-// columns, zeros behind COLS.
+// tiles: rows of f32 converted into the tiles of halves that gemm.h reads: blocks of 64 rows × 64
+// columns, zeros after COLS.
 //
-//   x       f32, rows of COLS aux Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x,
-//   the other
-//           factor
-//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing
-//   behind COLS source  GATHER: the row of x for each row of y, or ~0: nothing to do
+//   x       f32, rows of COLS
+//   aux     Prologue::Norm: COLS f32, the norm's weight; Silu, Gelu: as x, the other factor
+//   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing after
+//           COLS
+//   source  GATHER: the row of x for each row of y, or ~0: nothing to do
 //
-// Prologue::None: y = x
-// Norm: y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
-// Silu, Gelu: y = act(x)·aux
+//   Prologue::None  y = x
+//   Norm            y = x / sqrt(mean(x²) + eps) · weight
+//                   (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
+//   Silu, Gelu      y = act(x) · aux
 //
 // S: COLS, PROLOGUE, GATHER, OUT_PANELS. Share: x the row of y.
 #pragma once
@@ -65,7 +66,8 @@ template <class S> struct Tiles {
                                            w[i];
             }
             if (S::OUT_PANELS && 8 * c >= COLS) break;
-            u64 tiled = ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
+            u64 tiled =
+                ((u64)(to / 64) * (CHUNKS / 8) + c / 8) * 4096 + tile_at(to % 64, c % 8 * 8);
             *(u32x4*)(a.y + (S::OUT_PANELS ? panel_at(to, 8 * c, CEIL_DIV(COLS, 128)) : tiled)) =
                 u32x4{pack_input(v[p][0], v[p][1]), pack_input(v[p][2], v[p][3]),
                       pack_input(v[p][4], v[p][5]), pack_input(v[p][6], v[p][7])};

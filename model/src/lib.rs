@@ -51,6 +51,7 @@
     )
 )]
 
+#[cfg(feature = "constrain")]
 pub mod constrain;
 pub mod conversation;
 pub mod generate;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Lengths of a match in tokens, tried in this order: longer matches are right more often.
 const LENGTHS: [usize; 3] = [4, 3, 2];
-/// The most drafted tokens of a step. With the current token they make 8 rows, which cost a
-/// memory-bound device hardly more than one row.
+/// The most drafted tokens of a step.
 pub const MOST: usize = crate::exec::DRAFTS;
 
 /// An index of the n-grams of a text.

@@ -1,4 +1,4 @@
-//! How tokens are chosen, in the words of requests.
+//! Sampling options of requests.
 
 use crate::constrain::Follow;
 use crate::fields::Fields;
@@ -8,22 +8,21 @@ use kjit_model::SampleOptions;
 use serde_json::Value;
 use std::hash::{BuildHasher, RandomState};
 
-/// Tokens back that OpenAI's penalties look at: all of an answer.
+/// Number of last tokens for OpenAI's penalties: the whole answer.
 const ALL: usize = 1 << 16;
 /// Tokens of one request that end an answer.
 const MOST_STOPS: usize = 64;
-/// Biases of one request.
+/// Maximum biases of a request.
 const MOST_BIASES: usize = 1024;
 
-/// OpenAI's fields, and those that others added to them: `top_k`, `min_p`, `repeat_penalty` (also
-/// `repetition_penalty`). What is not given is as OpenAI has it: temperature 1, no cuts.
+/// OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
+/// `repetition_penalty`). Defaults are OpenAI's: temperature 1, no cuts.
 pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     let usual = SampleOptions { temperature: 1.0, top_p: 1.0, ..plain() };
     read(fields, &usual)
 }
 
-/// Ollama's `options`. What is not given is as Ollama has it: temperature 0.8, the 40 likeliest,
-/// 0.9 of the probability.
+/// Ollama's `options`. Defaults are Ollama's: temperature 0.8, top-k 40, top-p 0.9.
 pub fn ollama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
     let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p: 0.9, window: 64, ..plain() };
     read(fields, &usual)
@@ -90,19 +89,19 @@ fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<SampleOptions, Ref
     })
 }
 
-/// The same for the answer of that number to one request: with a seed of its own.
+/// The options of one of several answers to a request, with its own seed.
 pub fn nth(options: &SampleOptions, n: usize) -> SampleOptions {
     SampleOptions { seed: options.seed.wrapping_add(n as u64), ..options.clone() }
 }
 
-/// The seed that is given, or any.
+/// The given seed, or a random one.
 fn seed(fields: &mut Fields) -> Result<u64, Refusal> {
-    // A negative seed is one like any other.
+    // A negative seed is as good as any other.
     let given = fields.whole("seed", i64::MIN..=i64::MAX)?;
     Ok(given.map_or_else(|| RandomState::new().hash_one(0), |n| n.cast_unsigned()))
 }
 
-/// Whether all tokens that are biased are among so many.
+/// Whether all biased tokens are ids of the vocabulary.
 pub fn known(options: &SampleOptions, n_vocab: usize) -> Result<(), Refusal> {
     match options.bias.iter().all(|(id, _)| (*id as usize) < n_vocab) {
         true => Ok(()),
@@ -176,8 +175,7 @@ pub fn ends(f: &mut Fields) -> Result<Ends, Refusal> {
     })?;
     Ok(Ends { ids, least: f.count("min_tokens", 0..=i64::MAX)?.unwrap_or(0) })
 }
-
-/// Texts that end an answer.
+/// Stop texts of a request.
 pub fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
     stops(fields, "stop")
 }

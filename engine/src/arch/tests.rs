@@ -1,3 +1,5 @@
+//! Tests of the architecture table and of targets.
+
 use super::*;
 
 #[test]
@@ -190,7 +192,7 @@ fn a_chip_computes_in_f32_alone_and_stays_what_it_is() {
         );
         assert_eq!(least.compile_id(false, &[]).unwrap(), whole.compile_id(false, &[]).unwrap());
         assert_ne!(least, whole);
-        // Nothing less exists.
+        // It is the smallest variant.
         assert_eq!((least.without(true, true), least.f32_alone()), (least.clone(), least.clone()));
         assert_eq!(
             (least.with_sound_copies(), least.without_sound_copies()),

@@ -272,6 +272,6 @@ pub fn inspect(name: &str, bytes: &[u8]) -> Result<Vec<KernelInfo>> {
     };
     match READERS.iter().find(|(of, _)| *of == machine) {
         Some((_, read)) => read(bytes).map_err(corrupt),
-        None => Err(corrupt(format!("ELF machine {machine} is none that this build reads"))),
+        None => Err(corrupt(format!("this build does not support ELF machine {machine}"))),
     }
 }

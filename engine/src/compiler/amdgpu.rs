@@ -36,8 +36,8 @@ pub(super) fn arguments(compile_id: &str, options: &Options) -> Vec<String> {
 }
 
 /// The libraries of the compiler itself that `file` loads; system libraries are not included. Their
-/// bytes influence the output. They are searched as the loader does, next to the file that needs
-/// them (compilers' `RUNPATH`s say no more) or on its path.
+/// bytes influence the output. They are searched as the loader does: next to the file that needs
+/// them (compilers' `RUNPATH`s contain only that) or on its path.
 pub(super) fn libraries(file: &Path) -> Vec<PathBuf> {
     const OURS: &[&str] = &["libamd_comgr", "libhiprtc", "libLLVM", "libclang", "libamdhip64"];
     let mut found = BTreeSet::new();

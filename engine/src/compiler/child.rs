@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// First argument of a compiler process.
 pub(crate) const WORK: &str = "--kjit-cc-work";
-/// First argument of a process that asks a driver for devices.
+/// First argument of a process that lists a driver's devices.
 pub(crate) const LOOK: &str = "--kjit-cc-look";
 /// First argument of a process that repeats a kept compile.
 pub(crate) const REPEAT: &str = "--kjit-cc-repeat";
@@ -59,7 +59,7 @@ pub fn child_main() {
     }
 }
 
-/// Runs the action that the first argument names; `None` if it is not one of ours.
+/// Runs the action that the first argument names; `None` if it is no known action.
 fn dispatch(first: &OsString, mut rest: impl Iterator<Item = OsString>) -> Option<i32> {
     if first == WORK {
         let limit = rest.next().and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);

@@ -220,7 +220,7 @@ impl Opened {
     }
 }
 
-/// How a clang process ended.
+/// The outcome of a clang process.
 enum Ended {
     Answered(Compiled),
     Killed(String),

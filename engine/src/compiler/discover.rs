@@ -217,8 +217,9 @@ pub(crate) fn glob_children(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The package folders of the Python on PATH, from its place in the file system: an environment has
-/// `lib/python3.x/site-packages` next to `bin`. A wrapper script is executed and asked instead.
+/// The package folders of the Python on PATH: `lib/python3.x/site-packages` next to its `bin`, and
+/// those in `~/.local`. If none of them has a folder `nvidia`, for example because `python3` is a
+/// wrapper script, Python is run to list its folders.
 pub(crate) fn python_sites() -> &'static [PathBuf] {
     static SITES: OnceLock<Vec<PathBuf>> = OnceLock::new();
     SITES.get_or_init(|| {

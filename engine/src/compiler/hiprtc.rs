@@ -1,5 +1,6 @@
-//! hiprtc: AMD's run-time compiler. It aborts the process for an unknown architecture. So comgr,
-//! the compiler behind it, is asked for its list first, and hiprtc runs in a child process anyway.
+//! hiprtc: AMD's run-time compiler. It aborts the process for an unknown architecture. So the list
+//! of architectures is read from comgr, the compiler that hiprtc uses, and hiprtc runs in a child
+//! process anyway.
 
 use super::discover::{Places, glob_children, python_sites};
 use super::protocol::Request;
@@ -55,8 +56,8 @@ impl Compiler for Kind {
 
     fn companions(&self, file: &Path, _version: (u32, u32)) -> Vec<PathBuf> {
         let mut files = amdgpu::libraries(file);
-        // Loaded at run time and therefore not listed as needed: its headers and, from ROCm 6 on,
-        // comgr.
+        // Loaded at run time and therefore not in its list of needed libraries: its headers and,
+        // from ROCm 6 on, comgr.
         let beside = |prefix| file.parent().map(|f| glob_children(f, prefix)).unwrap_or_default();
         for found in beside("libhiprtc-builtins.so").into_iter().chain(beside("libamd_comgr.so")) {
             let Ok(found) = found.canonicalize() else { continue };
@@ -204,8 +205,8 @@ impl Backend for Opened {
         let number = |n: c_int| u32::try_from(n).unwrap_or(0);
         let version =
             version_in_name(&self.hiprtc.opened().place).unwrap_or((number(major), number(minor)));
-        // If comgr cannot be asked, the list is empty: the child process then finds out and may
-        // abort.
+        // If comgr cannot be queried, the list is empty; hiprtc may then abort in the child
+        // process.
         let ids =
             Comgr::beside(self.hiprtc.opened()).and_then(|comgr| comgr.isas()).unwrap_or_default();
         Ok(Probe { version, ids })
@@ -266,7 +267,7 @@ mod tests {
             panic!("no probe")
         };
         assert!(probe.ids.contains(&"gfx90a".to_owned()), "{probe:?}");
-        // The engine never asks this, because of the probe; this shows what would happen.
+        // The engine never requests this, because of the probe; this tests the behaviour if it did.
         let unknown = ["gfx1100", "gfx1999"]
             .into_iter()
             .find(|id| !probe.ids.iter().any(|known| known == id))

@@ -54,7 +54,7 @@ pub(crate) trait Backend: Send {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Probe {
     pub version: (u32, u32),
-    /// Compile ids without feature flags. Empty: it cannot be asked.
+    /// Compile ids without feature flags. Empty if the compiler cannot list them.
     pub ids: Vec<String>,
 }
 

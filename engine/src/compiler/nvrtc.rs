@@ -287,7 +287,7 @@ impl Backend for Opened {
             (f.nvrtcGetNumSupportedArchs)(&mut count)
         })?;
         let mut archs: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
-        // SAFETY: writes as many ints as it just said.
+        // SAFETY: writes the number of ints that it just returned.
         self.check("nvrtcGetSupportedArchs", unsafe {
             (f.nvrtcGetSupportedArchs)(archs.as_mut_ptr())
         })?;

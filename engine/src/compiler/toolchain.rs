@@ -55,7 +55,7 @@ pub(crate) struct Search {
     pub tried: Vec<Tried>,
     /// Files that exist but cannot be used, with the reason.
     pub unusable: Vec<String>,
-    /// Compilers that exist but could not be asked, since no process can be started.
+    /// Compilers that exist but could not be queried, since no process can be started.
     idle: Vec<String>,
     /// The reason for that.
     no_process: Option<String>,

@@ -20,7 +20,8 @@ type Check = dyn Fn(&Geometry, &[Arg<'_>]) -> std::result::Result<(), String> + 
 ///         [x, n] if n.number().is_some_and(|n| x.room() >= 4 * n) => Ok(()),
 ///         _ => Err("twice() takes a buffer and the number of its floats".to_owned()),
 ///     };
-///     // SAFETY: each thread reads and writes x[i], for i below n alone, and the buffer has so many; nothing waits.
+///     // SAFETY: each thread accesses only x[i] with i < n, the buffer has at least n floats, and
+///     // no thread waits.
 ///     unsafe { CheckedKernel::new(kernel, check) }
 /// }
 /// ```

@@ -3,8 +3,8 @@
 //! After an illegal access, an assertion or a kernel timeout, every further call fails with the
 //! same code, in everything that shares the vendor's context of that device in this process. The
 //! first such error is recorded here, and no further calls are made. The context is recreated when
-//! the device is opened again, but only if nothing of the old one is held any more: page-locked
-//! memory ends with its context, and a remaining holder would write to unmapped memory.
+//! the device is opened again, but only if all objects of the old one were dropped: page-locked
+//! memory ends with its context, and a remaining owner would write to unmapped memory.
 
 use super::api::{Fault, FaultKind, Try};
 use std::collections::HashMap;
@@ -22,15 +22,15 @@ pub(super) struct Contexts(Mutex<HashMap<u32, Context>>);
 pub(super) struct Context(Arc<OnceLock<Fault>>);
 
 impl Contexts {
-    /// The context of a device that is being opened. `renew` recreates a lost context if nothing of
-    /// it is held any more.
+    /// The context of a device that is being opened. `renew` recreates a lost context if none of
+    /// its objects is left.
     pub fn join(&self, ordinal: u32, renew: impl FnOnce() -> Try<()>) -> Try<Context> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let context = all.entry(ordinal).or_default();
         if context.0.get().is_some() {
             if Arc::strong_count(&context.0) > 1 {
                 let held = |f: Fault| {
-                    // A device that was left is held by objects that cannot be dropped.
+                    // Objects that cannot be dropped keep the context of a device that was left.
                     let then = if f.call == LEFT {
                         "a new process has it again"
                     } else {

@@ -108,7 +108,7 @@ pub(crate) fn runtime_name(word: &str) -> &'static str {
     DRIVERS.iter().find(|row| row.word == word).map_or("the driver", |row| row.name)
 }
 
-/// Asks a driver everything that [`inventory`] asks.
+/// Makes all the driver calls of [`inventory`].
 pub(crate) fn ask(word: &str) {
     if let Some(driver) =
         DRIVERS.iter().find(|row| row.word == word).and_then(|row| row.open().ok())

@@ -90,7 +90,7 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
-        // If waiting fails, the context is lost and nothing writes any more.
+        // If waiting fails, the context is lost and no device writes to the memory.
         let _ = self.pending().wait();
         let (device, at) = (self.device.clone(), self.at as usize);
         self.device.outside_capture(move || {

@@ -33,7 +33,7 @@ impl Drop for SharedPages {
 fn give_back(mut devices: Vec<Device>, first: Device, at: usize) {
     match devices.pop() {
         Some(device) => device.clone().outside_capture(move || {
-            // A lost device computes no more.
+            // If waiting fails, the device is lost and does not access the pages.
             let _ = device.raw().wait_all();
             give_back(devices, first, at);
         }),

@@ -1,4 +1,5 @@
-//! Streams: work in a stream runs in order; nothing else waits unless it is told to.
+//! Streams: queues of work. Work in a stream runs in order; streams wait for each other only on
+//! request.
 
 use super::api::{Fault, FaultKind, Raw};
 use super::counters::add;
@@ -210,9 +211,9 @@ impl Stream {
     /// - match its code object: its arguments have the types and the order of `args` where the
     ///   list states sizes only (NVIDIA's).
     ///
-    /// None of this is visible from outside the code: memory protection of a device knows pages of
-    /// a process, not buffers. [`CheckedKernel`](crate::CheckedKernel) makes this promise once for
-    /// all launches of a kernel.
+    /// The engine cannot check this: a device protects the memory pages of a process, not buffers.
+    /// [`CheckedKernel`](crate::CheckedKernel) makes this promise once for all launches of a
+    /// kernel.
     ///
     /// # Errors
     /// [`Error::Launch`], before anything is sent, if arguments or geometry do not match the code

@@ -1,4 +1,4 @@
-//! Fetching, against a hub that does everything wrong that networks and servers do.
+//! Fetching from a hub with all faults of networks and servers.
 
 use crate::support::server::{Fault, Repo, Server, noise, repo, sha256};
 use kjit_hub::{Error, Event, Hub, Local, Pulled, Reference, Settings, Token};
@@ -48,7 +48,7 @@ fn pull(hub: &Hub, text: &str) -> Result<Pulled, Error> {
     hub.pull(&r(text), &|_| {})
 }
 
-/// The one line of an error.
+/// The error, as one line.
 #[track_caller]
 fn said<T: std::fmt::Debug>(result: Result<T, Error>) -> String {
     let line = result.expect_err("an error").to_string();
@@ -73,7 +73,7 @@ fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
     assert_eq!(pulled.local.path(), link);
     assert_eq!(fs::read_link(&link).unwrap(), Path::new("../../blobs").join(sha256(&files[1].1)));
     assert_eq!(fs::read_to_string(folder.join("refs/main")).unwrap(), commit);
-    // Nothing half-made is left.
+    // Nothing half made is left.
     let blobs: Vec<_> =
         fs::read_dir(folder.join("blobs")).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(blobs, [sha256(&files[1].1).as_str()]);
@@ -87,7 +87,7 @@ fn a_model_is_fetched_once_laid_out_as_pythons_and_found_without_the_network() {
         assert_eq!(hub.get(&r(text), &|_| {}).unwrap().path(), link, "{text}");
     }
     assert_eq!(server.seen().len(), 0);
-    // Asked again, the hub is, but sends nothing.
+    // The hub is asked again, and sends no content.
     assert_eq!(pull(&hub, "hf:org/m-GGUF/m-Q4_K_M.gguf").unwrap().fetched, 0);
     assert_eq!((server.count("HEAD hub"), server.count("GET")), (1, 0));
 }
@@ -204,7 +204,7 @@ fn other_bytes_or_another_length_than_the_hubs_are_never_put_in_place() {
             "{line}"
         );
         assert!(hub.here(&r("hf:org/m-GGUF:Q4_K_M")).unwrap().is_none());
-        // And it does not stand in the way of the next one.
+        // It does not block the next fetch.
         assert_eq!(
             read(&pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap().local),
             [models().files[1].1.clone()]
@@ -296,7 +296,7 @@ fn what_is_not_there_is_said_with_what_is() {
         assert!(words.iter().all(|w| line.contains(w)), "{text}: {line}");
     }
     assert!(!cache.path().join("x-Q4_0.gguf").exists() && plain.list(&|_| {}).unwrap().is_empty());
-    // A repository that has another name now is found by its old one.
+    // A renamed repository is found by its old name.
     assert_eq!(pull(&plain, "hf:old/name:Q4_K_M").unwrap().fetched, LEN as u64);
 }
 
@@ -341,7 +341,7 @@ fn answers_that_may_change_are_asked_for_again_and_others_are_not() {
             && line.contains(&server.cdn),
         "{line}"
     );
-    // What came is kept.
+    // The part that came is kept.
     server.forget();
     assert_eq!(pull(&hub, other).unwrap().fetched, 70_001 - 500 + 65);
 }
@@ -364,7 +364,7 @@ fn a_host_that_is_not_there_or_is_no_hub_is_named() {
     assert!(line.contains("cannot reach http://no-such-host.invalid"), "{line}");
     let line = said(pull(&nobody("http://a b".into()), "hf:a/b:Q4_0"));
     assert!(line.contains("HF_ENDPOINT"), "{line}");
-    // Speaks HTTP and no API.
+    // Speaks HTTP, but not the hub's API.
     let server = Server::new(vec![]);
     for (fault, word) in [
         (Fault::Status(200, "Content-Type: text/html\r\n"), "no JSON"),
@@ -377,7 +377,7 @@ fn a_host_that_is_not_there_or_is_no_hub_is_named() {
         assert!(line.contains(word) && line.contains("HF_ENDPOINT"), "{line}");
         assert_eq!(server.faults_left(), 0, "{word}");
     }
-    // One that says nothing of which file that is.
+    // A hub that does not say which file this is.
     server.replace(repo("a/b", &[("x-Q4_0.gguf", noise(9, 1))]));
     server.fault("HEAD hub", Fault::Status(200, ""));
     let line = said(pull(&hub(&server, cache.path()), "hf:a/b:Q4_0"));
@@ -434,7 +434,7 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
     let mut next = Repo { commit: "0123456789012345678901234567890123456789".into(), ..models() };
     next.files[4].1 = noise(31, 5);
     server.replace(next.clone());
-    // What is here is taken until the hub is asked.
+    // The local version is used until the hub is asked.
     assert_eq!(
         read(&hub.get(&r("hf:org/m-GGUF:F16"), &|_| {}).unwrap()),
         [models().files[4].1.clone()]
@@ -444,11 +444,12 @@ fn a_new_commit_takes_what_did_not_change_and_fetches_the_rest() {
         read(&hub.here(&r("hf:org/m-GGUF:F16")).unwrap().unwrap()),
         [next.files[4].1.clone()]
     );
-    // The other one is found in the old commit, and its content is not fetched for the new one.
+    // The other file is found in the old commit, and its content is not fetched again for the new
+    // one.
     assert_eq!(hub.here(&r("hf:org/m-GGUF:Q4_K_M")).unwrap().unwrap().commit, models().commit);
     let now = pull(&hub, "hf:org/m-GGUF:Q4_K_M").unwrap();
     assert_eq!((now.fetched, now.local.commit), (0, next.commit.clone()));
-    // By its commit the old one still is what it was.
+    // By its commit the old version is still available.
     let old = format!("hf:org/m-GGUF@{}:F16", models().commit);
     assert_eq!(read(&hub.get(&r(&old), &|_| {}).unwrap()), [models().files[4].1.clone()]);
 }
@@ -465,8 +466,7 @@ fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
             ..settings(&server, cache.path())
         })
     };
-    // A byte every 20 ms, which never is too long to wait for; the file would take a quarter of an
-    // hour.
+    // A byte every 20 ms: each wait is short, but the whole file would take a quarter of an hour.
     for part in ["GET hub /api", "GET cdn"] {
         server.fault(part, Fault::Drip(Duration::from_millis(20)));
         let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q8_0"));
@@ -476,10 +476,10 @@ fn a_host_that_drips_or_closes_after_every_byte_is_given_up() {
         );
         assert_eq!(server.faults_left(), 0);
     }
-    // Whoever waits for less gets it all: 65 bytes.
+    // With a lower minimum rate all 65 bytes arrive.
     server.fault("GET cdn", Fault::Drip(Duration::from_millis(2)));
     assert_eq!(pull(&slow(0), "hf:org/m-GGUF:F16").unwrap().fetched, 33);
-    // A byte for every try, of as many tries as there are bytes.
+    // One byte per try, with as many tries as bytes.
     (0..20).for_each(|_| server.fault("GET cdn", Fault::Cut(1)));
     let line = said(pull(&slow(1000), "hf:org/m-GGUF:Q4_K_M"));
     assert!(line.contains("broke off 5 times"), "{line}");
@@ -504,12 +504,12 @@ fn names_of_a_repository_cost_no_more_than_they_are_and_no_line_is_made_of_them(
                 && line.contains("00001-of-99999") | line.contains("is missing"),
             "{line}"
         );
-        // Not one request for each part that a name speaks of.
+        // No request per part that a name claims.
         assert_eq!((server.seen().len(), server.count("GET hub /api")), (1, 1), "{text}");
     }
 }
 
-/// A cache in which another has laid something, and what must be as it was after a fetch.
+/// A cache with something of another user in it, and files that a fetch must not change.
 #[test]
 fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
     let (server, dir) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
@@ -563,7 +563,7 @@ fn nothing_that_lies_in_the_cache_leads_a_fetch_elsewhere_or_holds_it_up() {
         hub.remove(&r("hf:org/m-GGUF")).unwrap();
         assert_eq!(fs::read_to_string(&precious).unwrap(), "precious", "{what} at {place}");
     }
-    // A lock that is none is named.
+    // An invalid lock file is named.
     for what in ["link", "pipe"] {
         let cache = dir.path().join(format!("locked by a {what}"));
         let locks = cache.join(".locks/models--org--m-GGUF");
@@ -585,7 +585,7 @@ fn what_of_a_cache_cannot_be_read_hides_nothing_else() {
     let (server, cache) = (Server::new(vec![models()]), tempfile::tempdir().unwrap());
     let hub = hub(&server, cache.path());
     pull(&hub, "hf:org/m-GGUF:Q8_0").unwrap();
-    // Root may read what nobody may: a file in a folder's place is as unreadable for everybody.
+    // Root can read everything, except a file in place of a folder.
     for (repo, what) in
         [("models--a--b", "mode"), ("models--a--c", "file"), ("models--z--z", "pipe")]
     {

@@ -1,5 +1,4 @@
-//! Hosts that are not who they say, and roads that anybody can read: against a tunnel with a
-//! certificate of its own before the hub.
+//! False hosts and readable connections: a tunnel with its own certificate before the hub.
 
 use crate::support::server::{Server, noise, repo};
 use kjit_hub::{Error, Hub, Pulled, Settings};
@@ -9,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Takes TLS off and passes bytes on.
+/// Removes TLS and passes bytes on.
 const TUNNEL: &str = "
 import socket, ssl, sys, threading
 certificate, key, port = sys.argv[1:]
@@ -95,7 +94,7 @@ fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls()
     let mut port = String::new();
     BufReader::new(tunnel.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let endpoint = format!("https://localhost:{}", port.trim());
-    // Nobody vouches for it: not asked twice, and nothing was sent.
+    // The certificate is not trusted: no second try, and nothing was sent.
     let line = pull(&endpoint, None, dir.path()).unwrap_err().to_string();
     assert!(
         line.contains(&endpoint)
@@ -104,12 +103,13 @@ fn only_a_certificate_that_is_trusted_will_do_and_no_redirect_leads_out_of_tls()
         "{line}"
     );
     assert_eq!(server.seen().len(), 0);
-    // Another name than the certificate's.
+    // The certificate is for another name.
     let other = endpoint.replace("localhost", "127.0.0.1");
     let line = pull(&other, Some(&certificate), dir.path()).unwrap_err().to_string();
     assert!(line.contains("no certificate that can be trusted"), "{line}");
     assert_eq!(server.seen().len(), 0);
-    // Trusted; the content lies where everybody can read and change it.
+    // The certificate is trusted, and the content comes by a connection that others can read and
+    // change.
     let line = pull(&endpoint, Some(&certificate), dir.path()).unwrap_err().to_string();
     assert!(line.contains("leads to http://127.0.0.1") && !line.contains("secret"), "{line}");
     assert!(server.count("hub") >= 2 && server.count("cdn") == 0);

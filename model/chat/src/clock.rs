@@ -1,5 +1,5 @@
-//! `strftime_now`, which templates use to tell the model the date. It is UTC, so that all machines
-//! render equal prompts.
+//! `strftime_now`, by which templates insert the date. It uses UTC, so that all machines render
+//! equal prompts.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -14,7 +14,7 @@ use super::kv::KvStore;
 use super::matvec::dot;
 use super::pool::Pool;
 use super::scratch::Scratch;
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::{Isa, Job, LANES, Vector};
 use kjit_graph::op::Mask;
 
@@ -53,7 +53,7 @@ pub struct Layer<'a> {
     /// The only visible positions, this many per token; negative entries are unused.
     pub only: Option<(&'a [f32], usize)>,
     /// A row of `heads · value_dim` per token.
-    pub out: Shared<'a>,
+    pub out: SharedMut<'a>,
 }
 
 /// Query heads `head .. head + heads`, all on key head `key_head`, for tokens `token .. token +
@@ -471,7 +471,7 @@ mod tests {
                             sinks: all.then_some(&sinks),
                             slopes: all.then_some(&slopes),
                             only: (all && case == 0).then_some((&only, width)),
-                            out: Shared::new(&mut out),
+                            out: SharedMut::new(&mut out),
                         };
                         Scratch::take().parts([1 << 20])[0].fill(f32::NAN);
                         attend(&mut pool, isa, layer, tokens, (precise, false));
@@ -525,7 +525,7 @@ mod tests {
                     sinks: None,
                     slopes: None,
                     only: None,
-                    out: Shared::new(&mut out),
+                    out: SharedMut::new(&mut out),
                 };
                 attend(&mut pool, isa, layer, tokens, (false, false));
                 assert!(
@@ -566,7 +566,7 @@ mod tests {
                     let mut out = vec![f32::NAN; q.len()];
                     let [keys, values] = &stores;
                     let scale = 1.0 / (dim as f32).sqrt();
-                    let shared = Shared::new(&mut out);
+                    let shared = SharedMut::new(&mut out);
                     let layer = Layer {
                         q: &q,
                         heads,

@@ -522,8 +522,8 @@ mod tests {
                             .map(|(x, w)| f64::from(*x) * f64::from(*w))
                             .sum::<f64>();
                         // Each element is off by half a step of its block's scale, and the product
-                        // of the two second bytes is omitted. Offsets meet sums of 32 in split
-                        // bf16, which omits as much. Sums are f32.
+                        // of the two second bytes is omitted. Offsets are multiplied with sums of
+                        // 32 in split bf16, which omits as much. Sums are f32.
                         let (mut rough, mut fine) = (0.0, 0.0);
                         for (b, (x, w)) in x.chunks(BLOCK).zip(w.chunks(BLOCK)).enumerate() {
                             let most = f64::from(x.iter().fold(0f32, |m, x| m.max(x.abs())));

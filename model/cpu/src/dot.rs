@@ -21,7 +21,7 @@
 
 #![allow(
     clippy::needless_range_loop,
-    reason = "the same token of several arrays; closures lose the instruction set"
+    reason = "one index for several arrays; closures lose the instruction set"
 )]
 
 use super::product::Part;
@@ -154,8 +154,8 @@ trait Row {
     ) -> [f32; M];
 }
 
-/// Prefetches `len` bytes, `ahead` bytes after `at`, unless `ahead` is 0. Nothing is read, so the
-/// address may be past the matrix.
+/// Prefetches `len` bytes, `ahead` bytes after `at`, unless `ahead` is 0. A prefetch never faults,
+/// so the address may be past the matrix.
 ///
 /// # Safety
 /// The CPU has `V`'s instruction set, as for [`Job::run`].
@@ -360,7 +360,7 @@ unsafe fn small_blocks<V: Vector, F: Described, const M: usize>(
         for c in done..chunks {
             let a = row.as_ptr().add(2 * c * f.bytes);
             ask::<V>(a, 2 * f.bytes, ahead);
-            // A last single block is unpacked twice; the second copy meets zeros.
+            // A last single block is unpacked twice; the second copy is multiplied with zeros.
             let b = if 2 * c + 1 < blocks { a.add(f.bytes) } else { a };
             let (ka, kb) = (small_factors::<V, F>(a), small_factors::<V, F>(b));
             let codes = V::codes::<F, 0>(a, b);

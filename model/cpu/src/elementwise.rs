@@ -108,7 +108,7 @@ impl Job for GluRows<'_> {
     }
 }
 
-/// Norm of each group of `group` elements: see [`Norm`](crate::graph::op::Norm).
+/// Norm of each group of `group` elements: see [`Norm`](kjit_graph::op::Norm).
 pub struct NormRows<'a> {
     pub x: &'a [f32],
     /// As long as a group, or several groups.

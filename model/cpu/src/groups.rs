@@ -11,7 +11,7 @@ use super::multiply::PANEL_TOKENS;
 use super::pool::Pool;
 use super::product::{Matrix, Part};
 use super::quantise::{Quantise, Quantised};
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::{Isa, LANES};
 use kjit_formats::format::Encoding;
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub fn multiply_groups(
     // The rows of each group are gathered contiguously, unless all groups use the single row 0.
     let alone = groups.iter().all(|g| matches!(g.rows[..], [(0, _)]));
     let mut gathered = vec![0.0; if alone { 0 } else { all * cols }];
-    let place = Shared::new(&mut gathered);
+    let place = SharedMut::new(&mut gathered);
     let gather = |g: usize| {
         for (i, (from, _)) in groups[g].rows.iter().enumerate() {
             // SAFETY: each group writes its own rows.
@@ -101,13 +101,13 @@ pub fn multiply_groups(
     for g in 0..groups.len() {
         tasks.extend((0..height).step_by(run(g)).map(|row| (g, row)));
     }
-    let outs: Vec<Shared<'_>> = outs.iter_mut().map(|out| Shared::new(out)).collect();
+    let outs: Vec<SharedMut<'_>> = outs.iter_mut().map(|out| SharedMut::new(out)).collect();
     pool.run(tasks.len(), &|task| {
         let (g, row) = tasks[task];
         let Group { w, bias, rows: uses, out } = &groups[g];
         let (rows, x, tokens) = (run(g).min(height - row), input(g), uses.len());
         let mut made = vec![0.0; tokens * rows];
-        // These rows as a matrix of their own.
+        // These rows as a separate matrix.
         let bytes = &w.bytes[row * w.row_bytes()..][..rows * w.row_bytes()];
         let w = Matrix { bytes, rows, ..*w };
         let bias = bias.map(|b| &b[row..row + rows]);

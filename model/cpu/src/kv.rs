@@ -6,7 +6,7 @@
 
 use super::pool::Pool;
 use super::run::SERIAL;
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::{Isa, Job, LANES, Vector};
 use half::f16;
 use kjit_exec::{KvType, SessionError as ExecError};
@@ -85,7 +85,7 @@ impl KvStore {
         assert!(positions <= self.context - first);
         let each = positions.div_ceil((4 * pool.threads()).div_ceil(self.heads)).max(RUN);
         let runs = positions.div_ceil(each);
-        let to = Shared::new(&mut self.map[..]);
+        let to = SharedMut::new(&mut self.map[..]);
         let store = |task: usize| {
             let (head, from) = (task / runs, task % runs * each);
             let n = each.min(positions - from);

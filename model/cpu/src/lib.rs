@@ -1,12 +1,12 @@
 //! The CPU executor: the device if there is no GPU, and the oracle for every other device.
 //!
 //! [`HostRunner`] runs the graph operation by operation, with weights read from the mapped file.
-//! Exception: small models have interleaved copies of their matrices for decoding (`beside`). Any
-//! value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on given
-//! inputs ([`HostRunner::run_op`]).
+//! Exception: small models have interleaved copies of their matrices for decoding (`interleaved`).
+//! Any value can be tapped by name ([`HostRunner::tap`]), and any operation can be run alone on
+//! given inputs ([`HostRunner::run_op`]).
 //!
 //! Activations and sums are f32 in both modes. With
-//! [`OpenOptions::precise`](crate::session::OpenOptions::precise), keys and values are f32 too, and
+//! [`OpenOptions::precise`](kjit_exec::OpenOptions::precise), keys and values are f32 too, and
 //! all products are f32.
 //!
 //! By default activations are rounded to 16 bits per block of 32 for products with integer codes:
@@ -27,13 +27,13 @@
 
 mod attend_tiles;
 mod attention;
-mod beside;
 mod byte_tiles;
 mod cpu;
 mod dot;
 mod elementwise;
 mod gemm;
 mod groups;
+mod interleaved;
 mod kv;
 mod limit;
 mod matvec;
@@ -49,7 +49,7 @@ mod run;
 mod runner;
 mod scattered;
 mod scratch;
-mod share;
+mod shared_mut;
 mod simd;
 mod state;
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! All products of one input, split into tasks for the threads.
 
-use super::beside::{self, Beside, BesideProduct, RoundUnits};
 use super::byte_tiles::{self, ByteProduct, RoundTiles};
 use super::dot::{DotProduct, Input};
 use super::gemm::PanelProduct;
+use super::interleaved::{self, BesideProduct, Interleaved, RoundUnits};
 use super::matvec::RowProduct;
 use super::pool::Pool;
 use super::product::{Matrix, Part};
 use super::quantise::{Quantise, Quantised, RoundedRows};
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::{Isa, LANES};
 use super::tiles::{self, SplitRows, TileProduct};
 use super::words::{self, RoundRows, WordProduct};
@@ -40,11 +40,11 @@ pub struct Product<'a> {
     /// The matrix.
     pub w: Matrix<'a>,
     /// An interleaved copy for few tokens, if there is one.
-    pub beside: Option<&'a Beside>,
+    pub beside: Option<&'a Interleaved>,
     /// Added to each row's result.
     pub bias: Option<&'a [f32]>,
     /// The result: `tokens` rows, each as wide as the matrix has rows.
-    pub out: Shared<'a>,
+    pub out: SharedMut<'a>,
 }
 
 /// Computes all products of one input. If `reproducible`, a token's bits do not depend on the
@@ -142,7 +142,7 @@ pub fn multiply(
                 // Tasks do not split a group of interleaved rows.
                 let cut = |at: usize| {
                     if laid_out(p) {
-                        at.next_multiple_of(beside::ROWS).min(rows)
+                        at.next_multiple_of(interleaved::ROWS).min(rows)
                     } else {
                         at.min(rows)
                     }
@@ -211,9 +211,9 @@ fn by_runs(pool: &mut Pool, rows: usize, f: &(dyn Fn(usize, usize) + Sync)) {
 
 /// Rounds rows of an input for interleaved matrices.
 fn round_units(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
-    let (rows, len) = (x.len() / cols, beside::row_len(cols));
+    let (rows, len) = (x.len() / cols, interleaved::row_len(cols));
     to.resize(to.len().max(rows * len), 0.0);
-    let to = Shared::new(to);
+    let to = SharedMut::new(to);
     by_runs(pool, rows, &|first, n| {
         // SAFETY: runs have different rows.
         let to = unsafe { to.part(first * len, n * len) };
@@ -227,8 +227,8 @@ fn round_units(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
 fn round_blocks(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Quantised) {
     let rows = x.len() / cols;
     let RoundedRows { q, scales, sums, pairs } = to.fit(rows, cols);
-    let (chunks, q) = (q.len() / rows, Shared::new(q));
-    let [scales, sums, pairs] = [scales, sums, pairs].map(Shared::new);
+    let (chunks, q) = (q.len() / rows, SharedMut::new(q));
+    let [scales, sums, pairs] = [scales, sums, pairs].map(SharedMut::new);
     by_runs(pool, rows, &|first, n| {
         let (at, n_chunks) = (first * chunks, n * chunks);
         // SAFETY: runs have different rows.
@@ -251,7 +251,7 @@ fn split_rows(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f3
     let (rows, units) = (x.len() / cols, tiles::len(LANES, cols) / tiles::UNIT);
     let blocks = rows.div_ceil(LANES);
     to.resize(to.len().max(blocks * units * tiles::UNIT), 0.0);
-    let to = Shared::new(to);
+    let to = SharedMut::new(to);
     // Columns are divided, too: a prompt of 128 tokens has 4 blocks, but there may be 16 threads.
     let each = (blocks * units).div_ceil(4 * pool.threads()).max(4);
     let parts = units.div_ceil(each);
@@ -273,7 +273,7 @@ fn round_tiles(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f
     let (rows, each) = (x.len() / cols, byte_tiles::len(cols));
     let (blocks, chunks) = (rows.div_ceil(LANES), cols.div_ceil(byte_tiles::CHUNK));
     to.resize(to.len().max(blocks * each), 0.0);
-    let to = Shared::new(to);
+    let to = SharedMut::new(to);
     pool.run(blocks * chunks, &|task| {
         let (block, chunk) = (task / chunks, task % chunks);
         let first = block * LANES;
@@ -292,7 +292,7 @@ fn round(pool: &mut Pool, isa: Isa, x: &[f32], cols: usize, to: &mut Vec<f32>) {
     let (rows, len) = (x.len() / cols, words::row_len(cols));
     to.resize(to.len().max(rows * len), 0.0);
     let each = rows.div_ceil(4 * pool.threads());
-    let to = Shared::new(to);
+    let to = SharedMut::new(to);
     pool.run(rows.div_ceil(each), &|task| {
         let (first, rows) = (task * each, each.min(rows - task * each));
         // SAFETY: tasks have different rows.

@@ -7,9 +7,9 @@
 //! task takes 0.3 µs.
 //!
 //! The caller works too. It takes tasks of all shares and waits only for tasks that are already
-//! taken, so a thread that sleeps or lost its core delays nobody. As a rule a thread gets the same
-//! rows of a matrix in each step. Waiting threads spin for some microseconds, since the next step
-//! usually follows at once, and then sleep, so an idle pool costs nothing.
+//! taken, so it does not wait for a thread that sleeps or lost its core. As a rule a thread gets
+//! the same rows of a matrix in each step. Waiting threads spin for some microseconds, since the
+//! next step usually follows at once, and then sleep, so an idle pool costs nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 /// model's steps.
 const SPINS: usize = 1500;
 
-/// Number of steps after which all shares get the current step number. Otherwise a share without a
-/// task for 2³¹ steps would seem to be ahead.
+/// Number of steps after which all shares get the current step number. Otherwise, after 2³¹ steps
+/// without a task, a share's number would compare as newer than the current one.
 const RENEWED: u32 = 1 << 30;
 
 /// A step's work: called with the task's number.
@@ -44,7 +44,7 @@ fn count_of(word: u64) -> u32 {
     word as u32
 }
 
-struct Shared {
+struct PoolShared {
     /// The step number and its number of tasks in one word, so that they are read together. A
     /// change wakes spinning threads.
     step: Line<AtomicU64>,
@@ -69,21 +69,21 @@ struct Shared {
 // tasks of the previous step are done. Threads read it only after taking a task of this step, and
 // the step does not end before that task is done. `step` (written after, read before) and `done`
 // (the reverse) order these accesses. The closure behind the pointer is `Sync`.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolShared {}
 // SAFETY: the pointer in `work` is used only under the protocol that the `Sync` implementation
 // states.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolShared {}
 
 /// A pool of threads, the caller included.
 pub struct Pool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Pool {
     /// Starts `threads − 1` threads, or fewer if the system refuses.
     pub fn new(threads: usize) -> Pool {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             step: Line(AtomicU64::new(0)),
             shares: (0..threads.max(1)).map(|_| Line(AtomicU64::new(0))).collect(),
             done: Line(AtomicUsize::new(0)),
@@ -132,7 +132,7 @@ impl Pool {
         // or unwinds: that happens only when every task is done, and no task can be taken twice.
         let forever = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         // SAFETY: all tasks of the previous step are done and none of this one can be taken yet, so
-        // no thread reads `work`; see `Shared`.
+        // no thread reads `work`; see `PoolShared`.
         unsafe { *s.work.get() = Some(forever) };
         s.done.0.store(0, Relaxed);
         let step = step_of(s.step.0.load(Relaxed)).wrapping_add(1);
@@ -162,7 +162,7 @@ impl Pool {
 
 /// A guard that takes the remaining tasks without running them, and waits for those in progress.
 struct Close<'a> {
-    shared: &'a Shared,
+    shared: &'a PoolShared,
     step: u32,
     tasks: usize,
 }
@@ -182,7 +182,7 @@ impl Drop for Close<'_> {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// The first task of a share, and their number.
     fn share(&self, i: usize, tasks: usize) -> (usize, u32) {
         let at = |i: usize| i * tasks / self.shares.len();

@@ -30,7 +30,7 @@ pub struct Quantised {
     pub chunks: usize,
     /// For int16 products with many tokens: see [`words`](super::words).
     pub words: Vec<f32>,
-    /// For interleaved matrices: see [`beside`](super::beside).
+    /// For interleaved matrices: see [`interleaved`](super::interleaved).
     pub units: Vec<f32>,
     /// For bf16 tiles with many tokens: see [`tiles`](super::tiles).
     pub tiles: Vec<f32>,

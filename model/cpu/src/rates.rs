@@ -1,11 +1,11 @@
 //! Single products and steps of the thread pool, for benches.
 
-use super::beside::Beside;
+use super::interleaved::Interleaved;
 use super::multiply::{Product, multiply};
 use super::pool::Pool;
 use super::product::Matrix;
 use super::quantise::Quantised;
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::Isa;
 use kjit_formats::format::{Encoding, Format};
 
@@ -19,7 +19,7 @@ pub struct ProductRate {
     cols: usize,
     tokens: usize,
     matrices: Vec<Vec<u8>>,
-    beside: Vec<Option<Beside>>,
+    beside: Vec<Option<Interleaved>>,
     x: Vec<f32>,
     out: Vec<f32>,
     rounded: Quantised,
@@ -73,7 +73,7 @@ impl ProductRate {
     pub fn laid_out(mut self) -> Option<ProductRate> {
         let (format, rows, cols) = (self.format, self.rows, self.cols);
         for (bytes, beside) in self.matrices.iter().zip(&mut self.beside) {
-            *beside = Some(Beside::of(Matrix { bytes, format, rows, cols }, &mut self.pool)?);
+            *beside = Some(Interleaved::of(Matrix { bytes, format, rows, cols }, &mut self.pool)?);
         }
         self.isa.has_words().then_some(self)
     }
@@ -82,8 +82,12 @@ impl ProductRate {
     pub fn run(&mut self) {
         for (bytes, beside) in self.matrices.iter().zip(&self.beside) {
             let w = Matrix { bytes, format: self.format, rows: self.rows, cols: self.cols };
-            let product =
-                Product { w, beside: beside.as_ref(), bias: None, out: Shared::new(&mut self.out) };
+            let product = Product {
+                w,
+                beside: beside.as_ref(),
+                bias: None,
+                out: SharedMut::new(&mut self.out),
+            };
             multiply(
                 &mut self.pool,
                 self.isa,

@@ -4,7 +4,7 @@ use super::kv::KvStore;
 use super::pool::Pool;
 use super::quantise::Quantised;
 use super::rope::RopeTable;
-use super::share::Shared;
+use super::shared_mut::SharedMut;
 use super::simd::Isa;
 use super::state::State;
 use super::weights::Weights;
@@ -84,7 +84,7 @@ impl Rows<'_> {
         }
         let (n, width) = (out.len(), out.len() / self.rows);
         let run = self.rows.div_ceil(4 * self.pool.threads()) * width;
-        let out = Shared::new(out);
+        let out = SharedMut::new(out);
         self.pool.run(n.div_ceil(run), &|task| {
             let at = task * run;
             // SAFETY: tasks have different runs, so no two use the same elements.

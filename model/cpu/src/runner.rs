@@ -132,10 +132,7 @@ fn smaller(pass: &Pass, elems: usize) -> String {
     let has_room = |n: &usize| Vec::<f32>::new().try_reserve_exact(n.saturating_mul(elems)).is_ok();
     let fit =
         std::iter::successors(Some(several / 2), |n| Some(n / 2).filter(|n| *n > 0)).find(has_room);
-    format!(
-        "there is room for about {} sequences side by side, not for {several}",
-        fit.unwrap_or(1)
-    )
+    format!("there is memory for about {} sequences at once, not for {several}", fit.unwrap_or(1))
 }
 
 impl HostRunner {

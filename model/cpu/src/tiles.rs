@@ -318,7 +318,7 @@ mod tests {
     use super::super::pool::Pool;
     use super::super::product::Matrix;
     use super::super::quantise::Quantised;
-    use super::super::share::Shared;
+    use super::super::shared_mut::SharedMut;
     use super::super::simd::Isa;
     use super::super::testing::{Rng, weights};
     use super::*;
@@ -463,7 +463,7 @@ mod tests {
                 w: Matrix { bytes, format, rows: *rows, cols },
                 beside: None,
                 bias: Some(bias),
-                out: Shared::new(results.next().unwrap()),
+                out: SharedMut::new(results.next().unwrap()),
             });
             let mut rounded = Quantised::default();
             multiply(

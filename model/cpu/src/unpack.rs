@@ -23,7 +23,7 @@ impl<const ID: u32> Described for Id<ID> {
     const BLOCK: BlockFormat = block_format(ID);
 }
 
-#[expect(clippy::panic, reason = "at compile time")]
+#[expect(clippy::panic, reason = "evaluated at compile time")]
 const fn block_format(id: u32) -> BlockFormat {
     let mut i = 0;
     while i < ALL.len() {
@@ -242,8 +242,8 @@ fn decode_slowly(format: &Format, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// How many two-byte floats are loaded 32 at a time. GGUF is little-endian; a big-endian CPU loads
-/// none this way.
+/// The number of two-byte floats that are loaded 32 at a time. GGUF is little-endian, so a
+/// big-endian CPU loads none this way.
 fn whole_halves(bytes: &[u8], out: &[f32]) -> usize {
     if cfg!(target_endian = "little") { out.len().min(bytes.len() / 2) / LANES * LANES } else { 0 }
 }

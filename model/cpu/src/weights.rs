@@ -1,7 +1,7 @@
 //! The graph's weights: matrices in the mapped file, vectors decoded once.
 
-use super::beside::Beside;
 use super::cpu::memory_limit;
+use super::interleaved::Interleaved;
 use super::pool::Pool;
 use super::product::Matrix;
 use kjit_exec::SessionError as ExecError;
@@ -35,7 +35,7 @@ pub struct Weights {
     /// Per weight: the elements of norms, biases and factors; empty for matrices.
     vectors: Vec<Vec<f32>>,
     /// Per weight: an interleaved copy, if there is one.
-    beside: Vec<Option<Beside>>,
+    beside: Vec<Option<Interleaved>>,
 }
 
 impl Weights {
@@ -93,7 +93,7 @@ impl Weights {
             .iter()
             .filter_map(|op| if let Op::MatMul(m) = op { Some(m.weight) } else { None });
         let mut ids: Vec<WeightId> =
-            products.filter(|id| Beside::suits(graph.weight(*id).format)).collect();
+            products.filter(|id| Interleaved::suits(graph.weight(*id).format)).collect();
         ids.sort_unstable();
         ids.dedup();
         let bytes: u64 = ids.iter().map(|id| graph.weight(*id).bytes() as u64).sum();
@@ -101,7 +101,7 @@ impl Weights {
             return true;
         }
         for id in ids {
-            let Some(beside) = Beside::of(self.matrix(graph, id, 0), pool) else {
+            let Some(beside) = Interleaved::of(self.matrix(graph, id, 0), pool) else {
                 self.beside.fill_with(|| None);
                 return false;
             };
@@ -112,11 +112,11 @@ impl Weights {
 
     /// Bytes of interleaved copies.
     pub fn laid_out(&self) -> usize {
-        self.beside.iter().flatten().map(Beside::bytes).sum()
+        self.beside.iter().flatten().map(Interleaved::bytes).sum()
     }
 
     /// The interleaved copy of a matrix.
-    pub fn beside(&self, id: WeightId) -> Option<&Beside> {
+    pub fn beside(&self, id: WeightId) -> Option<&Interleaved> {
         self.beside[id.0 as usize].as_ref()
     }
 

@@ -123,8 +123,7 @@ impl From<Error> for SessionError {
                 bytes: asked,
                 hint: format!("{free} of {total} bytes are free"),
             },
-            // A call that the driver refuses leaves a context of which nobody knows what still
-            // works.
+            // A call that the driver refuses leaves the context in an unknown state.
             lost @ (Error::Driver { .. } | Error::DeviceLost { .. }) => {
                 SessionError::Lost(lost.to_string())
             }

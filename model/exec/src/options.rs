@@ -34,9 +34,10 @@ const CHUNK_ON_GPU: usize = 2048;
 /// Tokens of a prompt in one pass on the CPU: more would not fit its caches.
 const CHUNK_ON_CPU: usize = 512;
 
-/// Tokens drafted at most. With the one at hand these are 8 rows, which cost a memory-bound device
-/// hardly more than one.
+/// The most drafted tokens of a step. With the current token they make 8 rows, which cost a
+/// memory-bound device hardly more than one row.
 pub const DRAFTS: usize = 7;
+
 /// The result that a model is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Output {
@@ -44,7 +45,7 @@ pub enum Output {
     #[default]
     Own,
     /// One vector of a text with this pooling, else with the file's
-    /// ([`crate::host::HostRunner::embed`]).
+    /// ([`Runner::embed`](super::Runner::embed)).
     Vector(Option<Pooling>),
 }
 
@@ -87,7 +88,7 @@ pub enum Split {
     /// By heads and rows: all devices compute each layer together.
     Tensor,
     /// As `Tensor`, with one device in each of several processes. The launcher's variables tell
-    /// this process's rank ([`Ranks`](crate::ranks::Ranks)).
+    /// this process's rank (`kjit_ranks::Ranks`).
     Ranks,
 }
 
@@ -246,7 +247,7 @@ impl OpenOptions {
     }
 }
 
-/// Why what a model keeps of a text cannot lie in pages; none: it can.
+/// The reason why a model's states cannot be in pages; `None` if they can.
 pub fn why_no_pages(graph: &Graph) -> Option<String> {
     if graph.pooling.is_some() {
         return Some("what makes vectors of texts keeps no keys and values".to_owned());
@@ -258,7 +259,7 @@ pub fn why_no_pages(graph: &Graph) -> Option<String> {
     other.map(|other| format!("{} is on another device", other.name))
 }
 
-/// As many threads as cores that this process may use.
+/// The number of cores that this process may use.
 pub fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }

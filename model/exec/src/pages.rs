@@ -3,14 +3,14 @@
 use super::SessionError;
 use kjit_kernels::kv::PAGE;
 
-/// How many pages there are.
+/// Counts of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageCount {
-    /// All of them.
+    /// All pages.
     pub total: usize,
-    /// Those that somebody has.
+    /// Pages in use.
     pub used: usize,
-    /// Those that several have.
+    /// Pages with several users.
     pub shared: usize,
 }
 
@@ -18,7 +18,7 @@ impl PageCount {
     /// Positions of a page.
     pub const POSITIONS: usize = PAGE;
 
-    /// Those that nobody has.
+    /// Free pages.
     pub fn free(&self) -> usize {
         self.total - self.used
     }
@@ -26,16 +26,16 @@ impl PageCount {
 
 /// Pages of keys and values of a runner whose sequences may share them.
 pub trait KvPages {
-    /// The pages; none where each slot has room of its own for a context.
+    /// Counts of pages. `None` if each slot has memory for a whole context.
     fn count(&self) -> Option<PageCount>;
 
-    /// Pages that it takes to append positions up to before `end` to a slot's first `len` tokens.
+    /// The number of pages needed to append positions up to `end` to a slot's first `len` tokens.
     fn needed(&self, slot: usize, len: usize, end: usize) -> usize;
 
-    /// Whether a slot's states that do not grow hold its first `len` tokens and no more.
+    /// Whether a slot's recurrent states are those after its first `len` tokens.
     fn reaches(&self, slot: usize, len: usize) -> bool;
 
-    /// Sequences and holders that have a page.
+    /// The number of references to a page.
     fn users(&self, page: u32) -> usize;
 
     /// The pages that have a slot's positions, in order.
@@ -47,11 +47,11 @@ pub trait KvPages {
     /// Drops one reference to each of these pages.
     fn release(&mut self, pages: &[u32]);
 
-    /// A slot without tokens begins with these tokens, which are in these pages. `copy`: the copy
-    /// of states that do not grow that belongs to them.
+    /// Starts an empty slot with `tokens`, whose keys and values are in `pages`; `copy` has the
+    /// saved recurrent states, if the model has any.
     ///
     /// # Errors
-    /// A device that failed.
+    /// A device fault.
     fn begin_as(
         &mut self,
         slot: usize,
@@ -60,13 +60,13 @@ pub trait KvPages {
         copy: Option<usize>,
     ) -> Result<(), SessionError>;
 
-    /// Copies of states that do not grow that there is room for beside the slots' own.
+    /// Recurrent states that can be saved besides those of the slots.
     fn copies(&self) -> usize;
 
-    /// Copies a slot's states that do not grow to this place, as they are behind its first `len`
-    /// tokens. False where they are not.
+    /// Saves a slot's recurrent states after its first `len` tokens. `false` if the states are at
+    /// another position.
     ///
     /// # Errors
-    /// A device that failed.
+    /// A device fault.
     fn keep_states(&mut self, slot: usize, len: usize, copy: usize) -> Result<bool, SessionError>;
 }

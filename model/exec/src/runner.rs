@@ -1,35 +1,36 @@
-//! What a runner does for a session, and for the stage behind it.
+//! A runner's interface to a session, and to the next stage.
 
 use super::{After, Given, KvPages, Late, SessionError, Task};
 use kjit_engine::{DeviceBuffer, Stream};
 use kjit_graph::Graph;
 use std::any::Any;
 
-/// Successive tokens of one sequence.
+/// Consecutive tokens of one sequence.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece<'a> {
     /// The sequence's slot.
     pub slot: usize,
-    /// Position of the first.
+    /// The first token's position.
     pub first: usize,
     /// The tokens.
     pub tokens: &'a [u32],
 }
 
-/// Rows that a stage has made, where they are.
+/// Hidden states that a stage computed.
 pub enum Made<'a> {
-    /// In the host's memory.
+    /// In host memory.
     Host(&'a [f32]),
-    /// On a device, once all that is in the stream now is done. What comes into that stream
-    /// afterwards may write over them.
+    /// On a device, valid after all work that is in the stream now. Later work in that stream may
+    /// overwrite them.
     Device(&'a Stream, DeviceBuffer<f32>),
 }
 
-/// Takes rows: the number of the first among all that were asked for, and the rows.
+/// Receives hidden states with the number of the first one among all requested.
 pub type Sink<'a> = dyn FnMut(usize, Made<'_>) -> Result<(), SessionError> + 'a;
 
-/// Computes all layers of a model, or the layers of one stage: then [`Runner::before`] is the stage
-/// whose rows it continues with. A sequence is a *slot* here; the session checks what it hands on.
+/// Computes all layers of a model, or one stage's layers: then [`Runner::before`] is the stage
+/// whose hidden states it continues with. A sequence is a *slot* here. The session checks all
+/// arguments.
 pub trait Runner: Any + Send {
     /// The graph that is run.
     fn graph(&self) -> &Graph;
@@ -37,67 +38,68 @@ pub trait Runner: Any + Send {
     /// The stage before.
     fn before(&self) -> Option<&dyn Runner>;
 
-    /// Makes room for a sequence in this slot, here and in all stages before.
+    /// Allocates a sequence's state in this slot, here and in all stages before.
     ///
     /// # Errors
     /// [`SessionError::Memory`].
     fn add(&mut self, slot: usize) -> Result<(), SessionError>;
 
-    /// Forgets a slot's sequence.
+    /// Removes a slot's sequence.
     fn remove(&mut self, slot: usize);
 
-    /// Makes a slot begin as the first `len` tokens of another; the number of tokens that it has
-    /// then.
+    /// Copies the first `len` tokens of a slot's state to another. Returns the number of tokens
+    /// copied.
     ///
     /// # Errors
-    /// What a device may say.
+    /// A device fault.
     fn copy(&mut self, from: usize, to: usize, len: usize) -> Result<usize, SessionError>;
 
-    /// Forgets a slot's tokens from position `len` on, of `now`; the number of those that are left,
-    /// fewer where a state has no way back to that position.
+    /// Removes a slot's tokens from position `len` on; it has `now`. Returns the number of tokens
+    /// left: fewer than `len` if a state cannot go back to that position.
     fn truncate(&mut self, slot: usize, len: usize, now: usize) -> usize;
 
-    /// After a failed step: back to a slot's first `len` tokens; the number of those that are left.
+    /// After a failed step: restores a slot's first `len` tokens. Returns the number of tokens
+    /// left.
     fn undo(&mut self, _slot: usize, len: usize) -> usize {
         len
     }
 
-    /// Runs these tokens and hands their rows on, in the order of the pieces, one piece's behind
-    /// the other's. What a sequence has from a piece's first position on is forgotten before.
+    /// Runs these tokens and passes their hidden states on in the order of the pieces. The
+    /// sequence's tokens from a piece's first position on are removed before.
     ///
     /// # Errors
-    /// What a device may say.
+    /// A device fault.
     fn rows(&mut self, pieces: &[Piece<'_>], sink: &mut Sink<'_>) -> Result<(), SessionError>;
 
-    /// Appends each task's tokens; what was wanted, in the order of the tasks. `late` is called
-    /// before the first token is chosen.
+    /// Appends each task's tokens. Returns the requested results in the order of the tasks. `late`
+    /// is called before the first token is chosen.
     ///
     /// # Errors
-    /// What a device may say. The caller takes the sequences back then ([`Runner::undo`]).
+    /// A device fault. The caller then restores the sequences ([`Runner::undo`]).
     fn step(
         &mut self,
         tasks: &mut [Task<'_>],
         late: Option<Late<'_>>,
     ) -> Result<Vec<Given>, SessionError>;
 
-    /// A text's vector, of a model that makes such.
+    /// Computes a text's vector. The model must be an encoder.
     ///
     /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a
-    /// device that failed.
+    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
+    /// fault.
     fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError>;
 
-    /// Decoding with the choice of every token on the device; none where the session chooses.
+    /// Decoding with the choice of every token on the device. `None` if the session chooses.
     fn ahead(&mut self) -> Option<&mut dyn Ahead> {
         None
     }
 
-    /// Whether [`Runner::ahead`] is there.
+    /// Whether [`Runner::ahead`] is `Some`.
     fn runs_ahead(&self) -> bool {
         false
     }
 
-    /// Pages that sequences may share; none on the CPU.
+    /// Pages that sequences may share. `None` on the CPU.
     fn pages(&self) -> Option<&dyn KvPages> {
         None
     }
@@ -107,25 +109,25 @@ pub trait Runner: Any + Send {
         None
     }
 
-    /// Whether slots beyond those that it was opened with may be added: memory of a sequence is
-    /// taken as its tokens come.
+    /// Whether more slots can be added than the model was opened with: a sequence's memory is
+    /// allocated as its tokens come.
     fn grows(&self) -> bool {
         false
     }
 
-    /// Keeps a copy of a slot's states as they are now; whether there is anything to keep.
+    /// Saves a slot's recurrent states. Returns whether there are any.
     fn checkpoint(&mut self, _slot: usize) -> bool {
         false
     }
 
-    /// Adds a line to what there is to say of the device.
+    /// Adds a line to the device's remarks.
     fn remark(&mut self, _line: String) {}
 }
 
 /// Chooses tokens on the device, which runs ahead of the host.
 pub trait Ahead {
-    /// Feeds each task's tokens, then chooses, hands out and feeds token by token. Gives each
-    /// sequence's length, whatever happened.
+    /// Feeds each task's tokens, then chooses, passes to `sink` and feeds token by token. Returns
+    /// each sequence's length, also after an error.
     fn decode(
         &mut self,
         tasks: &mut [Task<'_>],

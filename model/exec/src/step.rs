@@ -1,76 +1,79 @@
-//! What a step is asked for, what it gives, and how tokens are chosen from rows of logits.
+//! Requests and results of a step, and the choice of tokens from rows of logits.
 
 use super::{Sampler, SessionError, check_scores};
 
-/// What a step is to give for a sequence.
+/// The result that a step returns for a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// Nothing: the tokens only enter the state.
+    /// Nothing. The tokens only enter the state.
     Nothing,
     /// The logits after the last token.
     Last,
     /// The logits after every token, in order.
     All,
-    /// A token chosen after the last one, by the sequence's [`Sampler`]. It is not fed: the next
-    /// step may.
+    /// A token chosen by the sequence's [`Sampler`] after the last one. It is not fed; the next
+    /// step may feed it.
     Choose,
-    /// So many of the tokens, the last ones, are drafts: a token chosen after the one before them
-    /// and after each draft, as long as drafts are what was chosen. Those that are not are
-    /// forgotten: after the step [`Session::len`] says where the sequence is.
+    /// The last N tokens are drafts. A token is chosen after the token before them and after each
+    /// draft, until a choice differs from its draft. Rejected drafts are removed; the session's
+    /// `len` tells the new length.
     Drafted(usize),
 }
 
-/// What a step gave for a sequence.
+/// The result of a step for a sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Given {
-    /// Nothing was wanted.
+    /// No result was requested.
     Nothing,
     /// Rows of logits, `n_vocab` each.
     Logits(Vec<f32>),
-    /// The token that was chosen.
+    /// The chosen token.
     Token(u32),
-    /// The tokens that were chosen, at least one: all but the last are drafts that were right, and
-    /// are fed.
+    /// The chosen tokens, at least one. All but the last are accepted drafts, which are fed
+    /// already.
     Tokens(Vec<u32>),
 }
 
-/// What becomes of a sequence after a token of [`Session::decode`].
+/// The sink's decision after a token of a session's `decode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// It goes on.
+    /// The sequence continues.
     Go,
-    /// It ends; the others go on.
+    /// The sequence ends; the others continue.
     End,
-    /// All of them stop here, and can be started again with the last token of each.
+    /// All sequences stop. They can be started again with the last token of each.
     Pause,
 }
 
-/// A sequence's part of a step, as runners see it: checked.
+/// A sequence's part of a step after the checks, as runners get it.
 pub struct Task<'a> {
     /// The sequence's slot.
     pub slot: usize,
-    /// Tokens that are there already.
+    /// Tokens already in the sequence.
     pub first: usize,
     /// Tokens to append.
     pub tokens: &'a [u32],
-    /// Rows of logits or tokens that the step gives for them.
+    /// The result that is requested.
     pub want: Want,
     /// Chooses the sequence's tokens.
     pub sampler: &'a mut Sampler,
 }
 
 impl Task<'_> {
-    /// Position of the token behind its last.
+    /// The position after the last token.
     pub fn next(&self) -> usize {
         self.first + self.tokens.len()
     }
 }
 
-/// Tells the samplers what was not known before.
+/// Sets masks that become known while the step runs.
 pub type Late<'a> = &'a mut dyn FnMut(&mut [Task<'_>]);
 
-/// Holds drafts against what is chosen from these rows of logits, one of the token before them and
-/// one of each: what was chosen, up to the first that was not drafted.
+/// Verifies drafts: chooses from the rows of logits (after the token before the drafts, then after
+/// each draft) up to the first choice that differs from its draft.
+///
+/// # Errors
+/// Logits that are not finite; a mask that allows no token; no row.
 pub fn follow(
     task: &mut Task<'_>,
     rows: &[f32],
@@ -93,8 +96,11 @@ pub fn follow(
     if chosen.is_empty() { Err(SessionError::NoTokens) } else { Ok(chosen) }
 }
 
-/// Chooses from rows of logits, all of which are looked at before any sampler is moved on: on an
-/// error none is.
+/// Chooses a token from each row of logits. All rows are checked before any sampler advances, so an
+/// error advances none.
+///
+/// # Errors
+/// Logits that are not finite; a mask that allows no token.
 pub fn choose<'a, 'b: 'a>(
     rows: impl IntoIterator<Item = (&'a mut Task<'b>, Vec<f32>)>,
 ) -> Result<Vec<u32>, SessionError> {

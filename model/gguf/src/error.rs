@@ -51,7 +51,7 @@ pub enum ErrorKind {
     NotAFile {
         /// The kind of object that it is.
         what: &'static str,
-        /// What to do.
+        /// Advice.
         hint: &'static str,
     },
     /// The file is empty.
@@ -60,7 +60,7 @@ pub enum ErrorKind {
     /// The file does not begin with GGUF's magic.
     #[error("is not a GGUF file: {looks}")]
     NotGguf {
-        /// What it seems to be, and what to do.
+        /// The likely kind of file, and advice.
         looks: String,
     },
     /// The file was written for a big-endian machine.
@@ -74,16 +74,16 @@ pub enum ErrorKind {
     Version {
         /// The version in the file.
         version: u32,
-        /// What to do.
+        /// Advice.
         hint: &'static str,
     },
     /// The file ends before an item that it declares.
     #[error(
-        "ends at byte {len}, inside {inside} (which wants {need} bytes at byte {at}): truncated \
+        "ends at byte {len}, inside {inside} (which needs {need} bytes at byte {at}): truncated \
          or damaged, download it again"
     )]
     Truncated {
-        /// What was being read.
+        /// The item that was being read.
         inside: String,
         /// Its offset.
         at: u64,
@@ -98,7 +98,7 @@ pub enum ErrorKind {
          truncated or damaged, download it again"
     )]
     Count {
-        /// What is counted.
+        /// The counted items.
         what: String,
         /// Offset of the count.
         at: u64,
@@ -131,8 +131,8 @@ pub enum ErrorKind {
     },
     /// A metadata type that GGUF does not have.
     #[error(
-        "metadata key {}: value type {id} at byte {at} is none that GGUF has (0 to 12): damaged, \
-         download it again",
+        "metadata key {}: value type {id} at byte {at} does not exist in GGUF (0 to 12): \
+         damaged, download it again",
         Shown(key)
     )]
     ValueType {

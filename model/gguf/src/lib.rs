@@ -133,7 +133,7 @@ pub(crate) fn map_file(path: &Path) -> Result<Mmap, Error> {
     if file.metadata().map_err(fail("read the size"))?.len() == 0 {
         return Err(Error::new(path, ErrorKind::Empty));
     }
-    #[allow(unsafe_code, reason = "mapping a file is, in Rust's eyes")]
+    #[allow(unsafe_code, reason = "mapping a file is unsafe in Rust")]
     // SAFETY: the map is read-only, and all access is to bytes that were checked to be inside it.
     // Another process may still change the file. Then bytes may differ between reads: every later
     // read is checked again, and none is assumed to be UTF-8 or in range. If the file is truncated,

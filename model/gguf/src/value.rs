@@ -6,7 +6,7 @@ use super::cursor::Cursor;
 
 /// The types of metadata values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
+#[allow(missing_docs, reason = "the names are clear")]
 pub enum ValueType {
     U8,
     I8,
@@ -120,7 +120,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// An array of metadata values in the map. Nothing is copied until it is iterated.
+/// An array of metadata values in the map. It is not copied until it is iterated.
 #[derive(Clone, Copy)]
 pub struct Array<'a> {
     elem: ValueType,

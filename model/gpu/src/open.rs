@@ -1,16 +1,16 @@
 //! Opens a runner on a GPU: plans, then compiles and uploads at the same time.
 
-use super::aside::{Aside, Copied};
-use super::hot::Hot;
-use super::meeting::MeetingPlace;
+use super::exchange::Exchange;
+use super::expert_cache::ExpertCache;
+use super::host_part::{Copied, HostPart};
 use super::plan::{JobId, MemoryNeed, OneLaunch, Parts, Plan, PlanError, Request, plan};
+use super::probed::settled;
 use super::resident::{DraftWords, Persistent, Resident, Words};
-use super::ring::{Repacker, Ring, layout_of};
-use super::settle::settled;
-use super::stock::Stock;
-use super::trust::{self, Proofs, Proven};
+use super::staging::Staging;
+use super::streamed::{Repacker, Ring, layout_of};
 use super::tune::Kept;
 use super::upload::{Matrix, SLOT, Uploader, vector};
+use super::verify::{self, Proofs, Proven};
 use super::{Early, GpuRunner};
 use kjit_engine::{Arena, CompileCounts, Device, DeviceBuffer, Engine, Kernel, Stream, Target};
 use kjit_exec::{HostPrompts, KvType, OpenHostOps, OpenOptions, Persistence, SessionError};
@@ -161,9 +161,9 @@ impl GpuRunner {
         source: Source<'_>,
         graph: Graph,
         options: &OpenOptions,
-        (meeting, mut planned): (Option<MeetingPlace>, Option<Plan>),
+        (meeting, mut planned): (Option<Exchange>, Option<Plan>),
     ) -> Result<GpuRunner, SessionError> {
-        let (mut remarks, ladder) = (vec![], trust::ladder(&settled(engine, device.target())));
+        let (mut remarks, ladder) = (vec![], verify::ladder(&settled(engine, device.target())));
         for (i, target) in ladder.iter().enumerate() {
             let known = (meeting.as_ref(), planned.take().filter(|plan| plan.target == *target));
             let wrong = match GpuRunner::open_as(
@@ -202,7 +202,7 @@ impl GpuRunner {
         source: Source<'_>,
         graph: &Graph,
         options: &OpenOptions,
-        (meeting, planned): (Option<&MeetingPlace>, Option<Plan>),
+        (meeting, planned): (Option<&Exchange>, Option<Plan>),
     ) -> Result<GpuRunner, SessionError> {
         let start = Instant::now();
         let before = engine.counts();
@@ -248,7 +248,7 @@ impl GpuRunner {
         device: &Device,
         source: Source<'_>,
         request: &Request,
-        (plan, meeting): (Plan, Option<&MeetingPlace>),
+        (plan, meeting): (Plan, Option<&Exchange>),
         (start, before): (Instant, CompileCounts),
     ) -> Result<GpuRunner, SessionError> {
         let (graph, options) = (request.graph, request.options);
@@ -297,9 +297,14 @@ impl GpuRunner {
         let mut resident =
             assemble(plan, context, stream, kernels, weights, &tables, graph.n_vocab())?;
         resident.meeting = meeting.cloned();
-        let hot =
-            Hot::new(device, source.gguf, (graph, &resident.plan), &resident.matrices, repackers)?;
-        resident.aside = Aside::new(device, source, graph, &resident.plan, options, hot)?;
+        let hot = ExpertCache::new(
+            device,
+            source.gguf,
+            (graph, &resident.plan),
+            &resident.matrices,
+            repackers,
+        )?;
+        resident.aside = HostPart::new(device, source, graph, &resident.plan, options, hot)?;
         let copied = match (&resident.aside, &resident.ring) {
             (Some(aside), Some(ring)) if ring.copies_for_prompts() => {
                 Copied::of(aside, &resident.plan, ring, options.host_prompts)?
@@ -307,7 +312,7 @@ impl GpuRunner {
             _ => None,
         };
         let wanted = resident.plan.room().unwrap_or_default();
-        if !meeting.map(MeetingPlace::room).unwrap_or_default().holds(wanted) {
+        if !meeting.map(Exchange::room).unwrap_or_default().holds(wanted) {
             return Err(SessionError::Device(
                 "the exchange buffers are smaller than the plan needs".to_owned(),
             ));
@@ -693,8 +698,8 @@ fn upload(
         // A second copy of all experts in host memory would only speed up prompts: the CPU computes
         // those instead.
         let stock = match streaming.prompt.is_some() && streaming.steps() == 0 {
-            true => Stock::locked(device, gguf, graph, streaming),
-            false => Stock::new(device, gguf, graph, streaming).map(Ok),
+            true => Staging::locked(device, gguf, graph, streaming),
+            false => Staging::new(device, gguf, graph, streaming).map(Ok),
         };
         match stock? {
             Ok(mut stock) => {

@@ -1,11 +1,11 @@
 //! Runs the kernels' cases on a device and compares the results with the oracle's.
 
-use super::ours;
+use super::launch;
+use super::probed::settled;
 use super::process::Process;
-use super::settle::settled;
 use half::f16;
 use kjit_engine::{Device, Engine, Job, Module, Target};
-use kjit_kernels::cases::{self, Case, Expect, HALF, Random, Storage};
+use kjit_kernel_cases::{self as cases, Case, Expect, HALF, Random, Storage};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Write};
 use std::process::Command;
@@ -172,7 +172,7 @@ fn answer(engine: &Engine, device: &Device, case: &Case) -> Answer {
 /// Runs a case and compares every buffer with its expected content.
 fn run(device: &Device, module: &Module, case: &Case) -> Result<(), String> {
     let called = device.stream().and_then(|stream| {
-        ours::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args())
+        launch::call(&stream, &module.kernel(case.kernel.entry)?, &case.geometry, &case.host_args())
     });
     case.check(&called.map_err(|e| e.to_string())?)
 }

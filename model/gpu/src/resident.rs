@@ -1,13 +1,13 @@
 //! A plan on a device: kernels and weights loaded, memory allocated, ready to launch.
 
-use super::aside::{Aside, rows_of};
-use super::meeting::MeetingPlace;
-use super::ours;
+use super::exchange::Exchange;
+use super::host_part::{HostPart, rows_of};
+use super::launch;
 use super::plan::{
     Bind, BufferId, Choice, Control, DRAFTED, Launch, Meeting, Now, Number, OneLaunch, PICK, Parts,
     Pause, Plan, Program,
 };
-use super::ring::Ring;
+use super::streamed::Ring;
 use kjit_engine::{
     Arg, Device, DeviceBuffer, Error, Geometry, Graph, Kernel, PinnedBuffer, Result, Stream,
 };
@@ -33,9 +33,9 @@ pub(super) struct Resident {
     pub cooperative: bool,
     pub matrices: HashMap<WeightId, DeviceBuffer<u8>>,
     pub vectors: HashMap<WeightId, DeviceBuffer<f32>>,
-    /// Rotation tables by [`crate::graph::RopeId`].
+    /// Rotation tables by [`kjit_graph::RopeId`].
     pub ropes: Vec<DeviceBuffer<f32>>,
-    /// Caches by [`crate::graph::StateId`]: keys and values, slot after slot or page after page.
+    /// Caches by [`kjit_graph::StateId`]: keys and values, slot after slot or page after page.
     pub caches: Vec<(DeviceBuffer<u8>, DeviceBuffer<u8>)>,
     /// Memory shared by launches; programs use it in turn.
     pub arena: DeviceBuffer<u8>,
@@ -43,9 +43,9 @@ pub(super) struct Resident {
     /// The staging ring of streamed layers; `None` if all are resident.
     pub ring: Option<Ring>,
     /// Exchange buffers with other devices that compute this model; `None` if it computes alone.
-    pub meeting: Option<MeetingPlace>,
+    pub meeting: Option<Exchange>,
     /// The host parts, if there are any.
-    pub aside: Option<Aside>,
+    pub aside: Option<HostPart>,
 }
 
 /// Timestamps of a persistent kernel's blocks ([`Probe::Stamps`]).
@@ -191,7 +191,7 @@ impl Persistent {
             Arg::from(limit),
         ];
         args.extend(self.sums.as_ref().map(Arg::from));
-        ours::launch(stream, &self.kernel, &self.shape, &args)
+        launch::launch(stream, &self.kernel, &self.shape, &args)
     }
 
     /// The timestamps of the last launch.
@@ -422,7 +422,7 @@ impl Resident {
             .shared(launch.shared)
             .dependent(launch.dependent && !behind_all && gathers.is_none())
             .cooperative(together && launch.grid[0].at(now) > 1);
-        ours::launch(&self.stream, kernel, &shape, &args)
+        launch::launch(&self.stream, kernel, &shape, &args)
     }
 
     /// Gathers this device's part and those of other processes by the vendor's library.
@@ -438,7 +438,7 @@ impl Resident {
         let far = self
             .meeting
             .as_ref()
-            .and_then(MeetingPlace::far)
+            .and_then(Exchange::far)
             .ok_or_else(|| lost("buffer for exchanges"))?;
         let count = usize::try_from(count).map_err(|_| lost("address"))?;
         let view = |bind| {
@@ -539,7 +539,7 @@ impl Resident {
         index: usize,
     ) -> std::result::Result<u32, SessionError> {
         let start = Instant::now();
-        let _waiting = self.meeting.as_ref().and_then(MeetingPlace::waiting);
+        let _waiting = self.meeting.as_ref().and_then(Exchange::waiting);
         let mut spins = 0u32;
         loop {
             let id = words.peek(index)?;

@@ -50,7 +50,7 @@ pub enum GraphError {
         /// The required dimensions.
         want: Vec<u64>,
     },
-    /// kjit knows the tensor's type but cannot compute with it.
+    /// kjit can read the tensor's type but cannot compute with it.
     #[error(
         "tensor {} has type {ty}, with which kjit cannot compute; re-quantise the model to \
          another type",

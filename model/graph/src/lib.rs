@@ -2,7 +2,8 @@
 //!
 //! A [`Graph`] describes one step over T tokens. Every value has a row per token; nothing here says
 //! how, where, in which precision or in what order of memory it is computed: that is the executors'
-//! business (the CPU's runs a graph as it stands, and is what everything else is held against). Operations are in an order in which they can be run.
+//! business (the CPU's runs a graph as it stands, and is what everything else is held against).
+//! Operations are in an order in which they can be run.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -17,7 +18,7 @@
 )]
 //! A [`Graph`] describes one step over T tokens. Every value has a row per token. Device,
 //! precision, memory layout and the method of computation belong to the executors; the
-//! [`host`](crate::host) runs a graph as it is and is the oracle for all others. The order of
+//! `kjit_cpu` runs a graph as it is and is the oracle for all others. The order of
 //! operations is valid for execution.
 
 mod activation;
@@ -198,7 +199,7 @@ impl Pooling {
 /// Ids come from this graph's own builder. An id of another graph is a bug of the program.
 #[expect(
     clippy::indexing_slicing,
-    reason = "see above; an answer of None would have to be unwrapped at every use"
+    reason = "ids are valid; a result of None would have to be unwrapped at every use"
 )]
 impl Graph {
     /// The value of an id.

@@ -45,7 +45,7 @@ pub enum StateKind {
         /// Number of elements.
         elems: usize,
     },
-    /// The state of a layer of another stage ([`placement`](crate::placement)). Nothing is kept
+    /// The state of a layer of another stage (see [`Layers`](crate::Layers)). It takes no memory
     /// here.
     Elsewhere,
 }

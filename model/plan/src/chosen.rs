@@ -4,7 +4,7 @@ use super::lower::Lower;
 use super::{Bind, Dim, ONE, PlanError, TOKENS};
 use kjit_graph::op::TopKeys;
 use kjit_graph::{StateId, ValueId};
-use kjit_kernels::keep::{KeepArgs, KeepSpec};
+use kjit_kernels::cache_rows::{CacheRowsArgs, CacheRowsSpec};
 use kjit_kernels::key_scores::{KeyScoresArgs, KeyScoresSpec};
 use kjit_kernels::top_keys::{TopKeysArgs, TopKeysSpec};
 
@@ -27,9 +27,9 @@ impl Lower<'_> {
         row: ValueId,
         cache: StateId,
     ) -> Result<(), PlanError> {
-        let spec = KeepSpec { kv: self.kv(cache), one: !self.batch, paged: self.paged };
+        let spec = CacheRowsSpec { kv: self.kv(cache), one: !self.batch, paged: self.paged };
         let job = self.job(&name, spec.clone())?;
-        let args = KeepArgs {
+        let args = CacheRowsArgs {
             row: self.value(row)?,
             slots: self.slots(),
             position: self.position(),

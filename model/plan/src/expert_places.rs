@@ -1,6 +1,6 @@
 //! The graph of an expert cache: the most used experts of each host MoE layer are also in GPU
-//! memory, in a fixed number of slots. `gpu/hot.rs` changes the contents of the slots while tokens
-//! are decoded.
+//! memory, in a fixed number of slots. `model/gpu/src/expert_cache.rs` changes the contents of the
+//! slots while tokens are decoded.
 
 use kjit_exec::OpenOptions;
 use kjit_graph::op::{Act, Add, Elsewhere, ExpertMatMul, ExpertSum, Glu, Norm, Placed, Route};

@@ -8,6 +8,7 @@ use super::{Bind, Dim, GemmPart, GemmUse, ONE, PlanError, TOKENS};
 use kjit_graph::op::Glu;
 use kjit_graph::{Activation, Op, ValueId};
 use kjit_kernels::Family;
+use kjit_kernels::copy_rows::{CopyRowsArgs, CopyRowsSpec};
 use kjit_kernels::flash::{FlashArgs, FlashSpec};
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::heads::Scores;
@@ -16,7 +17,6 @@ use kjit_kernels::moe::{
     MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec,
 };
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
-use kjit_kernels::rows::{RowsArgs, RowsSpec};
 use kjit_kernels::segments;
 
 /// Tokens grouped by expert.
@@ -270,11 +270,15 @@ impl Lower<'_> {
         )?;
         match sum {
             None => {
-                let spec = RowsSpec { words: w.rows };
+                let spec = CopyRowsSpec { words: w.rows };
                 let job = self.job(&name, spec.clone())?;
                 let to = self.program.make(out);
-                let args =
-                    RowsArgs { x: y, which: group.row, out: to, words: Bind::U32(w.rows as u32) };
+                let args = CopyRowsArgs {
+                    x: y,
+                    which: group.row,
+                    out: to,
+                    words: Bind::U32(w.rows as u32),
+                };
                 let pairs = Dim::Tokens { per: 1, each: top as u32 };
                 self.run(format!("{name}.back"), &job, [Dim::Is(spec.blocks()), pairs, ONE], args);
                 match first.bias {

@@ -42,7 +42,7 @@ const ALIVE: u8 = 4;
 /// A device's connection to the ranks in other processes.
 pub struct Far {
     collective: Collective,
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     rank: usize,
     /// The time limit of a sum once the model is open.
     limit: Duration,
@@ -50,7 +50,7 @@ pub struct Far {
 }
 
 /// State shared by the thread and the runner.
-struct Shared {
+struct WatchShared {
     /// The reason why this rank has stopped.
     why: Mutex<Option<String>>,
     over: AtomicBool,
@@ -67,7 +67,7 @@ struct Shared {
 }
 
 /// Marks a call as waiting for the device while it lives.
-pub struct Waiting(Arc<Shared>);
+pub struct Waiting(Arc<WatchShared>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
@@ -81,7 +81,7 @@ impl std::fmt::Debug for Far {
     }
 }
 
-impl Shared {
+impl WatchShared {
     fn fail(&self, why: String, collective: &Collective) {
         let mut first = self.why.lock().unwrap_or_else(PoisonError::into_inner);
         if first.is_none() {
@@ -103,7 +103,7 @@ impl Far {
         (rank, limit): (usize, Duration),
         sums: PinnedBuffer<u32>,
     ) -> Result<Far, SessionError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WatchShared {
             why: Mutex::default(),
             over: AtomicBool::new(false),
             waiting: AtomicUsize::new(0),
@@ -294,7 +294,7 @@ struct Watch {
     links: Vec<Link>,
     rank: usize,
     collective: Collective,
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     sums: PinnedBuffer<u32>,
     /// The number of sums at the last poll, and since when it has not changed while a call waits.
     seen: u32,

@@ -190,8 +190,8 @@ impl Grammars {
     }
 }
 
-/// Translates a schema on a stack of its own: 128 references that must hold together, each 128
-/// deep, take about 50 MiB.
+/// Translates a schema on a separate stack: the intersection of 128 references, each 128 deep,
+/// takes about 50 MiB.
 fn translated(schema: &Value) -> Result<Translated, GrammarError> {
     const STACK: usize = 128 << 20;
     let wrong = |why: &str| GrammarError::Grammar { what: "JSON schema", why: one_line(why) };

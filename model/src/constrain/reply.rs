@@ -165,8 +165,8 @@ impl Lark<'_> {
         let prompt = reply.prompt.trim_end();
         let mut all = vec![];
         for (i, (open, close)) in form.reasoning().iter().enumerate() {
-            // The model knows the tag if its vocabulary has a token for it. No reasoning if the
-            // prompt has already ended it.
+            // The model was trained with the tag if its vocabulary has a token for it. No reasoning
+            // is allowed if the prompt has already ended it.
             if self.tokenizer.special_id(open).is_some() && !prompt.ends_with(close) {
                 let until = self.until(&format!("reasoning_{i}"), close);
                 all.push(format!("{} {until} {GAP}", self.mark(open)));

@@ -1,4 +1,4 @@
-//! A stage and its interface to the next one: hidden states of pieces of sequences.
+//! The place of a stage.
 
 use kjit_engine::Device;
 

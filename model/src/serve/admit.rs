@@ -1,11 +1,11 @@
 //! Admission: assigns sequence slots to waiting requests, and frees them when sequences end or are
 //! preempted.
 
-use super::borders;
-use super::kept::{Source, WORTH, coming};
+use super::checkpoints;
 use super::paged;
 use super::request::{Failure, Reason};
-use super::running::{End, Job, Running};
+use super::retained::{Source, WORTH, coming};
+use super::running::{ActiveRequest, End, Running};
 use super::waiting::Ready;
 use super::worker::Worker;
 use crate::sample::Sampler;
@@ -30,7 +30,7 @@ impl Worker {
             let (session, prefixes) = (self.session.as_ref(), &self.prefixes);
             let room =
                 self.held_tokens.saturating_sub(running.iter().map(|r| r.job.tokens.len()).sum());
-            let marks = reuse && session.is_some_and(borders::has);
+            let marks = reuse && session.is_some_and(checkpoints::has);
             let mut wanted = vec![];
             let next = self.shared.lock().waiting.pop(&by_client, |job| {
                 // A request waits if a running prompt will compute tokens that it shares.
@@ -40,7 +40,7 @@ impl Worker {
                 };
                 let mut later = || match marks {
                     false => running.iter().any(shared),
-                    true => match borders::wait(running, prefixes, job) {
+                    true => match checkpoints::wait(running, prefixes, job) {
                         Some(border) => {
                             wanted.push(border);
                             true
@@ -93,7 +93,7 @@ impl Worker {
     }
 
     /// Gives a request a sequence, and returns the number of its tokens that are in it already.
-    fn place(&mut self, job: &mut Job) -> Result<(SequenceId, usize), SessionError> {
+    fn place(&mut self, job: &mut ActiveRequest) -> Result<(SequenceId, usize), SessionError> {
         if self.session.as_ref().is_some_and(|s| s.pages().is_some()) {
             let (id, fed) = self.place_in_pages(job)?;
             self.take_sampler(job, id)?;
@@ -137,7 +137,11 @@ impl Worker {
 
     /// Sets a sequence's sampler: the request's options, or the sampler that it had when it was
     /// preempted.
-    fn take_sampler(&mut self, job: &mut Job, id: SequenceId) -> Result<(), SessionError> {
+    fn take_sampler(
+        &mut self,
+        job: &mut ActiveRequest,
+        id: SequenceId,
+    ) -> Result<(), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         *session.sampler(id)? =
             job.sampler.take().unwrap_or_else(|| Sampler::new(job.sampling.clone()));

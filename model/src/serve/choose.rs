@@ -1,13 +1,13 @@
 //! Host sampling for requests that ask for log probabilities or have a constraint.
 
 use super::request::{Alternative, Failure, Logprobs};
-use super::running::Job;
+use super::running::ActiveRequest;
 use crate::sample::{Sampler, TokenMask};
 use crate::session::{SessionError, check_scores};
 
 /// Chooses the token at `position` from a row of logits, among those that the mask allows.
 pub(super) fn choose(
-    job: &Job,
+    job: &ActiveRequest,
     sampler: &mut Sampler,
     position: usize,
     mask: Option<TokenMask>,

@@ -4,7 +4,7 @@
 //! tried while the scheduler is idle.
 
 use super::request::Failure;
-use super::running::{End, Job, Running};
+use super::running::{ActiveRequest, End, Running};
 use super::status::State;
 use super::worker::Worker;
 use crate::sample::SampleOptions;
@@ -52,7 +52,7 @@ impl Worker {
 
     /// Memory for this request was refused: it waits for running sequences, and fails if there are
     /// none.
-    pub(super) fn lacks_memory(&mut self, job: Job, error: &SessionError) {
+    pub(super) fn lacks_memory(&mut self, job: ActiveRequest, error: &SessionError) {
         if self.running.is_empty() {
             let failure = self.short(error, 0);
             return self.end(job, End::Failed(failure));

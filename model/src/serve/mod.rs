@@ -15,16 +15,16 @@
 //! session again and the queue continues.
 
 mod admit;
-mod ahead;
-mod borders;
+mod checkpoints;
 mod choose;
 mod compose;
-mod kept;
+mod device_decode;
 mod masks;
 mod memory;
 mod paged;
 mod prefixes;
 mod request;
+mod retained;
 mod running;
 mod scheduler;
 mod status;

@@ -2,10 +2,10 @@
 //! preemption count pages.
 
 use super::admit::ROOM;
-use super::kept::{WORTH, common};
 use super::prefixes::{Begun, Prefixes};
 use super::request::Owner;
-use super::running::{Job, Running};
+use super::retained::{WORTH, common};
+use super::running::{ActiveRequest, Running};
 use super::worker::Worker;
 use crate::gpu::PageCount;
 use crate::lookup::MOST;
@@ -24,7 +24,12 @@ fn needed(session: &Session, running: &[Running], take: &[usize]) -> usize {
 
 /// Whether pages suffice for a request: the free ones and those that only the prefix cache holds,
 /// minus the pages that running prompts will take.
-pub(super) fn fits(session: &Session, prefixes: &Prefixes, running: &[Running], job: &Job) -> bool {
+pub(super) fn fits(
+    session: &Session,
+    prefixes: &Prefixes,
+    running: &[Running],
+    job: &ActiveRequest,
+) -> bool {
     let Some(pages) = session.pages() else { return true };
     let kept = prefixes.pages().filter(|page| session.page_users(*page) == 1).count();
     let rest: Vec<usize> = running.iter().map(|r| r.rest().len()).collect();
@@ -68,7 +73,7 @@ impl Worker {
     /// Gives a request a sequence with the pages of its longest cached prefix.
     pub(super) fn place_in_pages(
         &mut self,
-        job: &Job,
+        job: &ActiveRequest,
     ) -> Result<(SequenceId, usize), SessionError> {
         let Some(session) = &mut self.session else { return Err(SessionError::NoSequence) };
         let asked = job

@@ -6,8 +6,8 @@
 //! Recurrent states have no pages. The tree has copies of them instead, each saved after a number
 //! of tokens and attached to a node. A text begins at the last copy on its path.
 
-use super::kept::WORTH;
 use super::request::Owner;
+use super::retained::WORTH;
 use crate::gpu::PageCount;
 use std::collections::HashMap;
 
@@ -293,7 +293,7 @@ impl Prefixes {
 
 /// The length of the common prefix of two texts.
 fn common(a: &[u32], b: &[u32]) -> usize {
-    super::kept::common(a, b)
+    super::retained::common(a, b)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// An accepted request and its progress. Dropping it without an end fails it.
-pub(super) struct Job {
+pub(super) struct ActiveRequest {
     /// All tokens: the prompt's, then the answer's.
     pub tokens: Vec<u32>,
     /// Tokens of the prompt.
@@ -49,10 +49,10 @@ pub(super) enum End {
     Failed(Failure),
 }
 
-impl Job {
-    pub fn new(request: Request, end_ids: &[u32], cancelled: Arc<AtomicBool>) -> Job {
+impl ActiveRequest {
+    pub fn new(request: Request, end_ids: &[u32], cancelled: Arc<AtomicBool>) -> ActiveRequest {
         let prompt = request.tokens.len();
-        Job {
+        ActiveRequest {
             tokens: request.tokens,
             prompt,
             max_tokens: request.max_tokens.unwrap_or(usize::MAX),
@@ -152,7 +152,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         if self.sink.is_some() {
             self.end(End::Failed(Failure::Stopped));
@@ -179,7 +179,7 @@ pub(super) struct Running {
     pub fed: usize,
     /// Positions at which its recurrent states are saved.
     pub borders: Vec<usize>,
-    pub job: Job,
+    pub job: ActiveRequest,
     /// The n-gram index of its text.
     pub lookup: Lookup,
     /// A draft that is not run, and the number of its tokens that were chosen so far.
@@ -187,7 +187,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub fn new(id: SequenceId, fed: usize, job: Job) -> Running {
+    pub fn new(id: SequenceId, fed: usize, job: ActiveRequest) -> Running {
         Running { id, fed, borders: vec![], job, lookup: Lookup::default(), dry: (vec![], 0) }
     }
 

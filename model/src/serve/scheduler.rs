@@ -2,7 +2,7 @@
 
 use super::Reopen;
 use super::request::{Failure, Refused, Request};
-use super::running::Job;
+use super::running::ActiveRequest;
 use super::status::{State, Status};
 use super::waiting::Waiting;
 use super::worker::{Worker, facts};
@@ -138,7 +138,7 @@ impl Shared {
 
     /// Stops accepting requests and returns the waiting ones, whose sinks are then called without
     /// the lock.
-    pub fn close(&self, why: Refused) -> (Vec<Job>, VecDeque<Embed>) {
+    pub fn close(&self, why: Refused) -> (Vec<ActiveRequest>, VecDeque<Embed>) {
         let mut inner = self.lock();
         inner.ended = Some(why);
         inner.status.state = State::Ended;
@@ -226,7 +226,7 @@ impl Scheduler {
             return Err(Refused::Logprobs { asked, most: MOST_LOGPROBS });
         }
         room(&mut inner, 0)?;
-        let job = Job::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
+        let job = ActiveRequest::new(request, &inner.facts.end_ids, Arc::clone(&cancelled));
         inner.waiting.push(job);
         inner.status.taken += 1;
         drop(inner);

@@ -1,11 +1,11 @@
 //! A step of the scheduler: composes it, runs it, and passes its results to the requests.
 
-use super::ahead::FEW;
 use super::choose::choose;
 use super::compose::compose;
+use super::device_decode::FEW;
 use super::masks::{Mask, Masks};
 use super::request::{Failure, Refused};
-use super::running::{End, Job, Running, guarded};
+use super::running::{ActiveRequest, End, Running, guarded};
 use super::worker::Worker;
 use crate::sample::TokenMask;
 use crate::session::{Given, SequenceId, Session, SessionError, Want, Work};
@@ -356,7 +356,7 @@ pub(super) fn hand_out(
 
 /// Whether the host chooses a token from a row of logits. A GPU applies the mask and chooses; on
 /// the CPU the row is in host memory anyway, and is computed while the mask is.
-fn chosen_here(job: &Job, on_gpu: bool) -> bool {
+fn chosen_here(job: &ActiveRequest, on_gpu: bool) -> bool {
     job.logprobs.is_some() || job.constrained && !on_gpu
 }
 

@@ -1,6 +1,6 @@
 //! The waiting queue: bounded, and fair between clients.
 
-use super::running::Job;
+use super::running::ActiveRequest;
 use std::collections::{HashMap, VecDeque};
 
 /// How often others may overtake a request that waits for room. After that, none is admitted before
@@ -25,7 +25,7 @@ type Client = Option<String>;
 #[derive(Default)]
 pub(super) struct Waiting {
     /// Clients that have waiting requests, in the order of their turns.
-    clients: VecDeque<(Client, VecDeque<Job>)>,
+    clients: VecDeque<(Client, VecDeque<ActiveRequest>)>,
     len: usize,
 }
 
@@ -35,7 +35,7 @@ impl Waiting {
     }
 
     /// Appends to its client's queue.
-    pub fn push(&mut self, job: Job) {
+    pub fn push(&mut self, job: ActiveRequest) {
         self.len += 1;
         match self.clients.iter_mut().find(|(c, _)| *c == job.client) {
             Some((_, jobs)) => jobs.push_back(job),
@@ -44,7 +44,7 @@ impl Waiting {
     }
 
     /// Puts a preempted request in front of all.
-    pub fn push_front(&mut self, job: Job) {
+    pub fn push_front(&mut self, job: ActiveRequest) {
         self.len += 1;
         let at = self.clients.iter().position(|(c, _)| *c == job.client);
         let (client, mut jobs) = at.and_then(|at| self.clients.remove(at)).unwrap_or_default();
@@ -59,8 +59,8 @@ impl Waiting {
     pub fn pop(
         &mut self,
         running: &HashMap<Client, usize>,
-        mut ready: impl FnMut(&Job) -> Ready,
-    ) -> Option<Job> {
+        mut ready: impl FnMut(&ActiveRequest) -> Ready,
+    ) -> Option<ActiveRequest> {
         let of = |c: &Client| running.get(c).copied().unwrap_or(0);
         let heads = self
             .clients
@@ -94,10 +94,10 @@ impl Waiting {
     }
 
     /// Removes all requests that `gone` selects.
-    pub fn drain(&mut self, mut gone: impl FnMut(&Job) -> bool) -> Vec<Job> {
+    pub fn drain(&mut self, mut gone: impl FnMut(&ActiveRequest) -> bool) -> Vec<ActiveRequest> {
         let mut out = vec![];
         for (_, jobs) in &mut self.clients {
-            let (left, kept): (Vec<Job>, Vec<Job>) =
+            let (left, kept): (Vec<ActiveRequest>, Vec<ActiveRequest>) =
                 std::mem::take(jobs).into_iter().partition(&mut gone);
             out.extend(left);
             jobs.extend(kept);

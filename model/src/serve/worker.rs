@@ -2,12 +2,12 @@
 //! publishes the status.
 
 use super::Reopen;
-use super::kept::Kept;
 use super::masks::Masks;
 use super::paged::held;
 use super::prefixes::Prefixes;
 use super::request::{Failure, Reason, Refused};
-use super::running::{End, Job, Running, guarded};
+use super::retained::RetainedSequences;
+use super::running::{ActiveRequest, End, Running, guarded};
 use super::scheduler::{Embed, Facts, SchedulerOptions, Shared};
 use super::status::{State, Status};
 use crate::lookup::Pays;
@@ -39,7 +39,7 @@ pub(super) struct Worker {
     /// Oldest first.
     pub running: Vec<Running>,
     /// Kept sequences (without pages).
-    pub kept: Kept,
+    pub kept: RetainedSequences,
     /// The prefix cache (with pages).
     pub prefixes: Prefixes,
     /// The mask thread; `None` until a request has a constraint.
@@ -73,7 +73,7 @@ impl Worker {
             session: Some(session),
             shared,
             running: vec![],
-            kept: Kept::default(),
+            kept: RetainedSequences::default(),
             prefixes: Prefixes::default(),
             masks: None,
             pays: Pays::default(),
@@ -134,7 +134,7 @@ impl Worker {
                     return Some(Refused::Stopping);
                 }
                 self.shared.heard();
-                let gone = inner.waiting.drain(Job::is_cancelled);
+                let gone = inner.waiting.drain(ActiveRequest::is_cancelled);
                 let embed = inner.embeds.pop_front();
                 let renew = inner.renew.take();
                 if renew.is_some()
@@ -184,7 +184,7 @@ impl Worker {
     }
 
     /// Ends a request.
-    pub fn end(&mut self, mut job: Job, end: End) {
+    pub fn end(&mut self, mut job: ActiveRequest, end: End) {
         match &end {
             End::Done(Reason::Cancelled) => self.seen.cancelled += 1,
             End::Done(_) => self.seen.done += 1,

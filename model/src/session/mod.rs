@@ -240,11 +240,11 @@ impl Session {
         Ok(())
     }
 
-    /// A text's vector, of a model that makes such.
+    /// Computes a text's vector. The model must be an encoder.
     ///
     /// # Errors
-    /// A model that makes logits, ids outside the vocabulary, more tokens than fit, none at all; a
-    /// device that failed.
+    /// A model that makes logits; no tokens, too many, or ids outside the vocabulary; a device
+    /// fault.
     pub fn embed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, SessionError> {
         self.not_lost()?;
         let made = self.runner.embed(tokens);
@@ -253,6 +253,7 @@ impl Session {
         }
         made
     }
+
     /// The number of tokens in a sequence.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use super::pages::{not_reproducible, one_gpu};
 use super::{KvType, OpenOptions, Output, Persistence, Session, SessionError};
 use crate::exec::Runner;
 use crate::gguf::Gguf;
-use crate::gpu::{Apart as Refused, GpuRunner, Shared, Source, lacks, plan_for, shared};
+use crate::gpu::{GpuRunner, HostFfn, NotTogether, Source, divide_with_host, lacks, plan_for};
 use crate::graph::Graph;
 use crate::host::{HostRunner, Isa, open_ops};
 use crate::placement::{Apart, FfnApart, Layers, Place, shard, shard_of_rank};
@@ -72,12 +72,12 @@ impl Session {
                         options.sequences <= 1 && !options.stream && options.output == Output::Own;
                     match asked {
                         None if nothing_else => {
-                            match shared(engine, device, source(gguf), &graph, options)? {
-                                Shared { apart: Some((apart, rates)), plan, .. } => {
+                            match divide_with_host(engine, device, source(gguf), &graph, options)? {
+                                HostFfn { apart: Some((apart, rates)), plan, .. } => {
                                     let said = format!("{apart}: {rates}");
                                     (apart.graph, Some((graph, said)), None, Some(plan))
                                 }
-                                Shared { remark, plan, .. } => (graph, None, remark, Some(plan)),
+                                HostFfn { remark, plan, .. } => (graph, None, remark, Some(plan)),
                             }
                         }
                         Some(n) if n > 0 => {
@@ -148,8 +148,8 @@ impl Session {
         let options = &OpenOptions { early, drafts, stream, fewer: false, ..options.clone() };
         let runner = GpuRunner::together(engine, devices, source(gguf), shards, options);
         let runner = runner.map_err(|apart| match apart {
-            Refused::Link(why) => Ok(why),
-            Refused::Other(error) => Err(error),
+            NotTogether::Link(why) => Ok(why),
+            NotTogether::Other(error) => Err(error),
         })?;
         let (slots, context, n_vocab) = (runner.plan().slots, runner.context(), graph.n_vocab());
         let kv = if options.kv_stored() == KvType::Q8_0 { KvType::Q8_0 } else { KvType::F16 };

@@ -1,4 +1,4 @@
-//! The shared pages of keys and values, for a prefix cache.
+//! The shared pages of keys and values, for a prefix cache: forwarded to the runner by slot.
 
 use super::{OpenOptions, SequenceId, Session, SessionError};
 use crate::exec::{KvPages, PageCount};
@@ -49,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Starts an empty sequence with `tokens`, whose keys and values are in `pages`; the caller
+    /// Starts an empty sequence with `tokens`, whose keys and values are in `held`; the caller
     /// holds references to these. `copy` names the saved recurrent states, if the model has any.
     pub(crate) fn begin_as(
         &mut self,

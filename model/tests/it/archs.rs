@@ -32,7 +32,7 @@ struct Case {
 /// The models of a folder that are there; none, said aloud, if they were not made.
 fn cases(folder: &str) -> Vec<Case> {
     let index = oracle("archs/archs.json");
-    let only = std::env::var("KJIT_ARCHS").ok();
+    let only = std::env::var("KJIT_TEST_ONLY").ok();
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only.split(',').any(|o| o == name));
     let mut found = vec![];
     if model_path(folder).is_none() {

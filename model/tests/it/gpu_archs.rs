@@ -1,7 +1,7 @@
 //! Which architectures run on GPUs: what plans say of a tiny model of each is what
 //! docs/architectures.md says.
 //!
-//! `KJIT_WRITE_PLANS=FOLDER` writes the plan of each tiny model for each target, all of it: two
+//! `KJIT_TEST_OUT=FOLDER` writes the plan of each tiny model for each target, all of it: two
 //! such folders, made before and after a change, say whether it changed anything for models that
 //! ran before.
 
@@ -158,8 +158,8 @@ fn told(graph: &Graph, target: &str, sequences: usize) -> String {
 
 #[test]
 fn plans_are_written_where_somebody_asks_for_them() {
-    let Some(folder) = std::env::var_os("KJIT_WRITE_PLANS") else {
-        eprintln!("SKIPPED: KJIT_WRITE_PLANS=FOLDER writes all plans there");
+    let Some(folder) = std::env::var_os("KJIT_TEST_OUT") else {
+        eprintln!("SKIPPED: KJIT_TEST_OUT=FOLDER writes all plans there");
         return;
     };
     let Some(models) = model_path("archs") else { return };

@@ -3,8 +3,11 @@
 
 mod archs;
 mod catalogue;
+#[cfg(feature = "constrain")]
 mod constrain;
+#[cfg(feature = "constrain")]
 mod constrain_reply;
+mod folder;
 mod gpu_archs;
 mod gpu_compiled;
 mod gpu_plan;

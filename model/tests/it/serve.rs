@@ -214,7 +214,7 @@ fn who_is_put_back_for_want_of_room_is_computed_again_and_loses_nothing() {
 /// In a process of its own, with some hundred kilobytes of memory left.
 #[test]
 fn who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some() {
-    const CHILD: &str = "KJIT_TEST_LITTLE_MEMORY";
+    const CHILD: &str = "TEST_LITTLE_MEMORY";
     const NAME: &str =
         "serve::who_is_alone_and_lacks_memory_may_ask_again_and_it_is_said_until_there_is_some";
     if std::env::var_os(CHILD).is_none() {

@@ -105,8 +105,8 @@ impl Bpe {
             without.for_each(|(b, _)| leave(b));
             return Some(out);
         }
-        // A symbol that is not a token is spelled in bytes; if no byte is a token, nothing stands
-        // for it.
+        // A symbol that is not a token is spelled in bytes; if none of its bytes is a token, it
+        // produces no token.
         let is_token = |b: &u8| table.get(&[*b]).is_some_and(|id| id < self.n_vocab);
         for text in (self.n_vocab..table.len() as u32).filter_map(|id| table.text(id)) {
             if !text.iter().any(is_token) {

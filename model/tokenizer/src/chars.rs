@@ -72,7 +72,7 @@ const TABLE_END: u32 = 0x3_2400;
 
 static TABLE: LazyLock<Vec<u8>> = LazyLock::new(|| (0..TABLE_END).map(class_of).collect());
 
-#[expect(clippy::indexing_slicing, reason = "at compile time")]
+#[expect(clippy::indexing_slicing, reason = "evaluated at compile time")]
 const ASCII: [u8; 128] = {
     let mut table = [0; 128];
     let mut i = 0;

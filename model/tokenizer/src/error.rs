@@ -1,3 +1,5 @@
+//! Errors of vocabularies and of decoding.
+
 use thiserror::Error;
 
 use kjit_gguf::elide::elide;

@@ -30,7 +30,7 @@ pub enum Stopped {
         least: usize,
     },
     /// It was cancelled.
-    #[error("nobody waits for the tokens")]
+    #[error("the encoding was cancelled")]
     Cancelled,
 }
 

@@ -134,7 +134,7 @@ const EOG: &[&str] = &[
     "[e~[",
 ];
 
-/// Tokens that are text to their readers, although files mark them as control tokens (gpt-oss).
+/// Tokens that are treated as text although files mark them as control tokens (gpt-oss).
 const ALWAYS_TEXT: &[&str] = &["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
 
 /// The result of [`resolve`].

@@ -26,14 +26,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// What is asked besides the prompt.
+/// Fields of a request besides the prompt.
 struct Asked {
     stream: bool,
     max_tokens: Option<usize>,
     sampling: SampleOptions,
     stop: Vec<String>,
     form: Option<(Form, &'static str)>,
-    /// The model's place, and how long it stays.
+    /// Position of the model, and how long it stays loaded.
     at: usize,
     keep: Option<Keep>,
     variables: Map<String, Value>,
@@ -71,7 +71,7 @@ pub async fn generate(
     f.refuse_more_than_empty(&[
         ("suffix", "is not supported"),
         ("template", "is not supported: the model's own is used, or --template"),
-        ("context", "is not supported: use /api/chat, whose history is found again by its begin"),
+        ("context", "is not supported: use /api/chat, whose history is reused as a cached prefix"),
     ])?;
     none(&mut f, "images")?;
     let text = f.text("prompt")?.unwrap_or_default();
@@ -159,8 +159,7 @@ async fn answered(
     Ok(noted(json_response(&document(&manner, whole)), &unheld))
 }
 
-/// Nothing is asked: the model is loaded, or goes where it is to stay for no time, as Ollama does
-/// it.
+/// A request without a prompt loads the model, or unloads it if `keep_alive` is 0, as Ollama does.
 async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, Refusal> {
     let name = service.options.models.get(asked.at).map_or("", Served::name).to_owned();
     let unload = asked.keep == Some(Keep::For(Duration::ZERO));
@@ -175,7 +174,7 @@ async fn load(service: &Service, asked: &Asked, kind: Kind) -> Result<Response, 
     )))
 }
 
-/// What both have.
+/// Fields of both routes.
 fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
     let (at, keep) = (place(f, service)?, keep_alive(f)?);
     f.refuse(&[
@@ -202,7 +201,7 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
         Some(_) => return Err(f.wrong("format", "give \"json\" or a JSON schema")),
     };
     let mut options = f.object("options")?.map_or_else(|| Fields::of(json!({}), "options"), Ok)?;
-    // What is decided when the model is opened.
+    // These options are fixed when the model is opened.
     options.ignore(&[
         "num_ctx",
         "num_batch",

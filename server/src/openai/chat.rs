@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`: what is asked.
+//! `POST /v1/chat/completions`: the request.
 
 use super::chat_answer::{Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, Told, effort, form, json_response, place, stream};
@@ -19,7 +19,7 @@ use hyper::body::Bytes;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// A chat, and how its answer is written.
+/// Fields of a chat request.
 struct Chat {
     ask: Ask,
     stream: bool,
@@ -27,7 +27,7 @@ struct Chat {
     parallel: bool,
 }
 
-/// Answers.
+/// Answers a chat request.
 pub async fn answer(
     service: Arc<Service>,
     body: Bytes,
@@ -85,13 +85,13 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
     let (offered, tools) = offered.unwrap_or_default();
     let choice = tool_choice(&mut f, &offered)?;
-    // Tools that must not be called are not spoken of.
+    // Tools that must not be called are left out of the prompt.
     let tools = Some(tools).filter(|tools| !tools.is_empty() && choice != Choice::None);
     let form = form::wanted(&mut f)?;
     f.done()?;
     let follow = choice.follow(offered, form, parallel)?;
     ends.beside(&follow)?;
-    // All is well that can be seen without it.
+    // All checks that need no model come before it is loaded.
     let loaded = service.model(at, None).await?;
     let conversation = Conversation { turns, tools, variables };
     let ask = Ask {
@@ -117,7 +117,7 @@ fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// Variables of the template: `chat_template_kwargs`, and `reasoning_effort`.
+/// Variables of the template: `chat_template_kwargs` and `reasoning_effort`.
 pub fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let mut variables = match f.take("chat_template_kwargs") {
         None => Map::new(),
@@ -199,7 +199,7 @@ fn turn(message: Value, i: usize) -> Result<Turn, Refusal> {
     Ok(Turn { role, content, reasoning, calls, call_id, name })
 }
 
-/// A text, or parts that are texts.
+/// Reads content: a text, or parts that are texts.
 fn content(f: &mut Fields) -> Result<String, Refusal> {
     match f.take("content") {
         None => Ok(String::new()),

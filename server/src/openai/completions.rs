@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: text goes on.
+//! `POST /v1/completions`: continues a text.
 
 use super::completions_answer::{Echo, Manner, document, stream_format};
 use super::{Head, IGNORED, REFUSED, Told, form, json_response, place, stream};
@@ -20,26 +20,26 @@ use serde_json::Value;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Prompts of one request at most.
+/// Maximum prompts of a request.
 const MOST_PROMPTS: usize = 64;
-/// Tokens of an answer where the request does not say: OpenAI's.
+/// Maximum tokens of an answer if the request does not say: OpenAI's default.
 const USUAL_TOKENS: usize = 16;
 /// Others whose log probabilities are given with each token, at most.
 const MOST_SCORES: i64 = 20;
 
-/// A prompt as it is sent.
+/// A prompt of a request.
 pub enum Text {
-    /// A text, tokenised with what the model wants before it.
+    /// A text, tokenised with the model's BOS token.
     Words(String),
-    /// Tokens, as they are.
+    /// Token ids, used as they are.
     Ids(Vec<u32>),
 }
 
 impl Text {
-    /// As tokens.
+    /// The prompt's tokens.
     ///
     /// # Errors
-    /// There are too many.
+    /// The prompt is too long.
     pub fn tokens(self, loaded: &Loaded, cancel: &Cancel) -> Result<Vec<u32>, Refusal> {
         match self {
             Text::Ids(ids) => Ok(ids),
@@ -54,7 +54,7 @@ impl Text {
     }
 }
 
-/// A text, tokens, or a list of texts or of lists of tokens.
+/// Reads a text, token ids, or a list of either.
 pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refusal> {
     let why = format!("give a text, a list of token ids, or a list of at most {most} of either");
     let ids = |all: &[Value]| -> Option<Vec<u32>> {
@@ -88,6 +88,7 @@ struct Asked {
     n: usize,
     max_tokens: Option<usize>,
     sampling: SampleOptions,
+    /// The prompts' texts, which are put before the answers (`echo`).
     stop: Vec<String>,
     ends: Ends,
     ignore_eos: bool,

@@ -1,17 +1,17 @@
-//! What comes over a connection, without sockets: the fuzzer's seeds
-//! (`fuzz/fuzz_targets/requests.rs`), and these broken by chance. 300 of them, or as many as
-//! `KJIT_TEST_FUZZ` says, from the number that `KJIT_TEST_FUZZ_FROM` says.
+//! Bytes of a connection, without sockets: the fuzzer's seeds (`fuzz/fuzz_targets/requests.rs`),
+//! and broken versions of them. 300 of these, or `KJIT_TEST_COUNT`, from number
+//! `KJIT_TEST_FROM` on.
 
 use std::path::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A number for what is left to chance.
+/// A random number.
 fn dice(state: &mut u64, n: usize) -> usize {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 33) as usize % n.max(1)
 }
 
-/// What stands in requests, in places where it should not.
+/// Parts of requests, for places where they do not belong.
 const WORDS: [&[u8]; 16] = [
     b"\"",
     b"\\",
@@ -52,7 +52,7 @@ fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
     }
     let number = |name: &str| std::env::var(name).ok().map(|n| n.parse::<u64>().unwrap());
     let (many, from) =
-        (number("KJIT_TEST_FUZZ").unwrap_or(300), number("KJIT_TEST_FUZZ_FROM").unwrap_or(0));
+        (number("KJIT_TEST_COUNT").unwrap_or(300), number("KJIT_TEST_FROM").unwrap_or(0));
     let mut refused = 0;
     for i in from..from + many {
         let mut state = i ^ 0x9e37_79b9_7f4a_7c15;
@@ -79,7 +79,7 @@ fn whatever_comes_over_a_connection_is_answered_and_nothing_is_left_of_it() {
     assert!(refused as u64 > many / 3, "{refused} of {many} were refused");
 }
 
-/// Sends it and nothing more, and reads all that comes.
+/// Sends these bytes only, and reads the whole answer.
 fn asked(bytes: &[u8]) -> String {
     let (runtime, inside) = crate::support::connection::server();
     let said = runtime.block_on(async {
@@ -137,16 +137,16 @@ fn a_head_that_contradicts_itself_is_refused() {
         (get("/health", "HTTP/1.1\r\nHost: me@localhost"), "400"),
         (get("/health", "HTTP/1.1\r\nHost: local\u{e4}host"), "400"),
         (get("/health", "HTTP/1.1\r\nHost: evil.example"), "403"),
-        // The target says which server is meant, whatever Host says.
+        // The target decides which server is meant, not Host.
         (get("http://localhost/health", "HTTP/1.1\r\nHost: localhost"), "200"),
         (get("http://evil.example/health", "HTTP/1.1\r\nHost: localhost"), "403"),
         (get("http://localhost@evil.example/health", "HTTP/1.1\r\nHost: localhost"), "400"),
         (get("http://[::1]evil/health", "HTTP/1.1\r\nHost: localhost"), "400"),
-        // A line that goes on in the next one.
+        // A header that continues in the next line.
         (get("/health", "HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n c"), "400"),
         (get("/health", "HTTP/1.1\r\nHost : localhost"), "400"),
-        // Two lengths, in both orders, and a second request behind the first that must not be taken
-        // for another.
+        // Two lengths, in both orders, and a second request after the first that must not be taken
+        // for another one.
         (
             format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n{body}"),
             "400",
@@ -180,7 +180,7 @@ fn a_head_that_contradicts_itself_is_refused() {
             "POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}".to_owned(),
             "400",
         ),
-        // The same length twice is one; what stands in a body is none.
+        // A repeated length counts once; text in a body does not count.
         (
             format!("POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n{body}"),
             "200",
@@ -200,7 +200,7 @@ fn a_head_that_contradicts_itself_is_refused() {
         );
         assert_eq!(answer.matches("HTTP/1.").count(), 1, "{said}\n{answer}");
     }
-    // Several in one go, each with its own body: the next head is found.
+    // Several requests at once, each with a body: the next head is found.
     let several = [
         post("/api/show", "", b"{}"),
         get("/health", "HTTP/1.1\r\nHost: localhost").into_bytes(),
@@ -238,7 +238,7 @@ fn who_says_no_more_and_listens_has_the_answer() {
         short.starts_with("HTTP/1.1 200") && short.contains("\"completion_tokens\":2"),
         "{short}"
     );
-    // One that takes its time is asked whether it listens, in words that every client passes over.
+    // During a slow answer an interim answer tests the connection. Clients ignore it.
     let long = ask(490, 16);
     let rest = long.trim_start_matches("HTTP/1.1 100 Continue\r\n\r\n");
     assert!(
@@ -248,7 +248,7 @@ fn who_says_no_more_and_listens_has_the_answer() {
     let old =
         asked(b"POST /v1/completions HTTP/1.0\r\nContent-Length: 35\r\n\r\n{\"prompt\": [5, 6], \"max_tokens\": 3}");
     assert!(old.starts_with("HTTP/1.0 200") && old.contains("\"completion_tokens\":3"), "{old}");
-    // A body that does not come is no request, and is not waited for.
+    // A request without its body is incomplete and is not waited for.
     let cut = asked(
         b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 35\r\n\r\n{\"pro",
     );
@@ -349,7 +349,7 @@ fn a_head_has_less_time_than_a_connection_that_waits() {
         return;
     }
     let (runtime, inside) = crate::support::connection::server();
-    // What is left open is closed by the server, in this order.
+    // The server closes connections that are left open, in this order.
     let open = async |said: &[u8]| {
         let (mut client, connection) = tokio::io::duplex(1 << 20);
         let asks = async {

@@ -1,6 +1,6 @@
-//! `kjit cache` where something is wrong with the place: missing, no directory, somebody else's,
-//! read-only, full, of another version. One clear line each, exit 1 where nothing could be done,
-//! and nothing half-done stays.
+//! `kjit cache` with an unusable folder: missing, not a folder, another user's, read-only, full, of
+//! another version. One clear line each, exit 1 if nothing could be done, and nothing half done
+//! stays.
 
 use crate::support::{error_line, kjit, stdout};
 use kjit_cache::{Artefact, BuildKey, Cache, Config, Key};
@@ -39,7 +39,7 @@ fn with_pack() -> (tempfile::TempDir, PathBuf, PathBuf) {
     (dir, home, pack)
 }
 
-/// All commands, and an import, fail with one line that has the path and these words.
+/// All commands, and an import, fail with one line that contains the path and these words.
 #[track_caller]
 fn all_refuse(home: &Path, pack: &Path, words: &str) {
     let import = ["import", text(pack)];
@@ -49,7 +49,7 @@ fn all_refuse(home: &Path, pack: &Path, words: &str) {
     }
 }
 
-/// A small tmpfs, unmounted in the end; `None`, said aloud, where this process may not mount.
+/// A small tmpfs, unmounted at the end. `None`, with a SKIPPED line, if this process may not mount.
 struct Tmpfs(tempfile::TempDir);
 
 impl Tmpfs {
@@ -138,7 +138,7 @@ fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
             && err.lines().count() == 1,
         "{err}"
     );
-    // What is there already needs no writing; what is new does.
+    // Entries that are there need no writing; new ones do.
     let line = error_line(&mut cache(&home, &["import", text(&pack)]), 1);
     assert!(
         line.contains("0 of 5 entries were taken") && line.contains("Read-only file system"),
@@ -150,7 +150,7 @@ fn a_read_only_cache_is_read_and_what_would_change_it_fails_with_the_reason() {
         line.contains("Read-only file system") && line.matches("os error").count() == 1,
         "{line}"
     );
-    // Faulty and not to be moved away: told, and not called set aside.
+    // A corrupt entry that cannot be moved is reported, and not as set aside.
     assert!(remount("remount,rw"));
     let doc: serde_json::Value =
         serde_json::from_str(&stdout(&mut cache(&home, &["list", "--json"]))).unwrap();
@@ -190,7 +190,7 @@ fn a_full_disk_stops_an_import_and_an_export_with_the_reason_and_leaves_no_halve
 #[test]
 fn what_a_newer_version_wrote_is_left_alone_and_named() {
     let (dir, home, pack) = with_pack();
-    // A whole cache of the next format in the same place.
+    // A cache of the next format in the same place.
     let newer = home.join("v2/e");
     std::fs::create_dir_all(&newer).unwrap();
     std::fs::write(newer.join("entry"), "from the future").unwrap();
@@ -205,7 +205,7 @@ fn what_a_newer_version_wrote_is_left_alone_and_named() {
     std::fs::write(&next, &bytes).unwrap();
     let line = error_line(&mut cache(&home, &["import", text(&next)]), 1);
     assert!(line.contains("it is of format 2, this program reads format 1"), "{line}");
-    // And read in place: a warning, with which a run goes on.
+    // A pack in place of the next format is a warning; a run goes on.
     let output = cache(&home, &["list"])
         .env("KJIT_PACK_PATH", &next)
         .assert()
@@ -244,7 +244,7 @@ fn what_is_no_pack_is_refused_by_its_name() {
 #[test]
 fn the_systems_packs_are_read_where_packages_put_them() {
     let (dir, _, pack) = with_pack();
-    // In a mount namespace of its own, so that nothing of the machine is touched.
+    // In a mount namespace of its own, so that the machine is not affected.
     let script = "mount --make-rprivate / && mount -t tmpfs -o mode=755 tmpfs /usr/share && mkdir \
         -p /usr/share/kjit/packs && \
                   cp \"$1\" /usr/share/kjit/packs/ && echo mounted && exec \"$0\" cache list \

@@ -1,7 +1,6 @@
-//! What the compile service does when a compiler goes wrong, seen from the command: one error with
-//! its log, exit 1, nothing on stdout that is not the answer. The compilers are a clang that goes
-//! wrong as told (`support/clang.sh`) and the simulated hiprtc, which does so inside of kjit's own
-//! compiler process.
+//! Faulty compilers, seen from the command: one error with the compiler's log, exit 1, and only the
+//! answer on stdout. The compilers are a clang with faults on demand (`support/clang.sh`) and the
+//! simulated hiprtc, whose faults happen inside kjit's own compiler process.
 
 use crate::support::model;
 use kjit_tests::simulator::Setup;
@@ -28,7 +27,7 @@ fn real_clang() -> Option<PathBuf> {
     found
 }
 
-/// `kjit warm` of a small model for gfx1100 through the clang that does as told.
+/// `kjit warm` of a small model for gfx1100 with the faulty clang.
 fn warm(cache: &Path, clang: &Path) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     c.arg("warm").arg(tiny()).args([
@@ -41,8 +40,8 @@ fn warm(cache: &Path, clang: &Path) -> Command {
         "--compiler-path",
         CLANG,
     ]);
-    c.arg("--cache-dir").arg(cache).env("KJIT_TEST_REAL_CLANG", clang).env("NO_COLOR", "1");
-    for name in ["KJIT_TEST_CLANG", "KJIT_TEST_LOG", "KJIT_TEST_ONCE", "KJIT_CACHE_DIR"] {
+    c.arg("--cache-dir").arg(cache).env("TEST_REAL_CLANG", clang).env("NO_COLOR", "1");
+    for name in ["TEST_CLANG", "TEST_LOG", "TEST_ONCE", "KJIT_CACHE_DIR"] {
         c.env_remove(name);
     }
     c
@@ -72,14 +71,14 @@ fn forget(cache: &Path, kernels: &[&str]) {
     }
 }
 
-/// How many kernels a cache has.
+/// Number of kernels in a cache.
 fn entries(cache: &Path) -> u64 {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     let out = c.args(["cache", "list", "--json", "--cache-dir"]).arg(cache).output().unwrap();
     document(&out).as_array().unwrap().len() as u64
 }
 
-/// A cache of one's own with all kernels of the model but these. Compiled once for all tests.
+/// A separate cache with all kernels of the model except these. Compiled once for all tests.
 fn cache_without(clang: &Path, kernels: &[&str]) -> tempfile::TempDir {
     let shared = Path::new(TEMPORARY).join("compile-service");
     let out = warm(&shared, clang).output().unwrap();
@@ -92,18 +91,19 @@ fn cache_without(clang: &Path, kernels: &[&str]) -> tempfile::TempDir {
     own
 }
 
-/// The clang goes wrong with one kernel: the exit code, the document, and what was said of it.
+/// The clang fails for one kernel: the exit code, the document, and stderr.
 fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, Vec<String>)> {
     let clang = real_clang()?;
     let own = cache_without(&clang, &["argmax"]);
     let mut command = warm(&own.path().join("cache"), &clang);
-    command.env("KJIT_TEST_CLANG", how).env("TMPDIR", own.path()).envs(variables.iter().copied());
+    command.env("TEST_CLANG", how).env("TMPDIR", own.path()).envs(variables.iter().copied());
     let out = command.output().unwrap();
     let (document, errors) = (document(&out), errors(&out));
     let all =
         document["kernels"].as_array().unwrap().len() as u64 + document["failed"].as_u64().unwrap();
     assert_eq!(document["cached"].as_u64().unwrap() + 1, all, "{how}: {document}");
-    // The folder goes with the test: what an error names must be looked at while it is there.
+    // The folder is removed at the end of the test: files that an error names must be examined
+    // before.
     for error in &errors {
         assert!(error.contains("'argmax'") && error.contains("clang 19"), "{error}");
         for log in error.split(['(', ')', ' ', ';', ',']).filter(|w| w.ends_with("log.txt")) {
@@ -113,7 +113,7 @@ fn goes_wrong(how: &str, variables: &[(&str, &str)]) -> Option<(Output, Value, V
     Some((out, document, errors))
 }
 
-/// The same where that must be an error: its line.
+/// For a fault that must be an error: its line.
 fn fails(how: &str, variables: &[(&str, &str)]) -> Option<String> {
     let (out, document, errors) = goes_wrong(how, variables)?;
     assert_eq!(out.status.code(), Some(1), "{how}");
@@ -134,35 +134,25 @@ fn a_clang_that_aborts_is_tried_twice_and_is_one_error_with_its_log() {
 #[test]
 fn a_clang_that_loops_is_ended_at_the_deadline() {
     let began = Instant::now();
-    // The compiler inherits the environment: a variable of this test's own finds it, whatever else
-    // compiles beside it.
+    // The compiler inherits the environment: a variable of this test finds its process among all
+    // others.
     let mark = format!("of-{}", std::process::id());
-    let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
-    else {
+    let Some(error) = fails("loop", &[("KJIT_COMPILE_SECONDS", "3"), ("TEST_MARK", &mark)]) else {
         return;
     };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(120));
-    assert_eq!(
-        processes_with(&format!("KJIT_TEST_MARK={mark}")),
-        Vec::<String>::new(),
-        "still running"
-    );
+    assert_eq!(processes_with(&format!("TEST_MARK={mark}")), Vec::<String>::new(), "still running");
 }
 
 #[test]
 fn what_has_left_a_compilers_group_is_ended_at_the_deadline_too() {
     let mark = format!("left-{}", std::process::id());
-    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("KJIT_TEST_MARK", &mark)])
-    else {
+    let Some(error) = fails("leave", &[("KJIT_COMPILE_SECONDS", "3"), ("TEST_MARK", &mark)]) else {
         return;
     };
     assert!(error.contains("ran past 3 s and was ended"), "{error}");
-    assert_eq!(
-        processes_with(&format!("KJIT_TEST_MARK={mark}")),
-        Vec::<String>::new(),
-        "still running"
-    );
+    assert_eq!(processes_with(&format!("TEST_MARK={mark}")), Vec::<String>::new(), "still running");
 }
 
 #[test]
@@ -171,12 +161,12 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let own = cache_without(&clang, &["argmax"]);
     let (cache, temporary) = (own.path().join("cache"), own.path().join("temporary"));
     std::fs::create_dir(&temporary).unwrap();
-    let mark = format!("KJIT_TEST_MARK=of-{}", std::process::id());
+    let mark = format!("TEST_MARK=of-{}", std::process::id());
     let quiet = warm(&cache, &clang);
     let mut c = Command::new(quiet.get_program());
     c.args(quiet.get_args().filter(|a| *a != "-q"))
         .envs(quiet.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    c.env("KJIT_TEST_CLANG", "loop")
+    c.env("TEST_CLANG", "loop")
         .env("TMPDIR", &temporary)
         .envs(mark.split_once('='))
         .env_remove("KJIT_CACHE_DIR");
@@ -189,7 +179,7 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // The clang that loops has been asked: its source lies there.
+    // The looping clang has begun: its source is there.
     wait_for("the compile", &|| files_below(&temporary).iter().any(|f| f.ends_with("argmax.hip")));
     // SAFETY: a number; the child is ours and not waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
@@ -199,7 +189,7 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("interrupted: ")).collect();
     wait_for("the compiler to go", &|| processes_with(&mark).is_empty());
     wait_for("its files to go", &|| files_below(&temporary).is_empty());
-    // And so it does.
+    // It has ended.
     let out = warm(&cache, &clang).output().unwrap();
     assert_eq!((out.status.code(), &document(&out)["compiled"]), (Some(0), &1.into()));
     let there = document(&out)["cached"].as_u64().unwrap();
@@ -210,16 +200,16 @@ fn ctrl_c_ends_warm_with_one_line_and_130_and_leaves_no_process_and_nothing_lyin
     assert_eq!(lines, [wanted], "{said}");
 }
 
-/// All files below a folder, as they are now.
+/// All files below a folder.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
-/// Processes that have this in their environment.
+/// Processes with this variable in their environment.
 fn processes_with(variable: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten().map(|e| e.path());
-    // Those that end meanwhile, and others' of whom nothing may be read, are none.
+    // Processes that end meanwhile, and unreadable ones of other users, are skipped.
     all.filter(|p| {
         std::fs::read(p.join("environ"))
             .is_ok_and(|e| e.split(|&b| b == 0).any(|v| v == variable.as_bytes()))
@@ -255,7 +245,7 @@ fn a_clang_that_is_killed_once_is_tried_again() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
     let Some((out, document, errors)) =
-        goes_wrong("kill", &[("KJIT_TEST_ONCE", once.to_str().unwrap())])
+        goes_wrong("kill", &[("TEST_ONCE", once.to_str().unwrap())])
     else {
         return;
     };
@@ -268,11 +258,11 @@ fn what_is_no_code_object_is_never_kept() {
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let cache = own.path().join("cache");
-    let out = warm(&cache, &clang).env("KJIT_TEST_CLANG", "garbage").output().unwrap();
+    let out = warm(&cache, &clang).env("TEST_CLANG", "garbage").output().unwrap();
     let told = errors(&out);
     assert_eq!((out.status.code(), told.len()), (Some(1), 1), "{told:?}");
     assert!(told[0].contains("'argmax'") && told[0].contains("damaged"), "{told:?}");
-    // A compiler of the same bytes that does right finds nothing of it.
+    // A correct compiler with the same bytes is not affected.
     let out = warm(&cache, &clang).output().unwrap();
     assert!(out.status.success());
     assert_eq!(document(&out)["compiled"], 1);
@@ -283,7 +273,7 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
     let Some(clang) = real_clang() else { return };
     let own = cache_without(&clang, &["argmax"]);
     let mut command = warm(&own.path().join("cache"), &clang);
-    let out = command.env("KJIT_TEST_CLANG", "refuse").env("TMPDIR", own.path()).output().unwrap();
+    let out = command.env("TEST_CLANG", "refuse").env("TMPDIR", own.path()).output().unwrap();
     let told = errors(&out);
     assert_eq!((out.status.code(), told.len()), (Some(1), 1), "{told:?}");
     let line = std::fs::read_to_string(concat!(
@@ -306,7 +296,7 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
         "line {line} of our source: {}",
         told[0]
     );
-    // The command line that the error ends in.
+    // The command line at the end of the error.
     let again = told[0]
         .rsplit_once(", sh ")
         .and_then(|(_, rest)| rest.strip_suffix(" repeats it"))
@@ -319,8 +309,8 @@ fn a_compile_error_shows_kernel_constants_target_and_line_and_what_it_names_repe
         let mut c = Command::new("sh");
         c.arg(again)
             .current_dir("/")
-            .env("KJIT_TEST_REAL_CLANG", &clang)
-            .env("KJIT_TEST_CLANG", how)
+            .env("TEST_REAL_CLANG", &clang)
+            .env("TEST_CLANG", how)
             .output()
             .unwrap()
     };
@@ -338,7 +328,7 @@ fn two_commands_at_once_compile_each_kernel_once_and_keep_to_their_jobs() {
     let start = |jobs: &str| {
         let mut c = warm(&cache, &clang);
         c.args(["--jobs", jobs])
-            .env("KJIT_TEST_LOG", &log)
+            .env("TEST_LOG", &log)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -373,7 +363,7 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
         std::fs::read_to_string(&log).unwrap_or_default().lines().filter(|l| *l == "end").count()
     };
     let mut first =
-        warm(&cache, &clang).args(["--jobs", "1"]).env("KJIT_TEST_LOG", &log).spawn().unwrap();
+        warm(&cache, &clang).args(["--jobs", "1"]).env("TEST_LOG", &log).spawn().unwrap();
     let until = Instant::now() + Duration::from_secs(120);
     while ends() < 3 {
         assert!(
@@ -400,10 +390,10 @@ fn a_warm_that_was_killed_goes_on_where_it_was() {
     assert_eq!(document(&again)["compiled"], 0);
 }
 
-/// The simulated hiprtc goes wrong with one kernel.
+/// The simulated hiprtc fails for one kernel.
 fn hiprtc(how: &str, variables: &[(&str, &str)]) -> (Output, Value, Vec<String>) {
     let out = hiprtc_once("", &[]);
-    // Now everything is compiled for the CPU: no deadline is passed for that.
+    // All kernels are compiled for the CPU now, so no later compile exceeds its time limit.
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let out = hiprtc_once(how, variables);
     let (document, errors) = (document(&out), errors(&out));
@@ -414,7 +404,8 @@ fn hiprtc(how: &str, variables: &[(&str, &str)]) -> (Output, Value, Vec<String>)
 fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
     let own = tempfile::tempdir().unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    // As the tests of whole models have it, so that kernels are compiled for the CPU once.
+    // The same constants as in tests of whole models, so that kernels are compiled for the CPU
+    // once.
     c.arg("warm").arg(tiny()).args([
         "--arch",
         "gfx1030",
@@ -428,11 +419,9 @@ fn hiprtc_once(how: &str, variables: &[(&str, &str)]) -> Output {
         "-q",
     ]);
     c.arg("--cache-dir").arg(own.path()).env("TMPDIR", own.path());
-    let setup = Setup::devices("gfx1030")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og")
-        .set(
-            "KJIT_HIPSIM_MISBEHAVE",
+    let setup =
+        Setup::devices("gfx1030").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og").set(
+            "HIPSIM_MISBEHAVE",
             if how.is_empty() { String::new() } else { format!("argmax:{how}") },
         );
     let out = setup.apply(TEMPORARY, &mut c).envs(variables.iter().copied()).output().unwrap();
@@ -476,7 +465,7 @@ fn a_run_time_compiler_that_prints_or_dies_once_does_no_harm() {
     let own = tempfile::tempdir().unwrap();
     let once = own.path().join("once");
     for (how, variables) in
-        [("print", vec![]), ("kill", vec![("KJIT_HIPSIM_ONCE", once.to_str().unwrap())])]
+        [("print", vec![]), ("kill", vec![("HIPSIM_ONCE", once.to_str().unwrap())])]
     {
         let (out, document, errors) = hiprtc(how, &variables);
         assert!(

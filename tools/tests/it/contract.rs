@@ -1,4 +1,4 @@
-//! The command's answers as scripts rely on them.
+//! The command's output as scripts rely on it.
 
 use crate::support::{error_line, kjit, smollm2, stdout};
 use serde_json::Value;
@@ -82,8 +82,8 @@ fn run_json_has_every_field_of_the_contract() {
         doc["generated_tokens"].as_u64().unwrap()
     );
     assert_eq!(doc["stop_reason"], "length");
-    // SmolLM2's matrices of Q4_1 are laid out by processors with the instructions for it, and not
-    // where that is off.
+    // Processors with suitable instructions keep copies of SmolLM2's Q4_1 matrices, unless that is
+    // off.
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let laid_out = doc["memory"]["laid_out"].as_u64().unwrap();
     assert_eq!(
@@ -205,6 +205,28 @@ fn inspect_graph_lists_every_operation() {
 }
 
 #[test]
+fn inspect_json_has_numbers_as_numbers_and_values_whole() {
+    let doc = json(&stdout(kjit().args(["inspect", "--json"]).arg(smollm2())));
+    let value = |key: &str| {
+        let all = doc["metadata"].as_array().unwrap();
+        all.iter().find(|line| line["key"] == key).map_or(&Value::Null, |line| &line["value"])
+    };
+    assert_eq!(value("general.architecture"), "llama");
+    assert_eq!(value("llama.block_count").as_u64(), Some(30));
+    let epsilon = value("llama.attention.layer_norm_rms_epsilon");
+    assert_eq!(epsilon.to_string(), "0.00001");
+    let tokens = value("tokenizer.ggml.tokens").as_array().unwrap();
+    assert!(tokens.len() == 49_152 && tokens.iter().all(Value::is_string), "{}", tokens.len());
+    let types = value("tokenizer.ggml.token_type").as_array().unwrap();
+    assert!(types.len() == 49_152 && types.iter().all(Value::is_i64));
+    assert!(value("tokenizer.chat_template").as_str().unwrap().len() > 100);
+    assert_eq!(doc["bytes"].as_u64(), Some(smollm2().metadata().unwrap().len()));
+    for sizes in [&doc["memory"]["weights"], &doc["tensors"][0]["bytes"], &doc["parameters"]] {
+        assert!(sizes.is_u64(), "{sizes}");
+    }
+}
+
+#[test]
 fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones() {
     for command in [
         "run",
@@ -230,6 +252,8 @@ fn help_of_every_command_has_an_example_and_its_own_flags_before_the_shared_ones
         "cache clear",
         "cache export",
         "cache import",
+        "serve",
+        "ps",
         "completions",
         "notices",
         "man",
@@ -327,7 +351,7 @@ fn the_vocabulary_of_an_architecture_that_kjit_cannot_run_is_of_use_all_the_same
 fn perplexity_drops_the_rest_and_counts_the_texts_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let text = dir.path().join("text.txt");
-    // Two windows of 16 and a rest of 3: what is in the rest changes nothing.
+    // Two windows of 16 and a rest of 3, which changes nothing.
     let run = |last: &str| {
         std::fs::write(&text, format!("{}{last}", "word ".repeat(32))).unwrap();
         let mut c = kjit();
@@ -378,7 +402,7 @@ fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_em
     let dir = tempfile::tempdir().unwrap();
     for name in ["python3", "python", "clang", "clang-19", "ld.lld"] {
         let file = dir.path().join(name);
-        std::fs::write(&file, "#!/bin/sh\ntouch \"$KJIT_TEST_STARTED\"\n").unwrap();
+        std::fs::write(&file, "#!/bin/sh\ntouch \"$TEST_STARTED\"\n").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     for name in ["libcuda.so.1", "libamdhip64.so", "libhiprtc.so", "libnvrtc.so"] {
@@ -389,7 +413,7 @@ fn nothing_of_the_working_directory_is_started_where_a_list_of_folders_has_an_em
         let mut c = kjit();
         c.args(["devices", "-v"])
             .current_dir(dir.path())
-            .env("KJIT_TEST_STARTED", &started)
+            .env("TEST_STARTED", &started)
             .env_remove("KJIT_NVRTC_LIBRARY");
         let out = c
             .env("PATH", list)

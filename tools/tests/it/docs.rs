@@ -1,5 +1,4 @@
-//! The documentation is true of the code: errors are quoted as they are said, variables are all
-//! there, links lead somewhere, generated parts are what their scripts make.
+//! The documentation agrees with the code: quoted errors, variables, links, and generated parts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +9,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// Files below a folder with one of these endings; what is built or fetched is left out.
+/// Files below a folder with one of these endings, without built or fetched ones.
 fn files(folder: &Path, endings: &[&str], into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
         let name = entry.file_name().unwrap().to_string_lossy().into_owned();
@@ -32,15 +31,22 @@ fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 19] = [
     "cache/src",
     "engine/src",
     "engine/sys",
     "hub/src",
+    "kernel_src/cases/src",
     "kernel_src/formats/src",
     "kernel_src/src",
     "model/chat/src",
+    "model/cpu/src",
+    "model/exec/src",
     "model/gguf/src",
+    "model/gpu/src",
+    "model/graph/src",
+    "model/plan/src",
+    "model/ranks/src",
     "model/src",
     "model/tokenizer/src",
     "server/src",
@@ -49,7 +55,7 @@ const SOURCES: [&str; 12] = [
 
 #[test]
 fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
-    // As strings are written: a literal that goes on in the next line is one text.
+    // String literals as they are written: one that continues in the next line is one text.
     let joined = |text: &str| {
         let mut out = String::new();
         for (i, part) in text.split("\\\n").enumerate() {
@@ -72,7 +78,7 @@ fn every_error_that_troubleshooting_quotes_is_one_that_the_code_says() {
     }
 }
 
-/// Every flag of the server is in its page.
+/// Every flag of the server is in docs/serve.md.
 #[test]
 fn every_flag_of_serve_is_in_its_page() {
     let help =
@@ -97,7 +103,7 @@ fn every_flag_of_serve_is_in_its_page() {
     assert!(missing.is_empty(), "not in docs/serve.md: {missing:?}");
 }
 
-/// The guide for owners of AMD cards says what `kjit doctor` says.
+/// The guide for AMD cards has the words of `kjit doctor`.
 #[test]
 fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
     use kjit_engine::amd_system::{ELSEWHERE, IN_A_CONTAINER, PACKAGES};
@@ -107,8 +113,7 @@ fn what_to_install_is_told_by_the_guide_in_the_doctors_words() {
         let (system, what) = how.split_once(": ").unwrap_or(("elsewhere", how));
         assert!(plain.contains(what), "{system}: the guide does not say '{what}'");
     }
-    // And the cards of the table are all in the README's, by their architecture or between two of
-    // one family.
+    // The README has all cards of the guide's table, by architecture or as a range of one family.
     let readme = fs::read_to_string(root().join("README.md")).unwrap();
     for word in ["compiled", "simulated", "emulated", "run on a card"] {
         assert!(readme.contains(word) && page.contains(word), "{word}");
@@ -128,11 +133,11 @@ fn variables(text: &str) -> BTreeSet<String> {
 fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is_read() {
     let read = |file: &str| fs::read_to_string(root().join(file)).unwrap();
     let users = read("docs/run.md");
-    // Those of the cache, whose names have the program's before them.
+    // Variables of the cache, whose names begin with the program's name.
     let mut in_code: BTreeSet<String> =
         ["KJIT_CACHE_DIR", "KJIT_PACK_PATH"].map(str::to_owned).into();
     for (path, text) in texts(&SOURCES, &[".rs"]) {
-        // Below the repository: the folder that it was cloned into may have any name.
+        // Below the repository, whose own folder may have any name.
         let below = path.strip_prefix(root()).unwrap();
         if !below.components().any(|c| c.as_os_str() == "tests" || c.as_os_str() == "check")
             && !below.ends_with("testing.rs")
@@ -165,8 +170,10 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     ) {
         seen.extend(variables(&text));
     }
+    // Options that nobody can keep in mind are nobody's: the table stays short.
+    assert!(named.len() <= 40, "{} variables: {named:?}", named.len());
     for name in &seen {
-        // A family by its beginning: `KJIT_FAULT_…`.
+        // A family of names by its prefix: `KJIT_FAULT_…`.
         let family = name
             .match_indices('_')
             .any(|(at, _)| developers.contains(&format!("`{}…`", &name[..=at])) && at > 4);
@@ -180,7 +187,7 @@ fn every_variable_that_is_read_is_documented_and_every_one_that_is_documented_is
     }
 }
 
-/// What a link calls a heading.
+/// The anchor of a heading.
 fn slug(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
     let kept = text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
@@ -214,7 +221,7 @@ fn every_link_between_files_leads_to_one() {
     assert!(links > 60, "{links}");
 }
 
-/// Comments and errors send a reader to documents and headings that are there.
+/// Documents and headings that comments and errors name exist.
 #[test]
 fn every_document_that_the_code_names_is_there_with_its_heading() {
     let folders =
@@ -246,7 +253,7 @@ fn every_document_that_the_code_names_is_there_with_its_heading() {
             assert!(found, "{}: no heading for {word}", path.display());
             seen += 1;
         }
-        // A document of old that never was a part of the tree.
+        // An old document that never was part of the tree.
         assert!(!text.contains("(DESIGN "), "{} names DESIGN.md", path.display());
     }
     assert!(seen > 8, "{seen}");
@@ -277,6 +284,7 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
         "cache",
         "engine",
         "kernel_src",
+        "kernel_src/cases",
         "kernel_src/formats",
         "hub",
         "model",
@@ -299,4 +307,41 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
             "{folder}: its README's example is compiled by nothing"
         );
     }
+}
+
+/// Comments, kernels and prose; rustfmt holds Rust code to it. Tables, links, literals and quoted
+/// output may be longer.
+#[test]
+fn lines_end_at_column_100() {
+    let root = root();
+    let listed = Command::new("git").args(["ls-files"]).current_dir(&root).output();
+    let Some(listed) = listed.ok().filter(|out| out.status.success()) else {
+        return eprintln!("SKIPPED: this is no checkout of git");
+    };
+    let mut long = vec![];
+    for file in String::from_utf8(listed.stdout).unwrap().lines() {
+        let (rust, prose) = (file.ends_with(".rs"), file.ends_with(".md"));
+        let kernel = [".h", ".hip", ".cu"].iter().any(|end| file.ends_with(end));
+        if !rust && !kernel && !prose {
+            continue;
+        }
+        let mut fenced = false;
+        let text = fs::read_to_string(root.join(file)).unwrap_or_default();
+        for (number, line) in text.lines().enumerate() {
+            fenced ^= line.trim_start().trim_start_matches(['/', '!', ' ']).starts_with("```");
+            let line = line.trim_end();
+            let (comment, table) = (line.trim_start().starts_with("//"), line.contains("| "));
+            let exempt = match (rust, kernel) {
+                (true, _) => {
+                    !comment || fenced || table || line.contains("http") || line.contains("`[")
+                }
+                (_, true) => !comment && line.contains('"') || table,
+                _ => fenced || table || line.starts_with("    ") || line.contains("]("),
+            };
+            if line.chars().count() > 100 && !exempt {
+                long.push(format!("{file}:{}", number + 1));
+            }
+        }
+    }
+    assert!(long.is_empty(), "{} lines: {}", long.len(), long.join(", "));
 }

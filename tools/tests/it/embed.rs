@@ -4,7 +4,7 @@ use crate::support::{error_after_output, error_line, kjit, model, smollm2, stdou
 use serde_json::Value;
 use std::path::PathBuf;
 
-/// A tiny encoder with a vocabulary; none, said aloud, where it was not made.
+/// A tiny encoder with a vocabulary. `None`, with a SKIPPED line, if it was not made.
 fn encoder(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")),
@@ -54,7 +54,7 @@ fn every_line_has_its_vector_whatever_comes_before_and_normalised_it_has_length_
     for (text, vector) in texts.iter().zip(&all) {
         assert_eq!(&vectors(&smollm2, &mean, text)[0], vector, "{text}");
     }
-    // Texts that say the same are nearer.
+    // Texts with the same meaning are nearer.
     assert!(
         cosine(&all[0], &all[1]) > cosine(&all[0], &all[2]) + 0.1,
         "{} {}",

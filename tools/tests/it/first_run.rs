@@ -1,6 +1,5 @@
-//! A first run that cannot surprise: whatever a stranger's card, runtime or system refuses, hangs
-//! at or does wrong is one clear line, and the answer comes all the same where anything can still
-//! give it.
+//! The first run on an unknown card, runtime or system. Each call that is refused, hangs or fails
+//! gives one clear line, and an answer follows if anything can still compute it.
 
 use crate::support::machine::{Machine, document, err, failure, simulated};
 use crate::support::model;
@@ -11,7 +10,7 @@ use std::process::{Command, Output};
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 const TINY: &str = "tiny/tiny-llama-q8_0.gguf";
 
-/// The card of most of these tests, with kernels that are kept from run to run.
+/// The card of most of these tests. Its kernels are kept from run to run.
 fn card() -> Machine {
     Machine::new("gfx1100", Path::new(TEMPORARY).join("hipsim/first-run"))
 }
@@ -21,7 +20,7 @@ fn asks<'c>(command: &'c mut Command, device: &str) -> &'c mut Command {
     asks_within(command, device, "64")
 }
 
-/// The same with another context.
+/// Another context.
 fn asks_within<'c>(command: &'c mut Command, device: &str, context: &str) -> &'c mut Command {
     let path = model(TINY);
     command.arg("run").arg(path).args([
@@ -47,7 +46,7 @@ fn host() -> Value {
     document(&output)["ids"].clone()
 }
 
-/// The tokens are the host's; what was said.
+/// The tokens are the host's. Returns stderr.
 #[track_caller]
 fn right(output: &Output) -> String {
     assert_eq!(document(output)["ids"], host(), "{}", err(output));
@@ -62,7 +61,7 @@ fn a_runtime_that_records_no_graphs_gives_the_hosts_tokens_and_that_is_said_once
     for refused in
         ["hipStreamBeginCapture:*:900", "hipStreamEndCapture:*:901", "hipGraphInstantiate:*:801"]
     {
-        let said = right(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", refused)]));
+        let said = right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
         assert_eq!(
             said.matches("launches cannot be recorded on rocm:0").count(),
             1,
@@ -77,8 +76,8 @@ fn a_runtime_that_lets_no_blocks_meet_gives_the_hosts_tokens() {
     if !simulated("a_runtime_that_lets_no_blocks_meet") {
         return;
     }
-    // It has the call, and refuses it.
-    let fail = [("KJIT_HIPSIM_FAIL", "hipModuleLaunchCooperativeKernel:*:801")];
+    // The runtime has the call and refuses it.
+    let fail = [("HIPSIM_FAIL", "hipModuleLaunchCooperativeKernel:*:801")];
     let mut persistent = card().command();
     let said = right(
         &asks(persistent.envs(fail), "rocm:0").args(["--persistent", "on"]).output().unwrap(),
@@ -97,16 +96,16 @@ fn page_locked_memory_that_the_runtime_refuses_is_made_of_pages_of_our_own() {
     if !simulated("page_locked_memory_that_the_runtime_refuses") {
         return;
     }
-    right(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", "hipHostMalloc:*:2")]));
-    // The slots of the upload alone: the file is copied as it lies there.
+    right(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", "hipHostMalloc:*:2")]));
+    // Only the upload has slots: the file is copied from its map.
     right(&run_with(
         &card(),
         "rocm:0",
-        &[("KJIT_HIPSIM_FAIL", "hipHostRegister:*:1,hipHostMalloc:1:2")],
+        &[("HIPSIM_FAIL", "hipHostRegister:*:1,hipHostMalloc:1:2")],
     ));
-    // Nothing is left to try.
+    // No other way is left.
     let both = "hipHostRegister:*:1,hipHostMalloc:*:2";
-    let line = failure(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", both)]));
+    let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", both)]));
     assert!(
         line.contains("rocm:0 is given no page-locked memory") && line.contains("memlock"),
         "{line}"
@@ -119,10 +118,10 @@ fn a_driver_that_hangs_or_ends_who_asks_it_is_told_of_and_the_cpu_answers() {
         return;
     }
     for (how, word) in [
-        ("KJIT_HIPSIM_HANG", "did not answer within 1 s"),
-        ("KJIT_HIPSIM_ABORT", "ends the process that asks it"),
+        ("HIPSIM_HANG", "did not answer within 1 s"),
+        ("HIPSIM_ABORT", "ends the process that asks it"),
     ] {
-        // It has never answered since this machine was started.
+        // The runtime has never answered since the machine started.
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine::new("gfx1100", dir.path().to_owned());
         let set = [(how, "hipInit"), ("KJIT_DISCOVERY_SECONDS", "1")];
@@ -143,7 +142,7 @@ fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
     }
     let dir = tempfile::tempdir().unwrap();
     let machine = Machine::new("gfx1100", dir.path().to_owned());
-    // Where no process can be made, none is: the answer was kept.
+    // No child process can be started, so the kept answer is used.
     let listed = |set: &[(&str, &str)]| {
         let output = machine
             .command()
@@ -159,7 +158,7 @@ fn a_driver_that_has_answered_is_asked_at_once_the_next_time() {
     let before = records();
     assert!(before > 0, "nothing was kept");
     assert_eq!((listed(&[]), records()), (2, before));
-    // Another set of devices is another question.
+    // Another set of devices is asked anew.
     assert_eq!(listed(&[("HIP_VISIBLE_DEVICES", "0")]), 2);
     assert!(records() > before);
 }
@@ -182,7 +181,7 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
         right(&output);
         assert_eq!(document(&output)["device"]["arch"], arch, "{device}");
     }
-    // And together, some of the layers on each.
+    // Both together, each with some of the layers.
     let said = right(&run_with(&both, "rocm:1,rocm:0", &[]));
     let line = said.lines().find(|l| l.starts_with("device: ")).unwrap_or_default();
     assert!(
@@ -192,7 +191,7 @@ fn two_cards_of_different_families_each_give_the_hosts_tokens() {
     assert!(said.contains("rows come device to device"), "{said}");
     let output = asks(&mut both.command(), "rocm:0").args(["--host-layers", "1"]).output().unwrap();
     assert!(right(&output).contains("layer 0 on cpu"), "{}", err(&output));
-    // What fits needs no CPU; what does not, does.
+    // A model that fits needs no CPU part; a larger one gets it.
     assert!(right(&run_with(&both, "rocm:0,cpu", &[])).contains("device: rocm:0, "));
     for (device, flags, says) in [
         ("rocm:0", &["--split", "tensor"][..], "--split tensor is for several GPUs"),
@@ -248,7 +247,7 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
         return;
     }
     // Known before anything is loaded.
-    let small = [("KJIT_HIPSIM_MEMORY", "36700160")];
+    let small = [("HIPSIM_MEMORY", "36700160")];
     let ask = |context: &str| {
         let mut command = card().command();
         let output = asks_within(command.envs(small), "rocm:0", context).output().unwrap();
@@ -261,9 +260,9 @@ fn memory_that_is_not_there_is_a_line_with_the_flag_that_helps() {
     assert!(!fits && line.contains("would fit"), "{said}");
     let (fits, said) = ask(&context);
     assert!(fits, "-c {context} was said to fit: {said}");
-    // Refused, though it should have been there.
+    // Refused, although the memory should suffice.
     for refused in ["hipMalloc:1:2", "hipMalloc:*:2"] {
-        let line = failure(&run_with(&card(), "rocm:0", &[("KJIT_HIPSIM_FAIL", refused)]));
+        let line = failure(&run_with(&card(), "rocm:0", &[("HIPSIM_FAIL", refused)]));
         let helps = ["a smaller -c or --kv-type q8_0", "streams layers and takes less of them"];
         assert!(
             line.contains("MiB") && helps.iter().any(|flag| line.contains(flag)),
@@ -278,13 +277,13 @@ fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() 
         return;
     }
     for (faults, entry) in [("", "matvec"), ("abort", "matvec")] {
-        // Verdicts of their own: another test's card is a good one.
+        // A cache of its own: in other tests this card passes.
         let dir = tempfile::tempdir().unwrap();
         let machine = Machine::new("gfx1100", dir.path().to_owned());
         let broken = format!("{entry}:wave32:fault");
-        let set = [("KJIT_HIPSIM_BREAK", broken.as_str()), ("KJIT_HIPSIM_FAULTS", faults)];
+        let set = [("HIPSIM_BREAK", broken.as_str()), ("HIPSIM_FAULTS", faults)];
         let mut output = run_with(&machine, "rocm:0", &set);
-        // AMD's runtime may end the process: then the next start knows.
+        // AMD's runtime may end the process. Then the next start knows.
         if faults == "abort" {
             assert_eq!(output.status.code(), None, "{}", err(&output));
             output = run_with(&machine, "rocm:0", &set);
@@ -292,7 +291,7 @@ fn a_kernel_that_faults_at_its_proof_is_left_out_and_the_tokens_are_the_hosts() 
         let said = right(&output);
         assert!(said.contains("computes wrongly on rocm:0"), "{faults}: {said}");
         assert!(said.contains("it goes on as gfx1100:wave64"), "{faults}: {said}");
-        // And what was found is kept.
+        // The result was kept.
         assert!(
             right(&run_with(&machine, "rocm:0", &set)).contains("it goes on as gfx1100:wave64")
         );

@@ -1,5 +1,5 @@
-//! `run` before every kernel is compiled, and what `warm --emit` writes, on a simulated card whose
-//! compiler takes its time.
+//! `run` before every kernel is compiled, and the output of `warm --emit`, on a simulated card with
+//! a slow compiler.
 
 use crate::support::model;
 use kjit_engine::{CodeObject, Config, Digest, Engine, Geometry, args};
@@ -9,11 +9,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// As the tests of whole models have it, so that kernels are compiled for the CPU once.
+/// The same constants as in tests of whole models, so that kernels are compiled for the CPU once.
 const SETUP: [&str; 4] = ["-c", "64", "--prefill-chunk", "32"];
 
 fn setup() -> Setup {
-    Setup::devices("gfx1030").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices("gfx1030").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn kjit(command: &str, cache: &Path) -> Command {
@@ -27,7 +27,7 @@ fn kjit(command: &str, cache: &Path) -> Command {
     c
 }
 
-/// A run with nothing in the cache, gemm taking so many seconds to compile.
+/// A run with an empty cache. Compiling gemm takes this many seconds.
 fn cold(slow: &str, refuse: &str, flags: &[&str]) -> Output {
     let cache = tempfile::tempdir().unwrap();
     let mut c = kjit("run", cache.path());
@@ -43,7 +43,7 @@ fn cold(slow: &str, refuse: &str, flags: &[&str]) -> Output {
         "-v",
     ])
     .args(flags);
-    let setup = setup().set("KJIT_HIPSIM_SLOW", slow).set("KJIT_HIPSIM_REFUSE", refuse);
+    let setup = setup().set("HIPSIM_SLOW", slow).set("HIPSIM_REFUSE", refuse);
     setup.apply(TEMPORARY, &mut c).output().unwrap()
 }
 
@@ -55,7 +55,7 @@ fn document(out: &Output) -> Value {
 
 #[test]
 fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promised() {
-    // Everything is compiled for the CPU once, so that only the sleep is slow.
+    // All kernels are compiled for the CPU beforehand, so that only the sleep is slow.
     let first = document(&cold("", "", &["--wait-compile"]));
     assert!(first["kernels"]["compiled"].as_u64().unwrap() > 10, "{first}");
     let out = cold("gemm:20", "", &[]);
@@ -77,7 +77,8 @@ fn run_answers_before_the_compiler_has_ended_unless_the_same_tokens_were_promise
     }
 }
 
-/// As the test of one launch a token has it, so that its kernel is compiled for the CPU once.
+/// The same options as in the test of one launch per token, so that its kernel is compiled for the
+/// CPU once.
 fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     c.arg(command).arg(model("tiny/tiny-gemma3-q8_0.gguf")).args([
@@ -88,8 +89,8 @@ fn whole(command: &str, cache: &Path, slow: &str, flags: &[&str]) -> Output {
     ]);
     c.args(["--persistent", "on", "--json", "-v", "--cache-dir"]).arg(cache).args(flags);
     c.env("NO_COLOR", "1").env_remove("KJIT_CACHE_DIR").env_remove("KJIT_WAVE");
-    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("KJIT_HIPSIM_CLANG", "none");
-    let setup = setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").set("KJIT_HIPSIM_SLOW", slow);
+    let setup = Setup::devices("gfx942:sramecc+:xnack-").set("HIPSIM_CLANG", "none");
+    let setup = setup.set("HIPSIM_OPTIMISE", "-Og").set("HIPSIM_SLOW", slow);
     setup.apply(TEMPORARY, &mut c).output().unwrap()
 }
 
@@ -102,7 +103,7 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
     let names: Vec<&Value> =
         made["kernels"].as_array().unwrap().iter().map(|k| &k["name"]).collect();
     assert!(names.contains(&&"persistent".into()), "{made}");
-    // Whoever was promised the same tokens has it from the first on.
+    // With --seed or --temp 0 all kernels are used from the first token on.
     let out = whole("run", warm.path(), "", &[&run[..], &["--temp", "0"]].concat());
     let (found, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
     assert_eq!(
@@ -110,7 +111,7 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
         (&0.into(), &false.into())
     );
     assert!(said.contains("a token is one launch of"), "{said}");
-    // Compiled behind the answer, which is over before it is.
+    // The kernel is compiled beside the answer, which ends first.
     let out = whole("run", none.path(), "persistent:20", &run);
     let (early, said) = (document(&out), String::from_utf8_lossy(&out.stderr).into_owned());
     let kernels = &early["kernels"];
@@ -123,8 +124,8 @@ fn warm_makes_the_kernel_of_a_whole_token_and_run_does_not_wait_for_it() {
 
 #[test]
 fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
-    // Everything is compiled for the CPU once: the end of a run waits some seconds only for what
-    // fails.
+    // All kernels are compiled for the CPU beforehand: the end of a run waits for background
+    // compiles for some seconds only.
     assert!(cold("", "", &["--wait-compile"]).status.success());
     let out = cold("", "flash", &[]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
@@ -137,7 +138,7 @@ fn a_kernel_that_fails_behind_the_answer_is_one_line_and_exit_1() {
 fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
     let test = "first_token::what_warm_emits_can_be_launched_by_its_manifest_alone";
     let dir = tempfile::tempdir().unwrap();
-    // In the inner process the folder is its own: both write, the inner one reads.
+    // The outer and the inner process write this folder; the inner one reads it.
     let out = dir.path().join("emitted");
     let mut c = kjit("warm", &dir.path().join("cache"));
     c.args(["--arch", "gfx1030", "--compiler", "hiprtc", "-q", "--emit"]).arg(&out);
@@ -160,7 +161,7 @@ fn what_warm_emits_can_be_launched_by_its_manifest_alone() {
             assert!(!entry["kernels"].as_array().unwrap().is_empty(), "{entry}");
         }
         assert!(manifest.len() > 10);
-        // The largest of some logits, by argmax as the manifest tells it.
+        // The position of the largest logit, by argmax launched from the manifest.
         let entry = manifest.iter().find(|e| e["name"] == "argmax").unwrap();
         let kernel = &entry["kernels"][0];
         let sizes: Vec<u64> = kernel["arguments"]

@@ -46,7 +46,7 @@ fn a_folder_is_a_model_wherever_one_is_taken() {
     assert!(said.contains("note: 1 tensors of vision_tower are left out"), "{said}");
     let answer: Value = serde_json::from_slice(&answer.get_output().stdout).unwrap();
     assert!(!answer["ids"].as_array().unwrap().is_empty());
-    // What a card would compile, without one.
+    // The jobs of a card that is not here.
     let plan = stdout(&mut run(&["inspect", "--memory", "64MB", "-c", "64", "--arch", "gfx1100"]));
     assert!(plan.contains("on gfx1100"), "{plan}");
 }
@@ -73,8 +73,7 @@ fn a_bad_folder_ends_the_command_in_one_line() {
     }
 }
 
-/// A folder's JSON is refused by a line, whatever is in it, in memory that holds the largest good
-/// file.
+/// Any invalid JSON of a folder is refused in one line, with the memory of the largest valid file.
 #[test]
 fn no_json_of_a_folder_takes_all_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +109,7 @@ fn no_json_of_a_folder_takes_all_memory() {
         let good = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text).unwrap();
         let mut command = assert_cmd::Command::new("sh");
-        // Of these 450 MB the program itself takes 100, most of it never touched.
+        // Of these 450 MB the program itself takes 100 MB, most of them untouched.
         command.args([
             "-c",
             "ulimit -v 450000; exec \"$0\" inspect \"$1\" --threads 1",

@@ -1,5 +1,5 @@
-//! What people do by habit, and what they are told: words of other programs, pipes, defaults, and
-//! faults that are not what they seem.
+//! Common habits and the answers to them: words of other programs, pipes, defaults, and misleading
+//! errors.
 
 use crate::support::{error_line, kjit, model, smollm2, stdout};
 use kjit_tests::simulator::Setup;
@@ -13,12 +13,12 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The lines on stderr that begin with this.
+/// Lines of stderr with this beginning.
 fn said<'o>(output: &'o str, begin: &str) -> Vec<&'o str> {
     output.lines().filter(|l| l.starts_with(begin)).collect()
 }
 
-/// A machine with no GPU's driver to be found, and compilers only where they are named.
+/// A machine without any GPU driver, and with only the named compilers.
 fn bare(c: &mut Command) -> &mut Command {
     c.env("KJIT_HIP_LIBRARY", "/nowhere/libamdhip64.so")
         .env("NO_COLOR", "1")
@@ -43,7 +43,7 @@ fn words_of_llama_cpp_and_ollama_get_the_right_advice_in_one_line() {
         let line = error_line(kjit().args(arguments), 2);
         assert!(line.contains(wanted), "{arguments:?}: {line}");
     }
-    // What is no word of theirs is clap's to explain; and help is help.
+    // clap explains a word that no other program has either; and help is help.
     assert!(
         error_line(kjit().args(["run", "x.gguf", "--no-such-flag"]), 2).contains("--no-such-flag")
     );
@@ -113,7 +113,7 @@ fn flags_and_names_of_llama_cpp_and_ollama_run() {
             1,
         )
     };
-    // Names of the hub, which is not asked here.
+    // Names on the hub. The hub is not asked here.
     for name in ["a/b:Q4_0", "hf.co/a/b:Q4_0", "https://huggingface.co/a/b/blob/main/x.gguf"] {
         assert!(refused(name).contains("HF_HUB_OFFLINE"), "{name}: {}", refused(name));
     }
@@ -136,7 +136,7 @@ fn a_prompt_stands_behind_the_model_and_a_file_or_pipe_goes_before_it() {
     let whole = answer(&["-p", "One two three.\nFour five"], None);
     assert_eq!(answer(&["One two three.\nFour five"], None), whole);
     assert_eq!(answer(&["-p", "Four five"], Some("One two three.\n")), whole);
-    // The line that a pipe does not end is ended.
+    // The last line may lack its line end.
     assert_eq!(answer(&["Four five"], Some("One two three.")), whole);
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("prompt.txt");
@@ -200,7 +200,7 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // As `head -c 1` does: one byte, and the pipe is closed.
+        // As `head -c 1`: one byte is read, then the pipe is closed.
         let mut pipe = child.stdout.take().unwrap();
         pipe.read_exact(&mut [0]).unwrap();
         drop(pipe);
@@ -216,7 +216,7 @@ fn a_reader_that_has_enough_ends_the_command_silently_with_0() {
 #[test]
 fn a_trace_that_cannot_be_written_is_refused_before_the_work() {
     let mut c = kjit();
-    // The model is not there either: who looks at the trace first says so first.
+    // The model is missing too: the trace is checked first.
     let line = error_line(
         c.args(["run", "/no/such/model.gguf", "-p", "x", "--trace", "/no/such/folder/t.json"]),
         1,
@@ -244,8 +244,8 @@ fn warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_n
     let test =
         "habits::warm_without_arch_takes_the_cards_that_are_here_and_says_so_where_there_are_none";
     let setup = Setup::devices("gfx1100,gfx1201,gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O0");
+        .set("HIPSIM_CLANG", "none")
+        .set("HIPSIM_OPTIMISE", "-O0");
     setup.run(test, TEMPORARY, || {
         for (device, archs) in
             [(&[][..], &["gfx1100", "gfx1201"][..]), (&["--device", "rocm:1"], &["gfx1201"])]
@@ -301,7 +301,7 @@ fn warm_tiny(cache: &Path) -> Command {
 #[test]
 fn a_compiler_that_is_there_and_cannot_be_started_is_said_to_be_found() {
     let dir = tempfile::tempdir().unwrap();
-    // Any file will do: it is never asked.
+    // Any file will do: it is never opened as a library.
     let clang = dir.path().join("clang-19");
     std::fs::write(&clang, "#!/bin/sh\n").unwrap();
     let output: Output = warm_tiny(dir.path())
@@ -339,7 +339,7 @@ fn a_hip_library_that_is_none_is_named_and_nothing_is_said_to_have_been_tried_wi
             "{said}"
         );
     }
-    // One that opens and has none of HIP's calls: the C library's own.
+    // A library without HIP's calls: the C library.
     let libm = [
         "/lib/x86_64-linux-gnu/libm.so.6",
         "/usr/lib64/libm.so.6",
@@ -367,8 +367,7 @@ fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_no
     assert_eq!(output.status.code(), Some(1), "{verdicts}");
     assert_eq!(said(&verdicts, "FAIL rocm:0: not here").len(), 1, "{verdicts}");
     assert!(!verdicts.contains("the CPU computes"), "{verdicts}");
-    // hiprtc of ROCm 5.2 is found first and does not know this card: clang is what its kernels are
-    // made with.
+    // hiprtc of ROCm 5.2 is found first and does not know this card, so clang makes its kernels.
     let old = "/usr/lib/x86_64-linux-gnu/libamdhip64.so.5";
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     Setup::devices("gfx1100").apply(TEMPORARY, &mut c).env("KJIT_HIPRTC_LIBRARY", old);
@@ -385,7 +384,7 @@ fn the_doctor_names_the_compiler_that_a_card_really_gets_and_a_device_that_is_no
              libamdhip64-5 clang-19 lld-19)"
         );
     }
-    // A cache that takes nothing is one verdict too.
+    // An unwritable cache is one verdict too.
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
@@ -428,7 +427,7 @@ fn packagers_get_completions_and_manual_pages() {
     assert_eq!(text(&output.stdout).trim(), "warm", "{}", text(&output.stderr));
 }
 
-/// Every flag and value that the contract of the command names.
+/// All flags and values of the command's contract.
 #[test]
 fn every_flag_that_scripts_rely_on_is_there() {
     for (command, flags) in [

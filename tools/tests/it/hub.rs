@@ -1,4 +1,4 @@
-//! Models by name, as a user meets them: against a hub on 127.0.0.1.
+//! Models by name, with a hub on 127.0.0.1.
 
 use crate::support::model;
 use crate::support::server::{Fault, Repo, Server, noise, repo, sha256};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const LEN: usize = 3_000_017;
 const TINY: &str = "tiny/tiny-llama-q8_0.gguf";
 
-/// A hub with a model that runs, and one that is only bytes.
+/// A hub with a model that runs, and with one of random bytes.
 fn served() -> Server {
     let tiny = fs::read(model(TINY)).unwrap();
     let files = [
@@ -25,7 +25,7 @@ fn served() -> Server {
     Server::new(vec![repo("org/tiny-GGUF", &files)])
 }
 
-/// The command in an environment of its own.
+/// The command in a clean environment.
 fn kjit(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
     let mut c = Command::new(env!("CARGO_BIN_EXE_kjit"));
     for name in [
@@ -47,7 +47,7 @@ fn kjit(endpoint: &str, cache: &Path, args: &[&str]) -> Command {
     ] {
         c.env_remove(name);
     }
-    // Nothing of whoever runs the tests: no home, no token in it.
+    // Without the home folder and the token of the user who runs the tests.
     c.env("HOME", cache)
         .env("HF_ENDPOINT", endpoint)
         .env("HF_HUB_CACHE", cache)
@@ -67,7 +67,7 @@ fn good(mut c: Command) -> (String, String) {
     (text(&output.stdout), text(&output.stderr))
 }
 
-/// The one line of a failure.
+/// The single error line.
 #[track_caller]
 fn failed(output: &Output, code: i32) -> String {
     let said = text(&output.stderr);
@@ -110,7 +110,7 @@ fn a_model_runs_by_its_name_as_by_its_path_and_is_listed_and_removed() {
     for name in ["hf:org/tiny-GGUF:Q8_0", "hf:org/tiny-GGUF", "hf:org/tiny-GGUF/tiny-Q8_0.gguf"] {
         assert_eq!(ids(name), right, "{name}");
     }
-    // Every command that takes a model takes its name.
+    // Each command that takes a model takes its name.
     let name = "hf:org/tiny-GGUF:Q8_0";
     for args in [
         &["inspect", name][..],
@@ -202,7 +202,7 @@ fn what_python_fetched_stays_when_a_model_is_removed_and_so_does_what_another_co
     assert!(folder.join("blobs/0123").exists() && !folder.join("blobs/4567.incomplete").exists());
 }
 
-/// A fetch of the large file that hangs after half of it.
+/// A fetch of the large file that hangs halfway.
 fn halfway(server: &Server, cache: &Path) -> Child {
     server.fault("GET cdn", Fault::Wait(LEN / 2, Arc::new(AtomicBool::new(false))));
     let mut c = kjit(&server.endpoint, cache, &["pull", "hf:org/tiny-GGUF:Q4_0"]);
@@ -369,8 +369,8 @@ fn good_path(c: &mut Command) -> PathBuf {
     PathBuf::from(text(&output.stdout).trim_end())
 }
 
-/// The command inside a mount namespace where the cache is a small tmpfs; `None`, said aloud, where
-/// this process may not do that.
+/// The command in a mount namespace with the cache on a small tmpfs. `None`, with a SKIPPED line,
+/// if this process may not do that.
 fn on_tmpfs(endpoint: &str, cache: &Path, options: &str, script: &str) -> Option<Output> {
     let mut c = kjit(endpoint, cache, &[]);
     let (program, envs) = (
@@ -404,7 +404,7 @@ fn a_disk_that_is_or_becomes_full_is_one_line_and_what_came_is_kept() {
     let line = failed(&output, 1);
     assert!(line.contains("needs 3.00 MB") && line.contains("HF_HUB_CACHE"), "{line}");
     assert_eq!(server.count("GET cdn"), 0);
-    // Room enough at first, and somebody else takes it.
+    // Enough room at first. Then another file takes it.
     let go = Arc::new(AtomicBool::new(false));
     server.fault("GET cdn", Fault::Wait(LEN / 2, Arc::clone(&go)));
     let outside = tempfile::tempdir().unwrap();
@@ -504,7 +504,7 @@ fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
         return;
     }
     let fetch = "import huggingface_hub as h; print(h.hf_hub_download('org/tiny-GGUF', 'FILE'))";
-    // Ours, found by Python offline and asked of the hub again.
+    // A model fetched by kjit: found by Python offline, and confirmed by the hub.
     let ours = good_path(&mut kjit(
         &server.endpoint,
         cache.path(),
@@ -522,7 +522,7 @@ fn pythons_huggingface_hub_and_kjit_find_what_the_other_fetched() {
         );
     }
     assert_eq!(server.count("GET cdn"), 0);
-    // Python's, found by kjit, which asks nobody.
+    // A model fetched by Python: found by kjit without asking the hub.
     let output =
         python(&fetch.replace("FILE", "big-Q4_0.gguf"), &server, cache.path(), &[]).unwrap();
     let theirs = PathBuf::from(text(&output.stdout).trim_end());

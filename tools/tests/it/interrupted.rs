@@ -1,5 +1,4 @@
-//! What comes from outside in the middle of the work: Ctrl-C, a reader that goes away, a model file
-//! that is cut short.
+//! Events during the work: Ctrl-C, a reader that goes away, a model file that is cut short.
 
 use crate::support::{error_line, kjit, smollm2};
 use serde_json::Value;
@@ -7,8 +6,8 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::time::Duration;
 
-/// The command with pipes, and what it said on stderr until the line about the device: from then on
-/// it computes.
+/// The command with pipes, and its stderr up to the line about the device. It computes from then
+/// on.
 fn computing(args: &[&str]) -> (Child, BufReader<ChildStderr>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_kjit"))
         .args(args)
@@ -25,7 +24,7 @@ fn computing(args: &[&str]) -> (Child, BufReader<ChildStderr>) {
     (child, said)
 }
 
-/// Ctrl-C, and how it ends: the output, and what was said on stderr after the first line.
+/// Sends Ctrl-C. Returns the output, and stderr after the first line.
 fn ctrl_c((mut child, mut said): (Child, BufReader<ChildStderr>)) -> (Output, String) {
     // SAFETY: kill takes two numbers; the child was not waited for yet, so its id is its own.
     unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
@@ -67,7 +66,7 @@ fn ctrl_c_ends_a_long_prompt_between_its_pieces() {
         "64",
         "--json",
     ]);
-    // Into the prompt, which takes many seconds.
+    // During the prompt, which takes many seconds.
     std::thread::sleep(Duration::from_millis(400));
     let (output, stderr) = ctrl_c(run);
     assert_eq!(output.status.code(), Some(130), "{stderr}");

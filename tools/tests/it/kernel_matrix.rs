@@ -1,19 +1,19 @@
-//! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, where every
-//! kernel's registers, LDS, occupancy and machine code on every AMD architecture stand as clang
-//! makes them. A change that costs any of these fails here until `scripts/kernel-matrix` has
-//! written it down, and shows in review.
+//! The compile matrix: `kjit bench --kernels` against `tests/data/kernels/ARCH.csv`, which has the
+//! registers, LDS, occupancy and machine code of each kernel on each AMD architecture, as compiled
+//! by clang. A change that costs any of these fails here until `scripts/kernel-matrix` has updated
+//! the files, and the difference shows in review.
 //!
-//! A part of it is compiled here; with `KJIT_COMPILE_ALL=1` all (by `cargo test`: nextest ends a
-//! test after its time limit).
+//! Part of the matrix is compiled; with `KJIT_TEST_ALL=compile` all of it (by `cargo test`, since
+//! nextest ends a test after its time limit).
 
 use kjit_engine::arch::ARCHS;
 use kjit_engine::{Target, Vendor};
-use kjit_kernels::matrix::representative;
+use kjit_kernel_cases::matrix::representative;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// Each family, at the sizes whose registers are nearest to the limits.
+/// One of each family, at the sizes with register counts nearest to the limits.
 const PART: &str = "^(repack Q6_K|embed Q4_K|matvec (Q4_K|Q8_0|F16) (norm|gated)|matvec Q4_K Q4_K \
     Q6_K|matvec Q6_K × 8|experts Q4_K|\
     quantize Quantised.*Norm|attend (32/8 × 128|8/4 × 256|16/4)|latent_flash \
@@ -73,10 +73,10 @@ fn the_matrix_has_every_kernel_of_every_architecture_and_none_spills_or_uses_scr
     }
 }
 
-/// Compiles what the environment asks for and holds it against the files.
+/// Compiles the part that the environment selects and compares it with the files.
 fn hold(archs: &[&str]) {
-    let all = std::env::var_os("KJIT_COMPILE_ALL").is_some();
-    // Kept from run to run of one clone, so that a change compiles what it changes.
+    let all = kjit_tests::all("compile");
+    // Kept from run to run, so that only changed kernels are compiled.
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel-matrix");
     for arch in archs {
         let mut kjit = Command::new(env!("CARGO_BIN_EXE_kjit"));
@@ -147,9 +147,9 @@ fn kernels_for_rx_9070_cost_what_the_matrix_says() {
 }
 
 #[test]
-#[ignore = "20 minutes: KJIT_COMPILE_ALL=1 cargo test -p kjit --test kernel_matrix -- \
+#[ignore = "20 minutes: KJIT_TEST_ALL=compile cargo test -p kjit --test kernel_matrix -- \
     --include-ignored"]
 fn all_kernels_for_all_architectures_cost_what_the_matrix_says() {
-    assert!(std::env::var_os("KJIT_COMPILE_ALL").is_some(), "set KJIT_COMPILE_ALL=1");
+    assert!(kjit_tests::all("compile"), "set KJIT_TEST_ALL=compile");
     hold(&amd().collect::<Vec<_>>());
 }

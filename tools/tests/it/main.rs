@@ -1,5 +1,5 @@
-//! Tests of the command: one program, a module for each subject. `scripts/test` (nextest) gives each
-//! test a process of its own.
+//! Tests of the command: one program, a module for each subject. `scripts/test` (nextest) gives
+//! each test a process of its own.
 
 mod bundle_front;
 mod cache_command;
@@ -16,6 +16,7 @@ mod habits;
 mod hub;
 mod interrupted;
 mod kernel_matrix;
+mod ps;
 mod readme;
 mod serve;
 mod serve_clients;

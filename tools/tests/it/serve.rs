@@ -1,4 +1,4 @@
-//! `kjit serve` over the wire, against SmolLM2 on the CPU: the dialects, and what is refused.
+//! `kjit serve` over sockets, with SmolLM2 on the CPU: the dialects, and refusals.
 
 use crate::support::served::{Served, answer, request};
 use crate::support::{error_line, kjit, smollm2};
@@ -21,8 +21,8 @@ const CONTENT: &str = "/choices/0/message/content";
 
 #[test]
 fn openais_words_are_answered_whole_and_in_pieces_alike() {
-    // Precise: where a prompt's beginning is taken over from another's, its rows are computed in
-    // other numbers at once, and by default those of few tokens are rounded on the way.
+    // With --precise: after a cached prefix, rows are computed in groups of other sizes, and by
+    // default small groups are rounded differently.
     let server = Served::start(&["--alias", "small", "--max-sequences", "3", "--precise"]);
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["id"], "small");
@@ -43,7 +43,7 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
     assert_eq!((&last["usage"]["completion_tokens"], &last["choices"]), (&json!(12), &json!([])));
     assert_eq!(text_of(&events, "/choices/0/finish_reason"), "length");
 
-    // A text that ends the answer is not part of it, and neither is what comes after.
+    // A stop text and the text after it are not part of the answer.
     let word = said.split_whitespace().nth(2).unwrap();
     let stopped = server
         .good("/v1/chat/completions", &chat("Name a colour.", json!({ "stop": word })))
@@ -51,7 +51,7 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
     assert_eq!(stopped.pointer(CONTENT).unwrap(), &said[..said.find(word).unwrap()]);
     assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
 
-    // Several answers, each by a seed of its own; the same seed gives the same.
+    // Several answers, each with its own seed; the same seed gives the same answers.
     let several = chat("Tell me a story.", json!({ "n": 3, "seed": 5, "temperature": 1.5 }));
     let answers = |answer: Value| -> Vec<String> {
         let choices = answer["choices"].as_array().unwrap().clone();
@@ -61,7 +61,7 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
     assert!(first.len() == 3 && first[0] != first[1] && first[1] != first[2], "{first:?}");
     assert_eq!(answers(server.good("/v1/chat/completions", &several).json()), first);
 
-    // Log probabilities: the greedy choice is the likeliest, and text and bytes are one.
+    // Log probabilities: the greedy choice is the most likely token, and text and bytes agree.
     let scored = chat("Name a colour.", json!({ "logprobs": true, "top_logprobs": 2 }));
     let scored = server.good("/v1/chat/completions", &scored).json();
     let content = scored["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
@@ -78,7 +78,8 @@ fn openais_words_are_answered_whole_and_in_pieces_alike() {
         .collect();
     assert_eq!(String::from_utf8(bytes).unwrap(), said);
 
-    // Text goes on: from words, from tokens, from several; an answer may be put behind its prompt.
+    // Completions of texts, of tokens, and of several prompts; with `echo` the answer follows its
+    // prompt.
     let ids = stdout_ids("The sky is");
     let go_on = |prompt: Value, more: Value| {
         let mut body = json!({ "prompt": prompt, "max_tokens": 5, "temperature": 0 });
@@ -141,7 +142,7 @@ fn ollamas_words_are_answered_and_tools_are_spoken_of() {
         !server.good("/api/generate", &generate).json()["response"].as_str().unwrap().is_empty()
     );
 
-    // A template that knows no tools: they are put into words, so the prompt is longer by them.
+    // A template without tools: they are described in words, which makes the prompt longer.
     let tools = json!([{ "type": "function", "function": {
         "name": "weather", "description": "The weather of a city.", "parameters": { "type": "object", "properties": { "city": { "type": "string" } } }
     } }]);
@@ -258,7 +259,7 @@ fn what_is_not_honoured_is_refused_by_name() {
     for body in [&b"{"[..], b"[]", b"\xff\xfe", b"", b"{\"messages\": [[[[["] {
         assert_eq!(server.ask("POST", "/v1/chat/completions", &[], body).status, 400);
     }
-    // Nothing of it was taken.
+    // Nothing of it was accepted.
     assert_eq!(server.get("/status").json()["requests"]["taken"], 0);
 }
 
@@ -293,7 +294,7 @@ fn nobody_is_let_in_who_should_not_be() {
         "{refused:?}"
     );
 
-    // Pages of other origins, and other names that lead here.
+    // Pages of other origins, and other host names that lead here.
     let key = "Authorization: Bearer alpha";
     assert_eq!(status("/v1/models", &[key, "Origin: https://evil.example"]), 403);
     assert_eq!(status("/v1/models", &[key, "Host: evil.example"]), 403);
@@ -302,8 +303,8 @@ fn nobody_is_let_in_who_should_not_be() {
         (good.status, good.header("access-control-allow-origin")),
         (200, Some("https://app.example"))
     );
-    // Clients read what a request was called, and send headers of their own; what is no list of
-    // names is not said back.
+    // Clients read the request's id and send headers of their own. An invalid list of header names
+    // is not repeated.
     assert_eq!(good.header("access-control-expose-headers"), Some("x-request-id, retry-after"));
     let before = |more: &[&str]| {
         let headers = [&["Origin: https://app.example"][..], more].concat();
@@ -330,7 +331,7 @@ fn nobody_is_let_in_who_should_not_be() {
         assert!(line.contains("--cors") && line.contains("https://app.example"), "{line}");
     }
 
-    // Bodies have an end; a request has a name.
+    // Bodies have a limit; requests have an id.
     let large = server.ask("POST", "/v1/completions", &[key], &vec![b'x'; 1 << 20]);
     assert!(large.status == 413 && large.body.contains("20000"), "{large:?}");
     assert_eq!(
@@ -371,7 +372,7 @@ fn what_one_key_asked_is_not_told_to_another() {
         cached(&server, "alpha", Value::Null) > 20 && cached(&server, "beta", Value::Null) > 20,
         "one's own"
     );
-    // However a key is sent, it is the same.
+    // Both headers for a key are equal.
     let odd = server.ask(
         "POST",
         "/v1/completions",
@@ -394,7 +395,7 @@ fn what_one_key_asked_is_not_told_to_another() {
         br#"{"prompt": "x", "raw": true, "stream": false, "cache_salt": "one", "options": {"num_predict": 1}}"#;
     assert_eq!(server.ask("POST", "/api/generate", &header, ollama).status, 200);
 
-    // Shared on purpose; salts keep texts apart all the same.
+    // With --share-prefixes; a salt separates prefixes all the same.
     let shared = Served::start(&[&keys[..], &["--share-prefixes"]].concat());
     assert_eq!(cached(&shared, "alpha", Value::Null), 0);
     assert!(cached(&shared, "beta", Value::Null) > 20);
@@ -426,13 +427,11 @@ fn control_tokens_in_a_message_are_text_on_request() {
     };
     assert!(talk("tool") > talk("system"), "{:?} {:?}", talk("tool"), talk("system"));
 }
-
-/// What they ask is made before anybody can be answered: it waits by itself, and ends when they
-/// leave.
+/// The flood's prompts are prepared before they are queued. They wait without delaying other
+/// clients, and stop when their clients leave.
 #[test]
 fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
-    // In processor time that is shared with the flood and with other tests; a minute and more
-    // before.
+    // Processor time, shared with the flood and other tests. It was more than a minute before.
     const SOON: Duration = Duration::from_secs(15);
     let server = Served::start(&["--max-queue", "40", "--max-body", "16MiB"]);
     let memory = || {
@@ -469,12 +468,12 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     let flood = all(16, &chat("Go", json!({ "response_format": format })));
     server.wait_for("they wait", |s| s["queue"]["waiting"].as_u64() > Some(8));
     neighbour();
-    // They leave: what they asked for is nobody's.
+    // They leave. Their work is cancelled.
     drop(flood);
     server.wait_for("they are gone", |s| s["queue"]["waiting"] == 0);
     neighbour();
 
-    // White space without end cannot fit, and is not read.
+    // White space without end cannot fit and is not read.
     let flood = all(6, &chat(&" ".repeat(4_000_000), json!({})));
     neighbour();
     for mut stream in flood {
@@ -487,7 +486,7 @@ fn who_floods_with_schemas_or_with_prompts_that_do_not_fit_holds_up_nobody() {
     neighbour();
     let after = memory();
     assert!(after < before + 400, "{before} MiB before, {after} MiB after");
-    // As many as may wait, and no more.
+    // The queue's limit, and no more.
     let refused = Served::start(&["--max-queue", "2"]);
     let mut asked: Vec<TcpStream> = (0..8).map(|_| refused.connect()).collect();
     let body = chat("Go", json!({ "response_format": format })).to_string();
@@ -533,7 +532,7 @@ fn the_page_is_whole_and_machines_can_read_how_things_are() {
         value("kjit_http_answers_total{route=\"/v1/chat/completions\",status=\"200\"}"),
         1.0
     );
-    // Every sample has its type, and buckets only grow.
+    // Each metric has a type, and buckets only grow.
     for line in text.lines().filter(|l| !l.starts_with('#')) {
         let name = line.split(['{', ' ']).next().unwrap();
         let family = ["_bucket", "_sum", "_count"]

@@ -1,12 +1,12 @@
-//! The clients that people have, against `kjit serve` with SmolLM2 on the CPU: openai,
-//! anthropic, langchain-openai, ollama, curl; and the page in a browser.
+//! Common clients with `kjit serve` and SmolLM2 on the CPU: openai, langchain-openai, ollama, curl;
+//! and the page in a browser.
 
 use crate::support::served::Served;
 use kjit_tests::simulator::Setup;
 use std::path::Path;
 use std::process::Command;
 
-/// What `scripts/fetch-clients` fetched, or why not.
+/// The folder of `scripts/fetch-clients`, or the reason why it is missing.
 fn clients() -> Option<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/fetch-clients");
     let output = Command::new(script).output().unwrap();
@@ -17,7 +17,7 @@ fn clients() -> Option<String> {
     (!folder.is_empty()).then_some(folder)
 }
 
-/// Runs a script of `clients` against a server that wants a key.
+/// Runs a script of `clients` with a server that needs a key.
 fn asks(script: &str, more: &[&str], says: &str) {
     let Some(folder) = clients() else { return };
     let keys = tempfile::NamedTempFile::new().unwrap();
@@ -59,7 +59,7 @@ fn curl_needs_no_header_but_its_words() {
         return;
     }
     let server = Served::start(&[]);
-    // As docs/serve.md has it: curl says that it sends a form.
+    // As in docs/serve.md: curl sends the content type of a form.
     let url = format!("http://{}/v1/chat/completions", server.address);
     let body = r#"{"messages": [{"role": "user", "content": "Name a colour."}], "max_tokens": 4, "stream": true}"#;
     let output = Command::new("curl")
@@ -116,9 +116,7 @@ fn the_page_shows_the_pages_of_keys_and_values() {
     }
     let temporary = env!("CARGO_TARGET_TMPDIR");
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-O1");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-O1");
     setup.apply(temporary, &mut command);
     command.arg("serve").arg(crate::support::model("tiny/tiny-llama-q4_k_m.gguf"));
     command.arg("--cache-dir").arg(Path::new(temporary).join("hipsim/command"));

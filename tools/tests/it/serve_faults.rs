@@ -1,6 +1,6 @@
-//! `kjit serve` on a simulated AMD card. One that fails in the middle: who was being answered is
-//! told so, the model is opened again, who waited and who comes after is answered. And one with
-//! keys and values in pages.
+//! `kjit serve` on a simulated AMD card. If it fails, running requests get an error, the model is
+//! opened again, and waiting and later requests are answered. Also a server with paged keys and
+//! values.
 
 use crate::support::served::{Served, answer, request};
 use kjit_tests::simulator::Setup;
@@ -16,10 +16,8 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     // An illegal access at the 30th step.
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
-    setup.set("KJIT_HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
+    setup.set("HIPSIM_FAIL", "hipGraphLaunch:30:700").apply(TEMPORARY, &mut command);
     let cache = Path::new(TEMPORARY).join("hipsim/command");
     command
         .arg("serve")
@@ -48,7 +46,7 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     let short = body(&[5, 6, 7, 8], 5, json!({}));
     let text = |answer: Value| answer["choices"][0]["text"].as_str().unwrap().to_owned();
     let before = text(server.good("/v1/completions", &short).json());
-    // One is streamed, one is waited for whole, and one has no place yet.
+    // One answer is streamed, one is not, and one request waits.
     let send = |body: &Value| -> TcpStream {
         let (mut stream, body) = (server.connect(), body.to_string());
         stream
@@ -94,7 +92,7 @@ fn a_device_that_fails_costs_those_that_were_being_answered_and_nobody_else() {
     assert!(metrics.lines().any(|l| l == "kjit_reopened_total 1"), "{metrics}");
 }
 
-/// Kept texts held the memory that others needed: all of them failed, for ever.
+/// Cached prefixes held memory that requests needed, so that all requests failed for ever.
 #[test]
 fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_that_run() {
     const CONTEXT: u64 = 400_000;
@@ -120,7 +118,7 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
             assert_eq!(answer.status, 200, "{answer:?}");
         });
     };
-    // Two are kept, and all threads are there.
+    // Two prefixes are cached, and all threads run.
     all(0..2);
     let status = server.wait_for("both are kept", |s| s["slots"]["kept"] == 2);
     let each = CONTEXT * status["slots"]["bytes_per_token"].as_u64().unwrap();
@@ -145,9 +143,8 @@ fn where_memory_is_short_what_is_only_kept_goes_and_who_comes_waits_for_those_th
 fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     let serve = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-        let setup = Setup::devices("gfx1100")
-            .set("KJIT_HIPSIM_CLANG", "none")
-            .set("KJIT_HIPSIM_OPTIMISE", "-O1");
+        let setup =
+            Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-O1");
         setup.apply(TEMPORARY, &mut command);
         let cache = Path::new(TEMPORARY).join("hipsim/command");
         command
@@ -174,7 +171,7 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
         };
         assert_eq!(text(&paged), text(&plain));
     }
-    // Vectors come from the device, too, and are the CPU's.
+    // Embeddings are computed by the device too, and equal the CPU's.
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command
         .arg("serve")
@@ -193,7 +190,7 @@ fn sequences_in_pages_are_answered_alike_and_what_they_share_is_told() {
     assert!(cosine > 0.9999, "{cosine}");
     assert_eq!(plain.get("/status").json()["pages"], json!(null));
     let status = paged.get("/status").json();
-    // Two texts are kept: a page of both, and the end of each.
+    // Two texts are cached: a page that both share, and the end of each.
     assert_eq!(
         status["pages"],
         json!({ "all": 4, "used": 3, "shared": 0, "tokens": 128 }),
@@ -223,7 +220,7 @@ fn pages_that_were_asked_for_and_cannot_be_are_one_line() {
             "--device",
             device,
         ]);
-        // No card is found where one is looked for.
+        // No card is found.
         command
             .env("CUDA_VISIBLE_DEVICES", "")
             .env("HIP_VISIBLE_DEVICES", "")

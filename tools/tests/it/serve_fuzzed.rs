@@ -1,7 +1,7 @@
-//! Requests that are broken by chance, at every route of `kjit serve`: each is answered or its
-//! connection closed, in time, nothing is a fault of the server's (500), nothing of it stays, and
-//! whoever asks well afterwards has the answer of before. 400 of them, or as many as
-//! `KJIT_TEST_FUZZ` says, from the number that `KJIT_TEST_FUZZ_FROM` says.
+//! Randomly broken requests to each route of `kjit serve`. Each is answered in time or its
+//! connection is closed, none gives 500, nothing of it stays, and a good request afterwards gets
+//! the same answer as before. 400 of them, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM`
+//! on.
 
 use crate::support::served::{Served, answer};
 use serde_json::{Value, json};
@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The tiny model has no template of its own. This one's calls have a form that is known.
+/// The tiny model has no template. With this one, calls have a known form.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% for t in tools or [] %}<tools>\
     {{ t | tojson }}</tools> <tool_call>{\"name\": …, \"arguments\": …}</tool_call>{% endfor %}assistant:";
 
-/// Numbers for what is left to chance.
+/// Random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -51,7 +51,7 @@ const GETS: [&str; 12] = [
     "/nothing",
 ];
 
-/// A good request to each route that takes a body.
+/// A good request for each route with a body.
 fn good() -> Vec<(&'static str, Value)> {
     let tool = json!({ "type": "function", "function": { "name": "f", "strict": true, "parameters": {
         "type": "object", "properties": { "a": { "enum": [1, 2] } }, "required": ["a"], "additionalProperties": false
@@ -93,7 +93,7 @@ fn good() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A value of any kind.
+/// A random value.
 fn anything(dice: &mut Dice) -> Value {
     let long = "x\u{0}ü\u{1f600}\\\"<|im_end|>".repeat(1 + dice.below(40));
     dice.one(&[
@@ -117,7 +117,7 @@ fn anything(dice: &mut Dice) -> Value {
     ])
 }
 
-/// Changes a place of a document: another value, one less, one more.
+/// Changes a random place of a document: replaces, removes or adds a value.
 fn change(value: &mut Value, dice: &mut Dice) {
     match value {
         Value::Object(map) if !map.is_empty() && dice.below(5) > 0 => {
@@ -145,8 +145,8 @@ fn change(value: &mut Value, dice: &mut Dice) {
     }
 }
 
-/// A request with one thing wrong: its document, its body's bytes, its head, or the bytes on the
-/// wire; and whether all that it announces comes.
+/// A request with one fault: in its document, its body's bytes, its head, or the bytes sent; and
+/// whether all announced bytes are sent.
 fn broken(number: usize) -> (Vec<u8>, bool) {
     let mut dice = Dice::of(number);
     let wrong = dice.below(8);
@@ -173,7 +173,7 @@ fn broken(number: usize) -> (Vec<u8>, bool) {
     (all, wrong < 6)
 }
 
-/// Another method or route, another length than the body's, headers that mean something else.
+/// Another method, route or length, or headers with another meaning.
 fn strange(path: &str, length: usize, dice: &mut Dice) -> (String, String, &'static str) {
     let method = dice.one(&["POST", "POST", "PUT", "GET", "GET", "OPTIONS", "HEAD", "XYZ"]);
     let path = if method == "GET" { dice.one(&GETS) } else { path };
@@ -204,7 +204,7 @@ fn strange(path: &str, length: usize, dice: &mut Dice) -> (String, String, &'sta
     (format!("{method} {path}"), length, more)
 }
 
-/// Cuts, adds to or changes bytes at one of the first places.
+/// Cuts, inserts or changes bytes near the begin.
 fn spoil(bytes: &mut Vec<u8>, first: usize, dice: &mut Dice) {
     let at = dice.below(bytes.len().min(first));
     match dice.below(5) {
@@ -220,7 +220,7 @@ fn spoil(bytes: &mut Vec<u8>, first: usize, dice: &mut Dice) {
 fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
     let number =
         |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
-    let (many, from) = (number("KJIT_TEST_FUZZ", 400), number("KJIT_TEST_FUZZ_FROM", 0));
+    let (many, from) = (number("KJIT_TEST_COUNT", 400), number("KJIT_TEST_FROM", 0));
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(crate::support::model("tiny/tiny-llama-q4_k_m.gguf"));
     let folder = tempfile::tempdir().unwrap();
@@ -258,13 +258,13 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
                     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
                     let (bytes, whole) = broken(i);
                     let _ = stream.write_all(&bytes);
-                    // The server would wait for the rest of a body for half a minute.
+                    // The server would wait half a minute for the rest of a body.
                     if !whole {
                         let _ = stream.shutdown(Shutdown::Write);
                     }
                     match answer(&mut stream) {
                         Ok(got) => {
-                            // One that asked whether to go on is told so first.
+                            // A client that sent `Expect` gets an interim answer first.
                             let (first, then) = (got.status, got.body.starts_with("HTTP/1.1 500"));
                             assert!(
                                 first == 100 && !then || first >= 200 && first != 500,
@@ -273,7 +273,7 @@ fn whatever_is_asked_is_answered_or_refused_and_leaves_nothing_behind() {
                             assert!(!got.body.contains("internal fault"), "{i}: {got:?}");
                             _ = answered.fetch_add(1, Ordering::Relaxed);
                         }
-                        // Not a timeout: nobody is kept waiting.
+                        // Not a timeout: the connection was closed.
                         Err(why) => assert!(
                             !matches!(
                                 why.kind(),

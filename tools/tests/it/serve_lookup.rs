@@ -1,5 +1,5 @@
-//! `kjit serve --lookup`: whoever asks, greedily or by a seed, alone or beside others, gets the
-//! same tokens with drafts and without.
+//! `kjit serve --lookup`: answers have the same tokens with drafts and without, greedy or by seed,
+//! alone or beside others.
 
 use crate::support::served::Served;
 use serde_json::{Value, json};
@@ -12,15 +12,15 @@ fn bodies() -> Vec<Value> {
     let code = "for i in 0..10 { print(i); }\nfor i in 0..10 { print(i); }\nfor i in";
     let mut all = vec![ask(COPIED, 0.0, 0), ask(code, 0.0, 0), ask("Once upon a time", 0.0, 0)];
     all.extend((1..4).map(|seed| ask(COPIED, 0.7, seed)));
-    // Penalties change what is drafted rightly.
+    // Penalties change which drafts are accepted.
     all.push(
         json!({ "prompt": COPIED, "max_tokens": 16, "temperature": 0, "frequency_penalty": 0.5, "ignore_eos": true }),
     );
     all
 }
 
-/// Whole answers with their scores, as they came: one after the other, twice, so that the second
-/// finds its beginning, then four at a time.
+/// Whole answers with their scores: one after the other, twice, so that the second one finds its
+/// prefix cached, then four at a time.
 fn scored(server: &Served) -> [Vec<Value>; 3] {
     let with = |mut body: Value| {
         body["logprobs"] = 3.into();
@@ -57,7 +57,7 @@ fn texts(server: &Served) -> [Vec<String>; 2] {
 
 #[test]
 fn drafts_change_no_token_alone_or_beside_others() {
-    // Precise: rows of several tokens are computed as those of one.
+    // With --precise, several rows are computed as single ones are.
     let flags = |lookup: &'static str| ["--lookup", lookup, "--precise", "--max-sequences", "4"];
     let off = Served::start(&flags("off"));
     let [alone, together] = texts(&off);
@@ -86,7 +86,7 @@ fn reproducible_answers_have_the_same_scores_cached_or_not_drafted_or_not_alone_
     let drafts = start("on");
     assert_eq!(scored(&drafts), [alone.clone(), alone.clone(), alone]);
     assert!(drafts.get("/status").json()["tokens"]["accepted"].as_u64().unwrap() > 0);
-    // Who was not started so does not say that it does it.
+    // A server without the flag refuses the option.
     let other = Served::start(&["--max-sequences", "1"]);
     let refused = other.post("/v1/completions", &json!({ "prompt": "x", "reproducible": true }));
     assert_eq!(refused.status, 400);

@@ -1,6 +1,5 @@
-//! `kjit serve A B`: several models, each asked by its name, loaded when it is asked for, unloaded
-//! when nobody does or another needs its room; all of them there again after a fault of their
-//! device.
+//! `kjit serve A B`: several models, each requested by its name, loaded on request, and unloaded
+//! when idle or when another needs its memory. After a device's fault all of them are back.
 
 use crate::support::served::{Served, answer, request};
 use crate::support::{error_line, kjit, model, smollm2};
@@ -55,7 +54,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     let flags =
         ["--alias", "smol", "--alias", "tiny", "-c", "256", "--max-sequences", "2", "--precise"];
     let mut server = Served::by(command.args(["--port", "0", "--device", "cpu"]).args(flags));
-    // Those that are not loaded are known, and the server is ready.
+    // Models that are not loaded are listed, and the server is ready.
     server.wait_for("tiny was looked at", |s| s["models"][1]["state"] == "unloaded");
     assert_eq!(server.get("/health").status, 200);
     assert_eq!(
@@ -79,7 +78,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
             .collect()
     };
     assert_eq!(loaded(&server), [true, true, false, false]);
-    // Many ask at once: it is loaded once, and all have their answer.
+    // Many requests at once: the model is loaded once, and all are answered.
     let asked: Vec<String> = std::thread::scope(|threads| {
         let all: Vec<_> =
             (0..4).map(|_| threads.spawn(|| text(&server, "tiny", json!([5, 6, 7, 8])))).collect();
@@ -90,7 +89,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     assert!(server.line().starts_with("serving tiny on "));
     assert_eq!(server.get("/status").json()["models"][1]["loads"], 1);
     assert_eq!(loaded(&server), [true; 4]);
-    // What each says when it is alone.
+    // Answers of each model alone.
     let (ids, words) = (json!([5, 6, 7, 8]), json!("The sky is"));
     let alone = Served::with(
         Command::new(env!("CARGO_BIN_EXE_kjit"))
@@ -108,13 +107,13 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
         (one.join().unwrap(), text(&server, "tiny", ids.clone()))
     });
     assert_eq!(both, (smol.clone(), tiny), "beside each other");
-    // Who names none means the first; the file's name is as good as the alias.
+    // A request without a name means the first model. The file's name is as good as the alias.
     let unnamed = json!({ "prompt": words, "max_tokens": 8, "temperature": 0, "ignore_eos": true });
     assert_eq!(server.good("/v1/completions", &unnamed).json()["model"], "smol");
     let named = server.good("/api/generate", &json!({ "model": "tiny-llama-q4_k_m:latest", "prompt": "x", "raw": true, "stream": false, "options": { "num_predict": 2 } }));
     assert_eq!(named.json()["model"], "tiny");
 
-    // Everybody is told of all of them.
+    // All routes list all models.
     let refused = server.post("/v1/chat/completions", &json!({ "model": "gpt-4", "messages": [] }));
     let error = &refused.json()["error"];
     assert_eq!((refused.status, &error["code"]), (404, &json!("model_not_found")), "{refused:?}");
@@ -155,7 +154,7 @@ fn each_model_is_asked_by_its_name_and_all_of_them_are_finished() {
     let heads = metrics.lines().filter(|l| l.starts_with("# TYPE kjit_slots gauge")).count();
     assert_eq!(heads, 1, "{metrics}");
 
-    // Both finish what they have.
+    // Both finish their requests.
     let mut running: Vec<TcpStream> =
         [("smol", words), ("tiny", ids)].map(|(m, p)| send(&server, &body(m, p, 60, true))).into();
     for stream in &mut running {
@@ -206,9 +205,7 @@ fn what_two_models_cannot_be_is_said_in_a_line() {
 
 fn simulated(more: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     let setup = more.iter().fold(setup, |setup, (name, value)| setup.set(name, *value));
     setup.apply(TEMPORARY, &mut command);
     command
@@ -224,7 +221,7 @@ fn simulated(more: &[(&str, &str)]) -> Command {
 
 #[test]
 fn a_fault_of_the_device_that_they_share_ends_no_model() {
-    let mut command = simulated(&[("KJIT_HIPSIM_FAIL", "hipGraphLaunch:40:700")]);
+    let mut command = simulated(&[("HIPSIM_FAIL", "hipGraphLaunch:40:700")]);
     let server = Served::by(command.args(["-c", "128", "--max-sequences", "2"]));
     let ids = json!([5, 6, 7, 8]);
     let before = text(&server, "a", ids.clone());
@@ -232,7 +229,7 @@ fn a_fault_of_the_device_that_they_share_ends_no_model() {
     assert!(
         server.line().starts_with("b is asked for: ") && server.line().starts_with("serving b on ")
     );
-    // a fails, while b has nothing to do and would not see it.
+    // a fails, while b is idle and does not notice.
     let failed = answer(&mut send(&server, &body("a", ids.clone(), 100, false))).unwrap();
     assert_eq!(failed.status, 503, "{failed:?}");
     let mut lines: Vec<String> = (0..4).map(|_| server.line()).collect();
@@ -249,10 +246,11 @@ fn a_fault_of_the_device_that_they_share_ends_no_model() {
     assert_eq!(server.get("/health").status, 200);
 }
 
-/// A card with room for the weights' way to it, and for one model's keys and values: not for two.
+/// A card with room for the weights on their way to it, and for one model's keys and values, not
+/// for two.
 fn narrow() -> Served {
-    let mut command = simulated(&[("KJIT_HIPSIM_MEMORY", "110000000")]);
-    // The simulated device is slow where others compute, too.
+    let mut command = simulated(&[("HIPSIM_MEMORY", "110000000")]);
+    // The simulated device is slow when other tests run.
     let flags = ["--max-sequences", "2", "-c", "16384", "--stop-timeout", "300"];
     Served::by(command.args(flags))
 }
@@ -278,8 +276,8 @@ fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended
         (&json!(2), &json!(1)),
         "{status}"
     );
-    // b waits while a answers. Who goes away does not wait any more, and what nobody waits for is
-    // not loaded.
+    // b waits while a answers. A client that leaves waits no longer, and a model without waiting
+    // requests is not loaded.
     let mut running = send(&server, &body("a", ids.clone(), 24, true));
     assert!(running.read(&mut [0; 64]).unwrap() > 0);
     let leaving = send(&server, &body("b", ids.clone(), 8, false));
@@ -297,7 +295,8 @@ fn a_model_that_needs_the_room_of_an_idle_one_has_it_and_nobodys_answer_is_ended
     assert!(rest.contains("data: [DONE]"), "a's answer is whole: {rest}");
     let said = answer(&mut waiting).unwrap();
     assert_eq!(said.json()["choices"][0]["text"], before.as_str(), "{said:?}");
-    // The end while one waits for its model: what runs is finished, who waits is told.
+    // The server stops while a request waits for its model: running requests are finished, and the
+    // waiting one gets an error.
     let mut running = send(&server, &body("b", ids.clone(), 24, true));
     assert!(running.read(&mut [0; 64]).unwrap() > 0);
     let mut waiting = send(&server, &body("a", ids, 8, false));
@@ -336,8 +335,8 @@ fn a_model_that_nobody_asks_for_is_unloaded_and_comes_again() {
     assert!(server.line().starts_with("serving tiny on "));
 }
 
-/// An answer that takes longer than a model stays: it is whole, and nobody who only looks keeps the
-/// model after it.
+/// An answer that takes longer than its model may be idle is whole, and reading the status does not
+/// keep the model loaded.
 #[test]
 fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
@@ -354,7 +353,7 @@ fn an_answer_that_is_longer_than_the_idle_time_is_whole_and_looking_is_no_use() 
         "{took:?} is no longer than the idle time: nothing is shown"
     );
     let over = Instant::now();
-    // A monitor that looks all the time, in each way that there is.
+    // A monitor that reads all the time, by each route.
     let unloaded = server.wait_for("it is unloaded", |s| {
         assert_eq!((server.get("/metrics").status, server.get("/api/ps").status), (200, 200));
         s["models"][0]["state"] == "unloaded"
@@ -390,30 +389,30 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
         assert_eq!(answer.status, 400, "{path} {body}: {answer:?}");
     }
     assert_eq!(loads(&server), 0, "none of them was worth a load");
-    // Unloading what is not there loads nothing, either.
+    // Unloading a model that is not loaded does not load it.
     let nothing = |keep: Value| json!({ "model": "b", "keep_alive": keep });
     let answer = server.good("/api/generate", &nothing(json!(0))).json();
     assert_eq!(
         (&answer["done_reason"], &answer["response"], loads(&server)),
         (&json!("unload"), &json!(""), 0)
     );
-    // Nothing is asked: it is loaded, and stays.
+    // A request without a prompt loads it, and it stays.
     let answer = server.good("/api/generate", &nothing(json!(-1))).json();
     assert_eq!(
         (&answer["done_reason"], &answer["done"], loads(&server)),
         (&json!("load"), &json!(true), 1)
     );
     assert_eq!(states(&server)[1].1, "ready");
-    // After this answer it goes.
+    // It is unloaded after this answer.
     let raw = |keep: Value| json!({ "model": "b", "prompt": "x", "raw": true, "stream": false, "keep_alive": keep, "options": { "num_predict": 4 } });
     assert_eq!(server.good("/api/generate", &raw(json!("0s"))).json()["done"], true);
     server.wait_for("it went", |s| {
         s["models"][1]["state"] == "unloaded" && s["models"][1]["unloads"] == 1
     });
-    // It stays for a while, and a request that says nothing changes that no more.
+    // It stays for a while, and requests without keep_alive do not change that.
     assert_eq!(server.good("/api/generate", &raw(json!("700ms"))).json()["done"], true);
     text(&server, "b", json!([5, 6, 7, 8]));
-    // On a slow machine it went before that one asked, and came once more.
+    // On a slow machine it was unloaded before that request, and loaded again.
     let gone = loads(&server);
     server.wait_for("it went again", |s| {
         s["models"][1]["unloads"] == gone && s["models"][1]["state"] == "unloaded"
@@ -427,7 +426,7 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
     server.wait_for("the first went, too", |s| s["models"][0]["state"] == "unloaded");
     assert_eq!(server.get("/health").status, 200);
     drop(server);
-    // Who serves may say that models stay.
+    // --idle-unload 0 keeps models loaded.
     let mut command = Command::new(env!("CARGO_BIN_EXE_kjit"));
     command.arg("serve").arg(model("tiny/tiny-llama-q4_k_m.gguf"));
     let server = Served::with(&mut command, &["--alias", "b", "--idle-unload", "0"]);
@@ -456,7 +455,7 @@ fn a_model_that_cannot_be_loaded_is_told_to_who_asked_and_the_others_go_on() {
     let said = server.post("/v1/completions", &body("b", json!([5, 6]), 2, false));
     assert!(said.status == 500 && said.body.contains("'b' cannot be loaded: "), "{said:?}");
     let before = text(&server, "a", json!([5, 6, 7, 8]));
-    // It is tried anew for who asks again.
+    // The next request tries again.
     std::fs::rename(dir.path().join("away.gguf"), &file).unwrap();
     assert_eq!(text(&server, "b", json!([5, 6, 7, 8])), before);
 }

@@ -1,12 +1,12 @@
-//! Answers that keep to schemas, over the wire, against SmolLM2 on the CPU: schemas made by chance,
-//! calls that are forced, and what goes together with them. What comes is held against the schema
-//! by hand: the library that constrains does not judge itself.
+//! Constrained answers over sockets, with SmolLM2 on the CPU: random schemas, forced calls, and
+//! combinations with other options. This test checks answers against the schemas with its own code,
+//! not with the library that enforces them.
 
 use crate::support::served::Served;
 use serde_json::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Numbers for what is left to chance.
+/// Random numbers.
 struct Dice(u64);
 
 impl Dice {
@@ -20,7 +20,7 @@ impl Dice {
         all[self.below(all.len())]
     }
 
-    /// A schema, and nothing in it that has no end.
+    /// A schema without unbounded parts.
     fn schema(&mut self, depth: usize) -> Value {
         match self.below(if depth == 0 { 6 } else { 9 }) {
             0 => json!({ "type": "boolean" }),
@@ -59,7 +59,7 @@ impl Dice {
     }
 }
 
-/// Whether a value keeps to a schema that [`Dice`] made.
+/// Whether a value follows a schema of [`Dice`].
 fn keeps(value: &Value, schema: &Value) -> bool {
     if let Some(any) = schema["anyOf"].as_array() {
         return any.iter().any(|one| keeps(value, one));
@@ -74,7 +74,7 @@ fn keeps(value: &Value, schema: &Value) -> bool {
     match schema["type"].as_str().unwrap() {
         "null" => value.is_null(),
         "boolean" => value.is_boolean(),
-        // `-0` is an integer, which this reader of JSON takes for a fraction.
+        // `-0` is an integer, and serde_json reads it as a float.
         "integer" => value
             .as_i64()
             .or_else(|| (value.as_f64()?.to_bits() << 1 == 0).then_some(0))
@@ -136,13 +136,12 @@ const PROMPTS: [&str; 4] = [
     "Write a poem <tool_call> \"x",
 ];
 
-/// 50 schemas, or as many as `KJIT_TEST_SCHEMAS` says, from the number that
-/// `KJIT_TEST_SCHEMAS_FROM` says.
+/// 50 schemas, or `KJIT_TEST_COUNT`, from number `KJIT_TEST_FROM` on.
 #[test]
 fn answers_keep_to_schemas_that_chance_made() {
     let number =
         |name: &str, other: usize| std::env::var(name).ok().map_or(other, |n| n.parse().unwrap());
-    let (many, from) = (number("KJIT_TEST_SCHEMAS", 50), number("KJIT_TEST_SCHEMAS_FROM", 0));
+    let (many, from) = (number("KJIT_TEST_COUNT", 50), number("KJIT_TEST_FROM", 0));
     let server = Served::start(&["--max-sequences", "4"]);
     let (next, whole) = (AtomicUsize::new(from), AtomicUsize::new(0));
     std::thread::scope(|threads| {
@@ -155,7 +154,7 @@ fn answers_keep_to_schemas_that_chance_made() {
                     }
                     let mut dice = Dice(i as u64);
                     dice.below(2);
-                    // Any value may be asked for, not only an object.
+                    // Any type may be at the top, not only an object.
                     let schema = if i.is_multiple_of(5) { dice.schema(2) } else { dice.object(2) };
                     whole.fetch_add(one(&server, i, &schema), Ordering::Relaxed);
                 }
@@ -166,8 +165,8 @@ fn answers_keep_to_schemas_that_chance_made() {
     assert!(whole * 10 >= many * 7, "only {whole} of {many} came to their end");
 }
 
-/// One request, in one dialect or another; how many of its answers came to their end: all of those
-/// must be right.
+/// One request in a random dialect. Returns the number of complete answers; all of them must be
+/// valid.
 fn one(server: &Served, i: usize, schema: &Value) -> usize {
     let messages = json!([{ "role": "user", "content": PROMPTS[i % 4] }]);
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "strict": i.is_multiple_of(2), "schema": schema } });
@@ -244,7 +243,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         }
         assert!(call["id"].as_str().unwrap().starts_with("call-"), "{call}");
     };
-    // One that is named; several answers, each one call.
+    // A named tool; several answers with one call each.
     let named = json!({ "type": "function", "function": { "name": "weather" } });
     let answer = server
         .good(
@@ -262,7 +261,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         right(&calls[0]);
         assert!(!choice["logprobs"]["content"].as_array().unwrap().is_empty());
     }
-    // Any, in a stream; one alone where that is said.
+    // Any tool, in a stream; a single call if that is asked for.
     for parallel in [true, false] {
         let body = chat(
             json!({ "tools": tools, "tool_choice": "required", "parallel_tool_calls": parallel, "stream": true }),
@@ -276,7 +275,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         assert!(!calls.is_empty() && (parallel || calls.len() == 1), "{events:?}");
         calls.into_iter().for_each(right);
     }
-    // What is offered strictly leaves the model free to talk.
+    // With strict tools that are optional the model is free to write text.
     let answer = server
         .good(
             "/v1/chat/completions",
@@ -285,7 +284,7 @@ fn tools_are_called_where_they_must_be_and_all_goes_together() {
         .json();
     let message = &answer["choices"][0]["message"];
     assert!(message["content"].is_string() || message["tool_calls"].is_array(), "{answer}");
-    // A stop text cuts what is constrained, too; JSON of any kind.
+    // A stop text cuts a constrained answer too; JSON of any kind.
     let body = chat(
         json!({ "response_format": { "type": "json_object" }, "stop": ":", "temperature": 0, "logprobs": true }),
     );
@@ -353,14 +352,14 @@ fn schemas_that_cannot_be_kept_are_refused_by_the_name_of_their_field() {
         answer.status == 400 && answer.json()["error"].as_str().unwrap().starts_with("'format'"),
         "{answer:?}"
     );
-    // Nested as deep as nobody means it: an answer or a refusal, and the server lives.
+    // Absurdly deep nesting gives an answer or a refusal, and the server lives.
     let mut body = json!({ "messages": [{ "role": "user", "content": "Hi" }], "max_tokens": 4 });
     body.as_object_mut().unwrap().extend(format(deep).as_object().unwrap().clone());
     assert!([200, 400].contains(&server.post("/v1/chat/completions", &body).status));
     assert_eq!(server.get("/health").status, 200);
 }
 
-/// What answers `structured_outputs` and the older names give, by chat and by completion.
+/// `structured_outputs` and its older names, in chats and completions.
 #[test]
 fn answers_keep_to_expressions_grammars_and_choices() {
     let server = Served::start(&[]);
@@ -474,8 +473,8 @@ fn answers_keep_to_expressions_grammars_and_choices() {
     }
 }
 
-/// Inputs of public reports about other servers, and what their users expect. `tests/data/field`
-/// has the schemas.
+/// Inputs from public reports about other servers, with the behaviour that their users expect.
+/// `tests/data/field` has the schemas.
 #[test]
 fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let server = Served::start(&[]);
@@ -485,8 +484,8 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    // Parts of characters: each token has a key of its own, the chosen one's key its own value
-    // (openai-python's `bytes:`), and no offset points behind the text.
+    // Parts of characters: each token has its own key, the chosen token's key has its value
+    // (openai-python's `bytes:`), and no offset is beyond the text.
     let body =
         json!({ "prompt": "😀😁😂🤣😃😄😅😀😁", "max_tokens": 3, "temperature": 0, "logprobs": 5 });
     let choice = server.good("/v1/completions", &body).json()["choices"][0].clone();
@@ -508,8 +507,8 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let answer = server.good("/v1/chat/completions", &body).json();
     let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!((&call["name"], &call["arguments"]), (&json!("ping"), &json!("{}")), "{answer}");
-    // A call that is cut shows no mark of calls, whole or streamed, cut by its length or by a stop
-    // text.
+    // A call that is cut shows no marker of calls, whether it is streamed or not, and cut by its
+    // length or by a stop text.
     let digits = "0123456789 ".repeat(6);
     let run = json!([tool("run", json!({ "cmd": { "const": digits } }), false)]);
     for cut in [json!({ "max_tokens": 40 }), json!({ "max_tokens": 200, "stop": "789 0" })] {
@@ -528,7 +527,7 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
             events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!(said, "");
     }
-    // Schemas of pydantic and zod, in each place that takes one.
+    // Schemas of pydantic and zod, in each field that takes one.
     let schemas: Value =
         serde_json::from_str(include_str!("../../../tests/data/field/schemas.json")).unwrap();
     for (name, schema) in schemas.as_object().unwrap().iter().filter(|(name, _)| *name != "about") {
@@ -551,7 +550,7 @@ fn what_public_reports_sent_is_answered_as_their_users_expect() {
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": { "type": "object", "properties": many } } });
     server
         .good("/v1/chat/completions", &chat(json!({ "max_tokens": 2, "response_format": format })));
-    // The same seed: cold, then twice with the beginning cached.
+    // One seed: cold, then twice with a cached prefix.
     let body = json!({
         "messages": [{ "role": "user", "content": "Name three fruits and say why you like them. Please." }],
         "max_tokens": 24, "seed": 5

@@ -1,6 +1,6 @@
-//! The command on simulated AMD cards (`tests/hipsim`), as their owner types it: `devices`,
-//! `doctor`, `warm` and `run`. Each test runs in a process of its own whose HIP runtime, hiprtc and
-//! clang are the simulated ones, and so does the command that it starts.
+//! The command on simulated AMD cards (`tests/hipsim`), as a user types it: `devices`, `doctor`,
+//! `warm` and `run`. Each test runs in a process of its own with the simulated HIP runtime, hiprtc
+//! and clang, and so does the command that it starts.
 
 use crate::support::{error_line, kjit, model, smollm2, stdout};
 use kjit_tests::simulator::Setup;
@@ -46,7 +46,7 @@ fn ids(c: &mut assert_cmd::Command) -> (Value, Value) {
 }
 
 fn generates_the_hosts_tokens(test: &str, arch: &str, wave: Option<&str>) {
-    let setup = Setup::devices(arch).set("KJIT_HIPSIM_CLANG", "none");
+    let setup = Setup::devices(arch).set("HIPSIM_CLANG", "none");
     let setup = wave.map_or(setup.clone(), |wave| setup.set("KJIT_WAVE", wave));
     setup.run(test, TEMPORARY, || {
         let (want, _) = ids(generate(&smollm2(), "cpu", &cache()).arg("--precise"));
@@ -78,8 +78,8 @@ fn run_on_a_simulated_rx_7900_generates_the_hosts_tokens() {
 #[test]
 fn run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens() {
     let test = "simulated::run_on_a_simulated_rx_7900_with_waves_of_64_generates_the_hosts_tokens";
-    if std::env::var_os("KJIT_SMOLLM2_SIMULATED").is_none() {
-        eprintln!("SKIPPED: SmolLM2 on gfx1100 with waves of 64 (KJIT_SMOLLM2_SIMULATED=1)");
+    if !kjit_tests::all("smollm2") {
+        eprintln!("SKIPPED: SmolLM2 on gfx1100 with waves of 64 (KJIT_TEST_ALL=smollm2)");
         return;
     }
     generates_the_hosts_tokens(test, "gfx1100", Some("64"));
@@ -91,11 +91,11 @@ fn run_on_a_simulated_mi300_generates_the_hosts_tokens() {
     generates_the_hosts_tokens(test, "gfx942:sramecc+:xnack-", None);
 }
 
-/// SmolLM2 in 64 MB of the card: its layers are 66 MB, what always stays another 30.
+/// SmolLM2 in 64 MB of the card: its layers have 66 MB, and another 30 MB always stay.
 #[test]
 fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said() {
     let test = "simulated::run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_said";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let inspect = |memory: &str| {
             let mut c = kjit();
             c.arg("inspect").arg(smollm2()).args([
@@ -109,14 +109,14 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
             ]);
             c
         };
-        // Of the card that is here, and of any other.
+        // For the card that is here, and for another one.
         let placed = json(&mut inspect("64MB"))["placed"].clone();
         assert_eq!(placed, json(inspect("64MB").args(["--arch", "gfx1100"]))["placed"]);
         let (streamed, layers) =
             (placed["streamed_layers"].as_u64().unwrap(), placed["layers"].as_u64().unwrap());
         assert!(layers == 30 && (10..30).contains(&streamed), "{placed}");
-        // Rates, which inspect does not measure, may leave parts to the CPU: what that needs at
-        // least is counted, too.
+        // Measured rates, which inspect does not have, may give parts to the CPU: the least memory
+        // for that is printed too.
         assert_eq!(placed["rates_may_leave_to_the_cpu"], 30, "{placed}");
         let least = placed["least_on_device_then"].as_u64().unwrap();
         let parts = json(inspect(&format!("{least}")).args(["--host-ffn", "30"]))["placed"].clone();
@@ -145,9 +145,9 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
         assert!(line.contains("with all layers streamed: --memory gives 19 MiB"), "{line}");
         let line = error_line(generate(&smollm2(), "cpu", &cache()).arg("--stream"), 1);
         assert!(line.contains("are for what does not fit a GPU"), "{line}");
-        if std::env::var_os("KJIT_SMOLLM2_STREAMED").is_none() {
+        if !kjit_tests::all("streamed") {
             eprintln!(
-                "SKIPPED {test}: the run takes half a minute of two cores (KJIT_SMOLLM2_STREAMED=1)"
+                "SKIPPED {test}: the run takes half a minute of two cores (KJIT_TEST_ALL=streamed)"
             );
             return;
         }
@@ -177,7 +177,7 @@ fn run_in_a_part_of_the_cards_memory_generates_the_same_tokens_in_what_inspect_s
     });
 }
 
-/// `kjit` with these arguments on a terminal: what a person sees.
+/// `kjit` with these arguments on a terminal.
 fn on_a_terminal(arguments: &str) -> String {
     let line = format!("'{}' {arguments}", env!("CARGO_BIN_EXE_kjit"));
     let output =
@@ -191,10 +191,10 @@ fn on_a_terminal(arguments: &str) -> String {
 #[test]
 fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
     let test = "simulated::kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler";
-    // clang alone, as on a laptop with no ROCm; the one of the simulator keeps what it compiles, so
-    // that it runs here.
+    // clang alone, as on a laptop without ROCm. The simulator's clang keeps its code, so that it
+    // can run here.
     let setup = Setup::devices("gfx1100").set("KJIT_HIPRTC_LIBRARY", "/nowhere/libhiprtc.so");
-    setup.set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+    setup.set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["vendor"] == "AMD") {
             eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
@@ -242,17 +242,15 @@ fn kernels_warmed_for_three_cards_run_on_one_of_them_without_any_compiler() {
         for kernel in again["kernels"].as_array().unwrap() {
             assert!(fields.iter().all(|f| !kernel[f].is_null()), "{kernel}");
         }
-        // The simulator needs a compiler to run kernels on the CPU, and that an assembler; no clang
-        // is on this path.
+        // The simulator needs a compiler and an assembler to run kernels on the CPU. This path has
+        // no clang.
         let bin = dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         ["as", "ld"].iter().for_each(|p| {
             std::os::unix::fs::symlink(format!("/usr/bin/{p}"), bin.join(p)).unwrap()
         });
         let mut run = generate(&model, "rocm:0", dir.path());
-        run.env("KJIT_CLANG", "/nowhere/clang")
-            .env("PATH", &bin)
-            .env("KJIT_HIPSIM_CXX", "/usr/bin/c++");
+        run.env("KJIT_CLANG", "/nowhere/clang").env("PATH", &bin).env("HIPSIM_CXX", "/usr/bin/c++");
         run.env_remove("ROCM_PATH");
         let (got, document) = ids(&mut run);
         assert_eq!(document["kernels"]["compiled"], 0, "{document}");
@@ -293,7 +291,7 @@ fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
             text.lines().any(|l| l.starts_with("not found: ") && l.contains("libcuda")),
             "{text}"
         );
-        // And the doctor says so too; a disguised card is not well.
+        // The doctor reports it too; a disguised card does not pass.
         let output = kjit()
             .args(["doctor", "--json"])
             .envs(set)
@@ -311,7 +309,7 @@ fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
             "{report}"
         );
         assert!(report.to_string().contains("libcuda"), "{report}");
-        // Neither a third card nor a wave that the card does not run.
+        // Neither a third card, nor a wave width that the card does not have.
         let error = error_line(generate(&smollm2(), "rocm:2", &cache()).env_remove("KJIT_WAVE"), 1);
         assert!(error.contains("rocm:2"), "{error}");
         let error = error_line(generate(&smollm2(), "rocm:0", &cache()).env("KJIT_WAVE", "48"), 1);
@@ -319,7 +317,7 @@ fn devices_lists_the_cards_what_hides_them_and_what_was_not_found() {
     });
 }
 
-/// What the doctor reports; its exit code goes with it.
+/// The doctor's verdicts. Its exit code agrees with them.
 fn doctor(arguments: &[&str], good: bool) -> Value {
     let mut c = kjit();
     let output = c
@@ -348,9 +346,7 @@ fn detail<'r>(report: &'r Value, check: &str) -> &'r str {
 fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
     let test =
         "simulated::doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let report = doctor(&["--run", "--device", "rocm:0", "--filter", "norm_rows"], true);
         let said = detail(&report, "kernels");
@@ -363,7 +359,7 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
         assert!(detail(&report, "compiler for gfx1100").starts_with("hiprtc"), "{report}");
         // A runtime whose third launch fails.
         let mut c = kjit();
-        c.env("KJIT_HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
+        c.env("HIPSIM_FAIL", "hipModuleLaunchKernel:3:719").arg("--cache-dir").arg(cache());
         let dir = tempfile::tempdir().unwrap();
         c.args([
             "doctor",
@@ -379,10 +375,10 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
         let output = c.assert().failure().code(1).get_output().clone();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(text.lines().any(|l| l.starts_with("FAIL norm_rows")), "{text}");
-        // And so says the report that is to be sent.
+        // The report has it too.
         let report = std::fs::read_to_string(dir.path().join("report.txt")).unwrap();
         assert!(report.contains(&text) && report.contains("rocm:0: "), "{report}");
-        // And the table that is made of such reports; a file that is none is named.
+        // The table that is made of such reports; a file that is not a report is named.
         std::fs::write(dir.path().join("letter.txt"), "It does not work.").unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/cards");
         let table = Command::new(script)
@@ -407,15 +403,13 @@ fn doctor_runs_the_kernels_at_both_wave_widths_and_a_broken_one_is_a_verdict() {
 #[test]
 fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     let test = "simulated::doctor_has_a_verdict_for_every_kernel_though_some_end_their_process";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
-        // Routing is a block of one wave: those of 32 go wrong, those of 64 are right. After a
-        // fault the device is lost for its process; AMD's own runtime ends that.
+        // Routing is a block of one wave: with 32 lanes it fails, with 64 it is correct. After a
+        // fault the device is lost for the process, and AMD's runtime may end the process.
         for (how, word) in [("fault", "rocm:0 is lost"), ("abort", "signal 6")] {
             let mut c = kjit();
-            c.env("KJIT_HIPSIM_BREAK", format!("route:32:{how}")).env("KJIT_HIPSIM_FAULTS", "stay");
+            c.env("HIPSIM_BREAK", format!("route:32:{how}")).env("HIPSIM_FAULTS", "stay");
             c.arg("--cache-dir").arg(cache()).args([
                 "doctor",
                 "--run",
@@ -437,12 +431,12 @@ fn doctor_has_a_verdict_for_every_kernel_though_some_end_their_process() {
     });
 }
 
-/// A model that does not fit the card may have parts computed by the CPU, by rates; not where an
-/// answer is promised again.
+/// Measured rates may give parts of a model that does not fit to the CPU, except where the same
+/// answer is promised each time.
 #[test]
 fn run_asks_no_rates_where_the_same_tokens_are_promised() {
     let test = "simulated::run_asks_no_rates_where_the_same_tokens_are_promised";
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").run(test, TEMPORARY, || {
         let file = model("tiny/tiny-gemma3-f16.gguf");
         let sizes = ["-c", "64", "--prefill-chunk", "8", "--memory"];
         let whole = json(kjit().arg("inspect").arg(&file).args(sizes).args(["1GB", "--json"]));
@@ -469,14 +463,12 @@ fn run_asks_no_rates_where_the_same_tokens_are_promised() {
     });
 }
 
-/// A token as one launch, by the stamps of its blocks: a row for each kind of step, and a page with
-/// all of them in it.
+/// A token in one launch, by the time stamps of its blocks: a row for each kind of step, and a page
+/// with all of them.
 #[test]
 fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
     let test = "simulated::a_timeline_has_every_step_of_a_token_that_is_one_launch";
-    let setup = Setup::devices("gfx1100")
-        .set("KJIT_HIPSIM_CLANG", "none")
-        .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+    let setup = Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
     setup.run(test, TEMPORARY, || {
         let dir = tempfile::tempdir().unwrap();
         let page = dir.path().join("timeline.html");
@@ -492,7 +484,7 @@ fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
         let (blocks, names) =
             (figures["blocks"].as_u64().unwrap() as usize, figures["names"].as_array().unwrap());
         assert!(blocks > 1 && names.len() > rows.len(), "{blocks} blocks, {} steps", names.len());
-        // Every step of the token is counted in one row.
+        // Each step of the token is counted in exactly one row.
         let times: u64 = rows.iter().map(|r| r["times"].as_u64().unwrap()).sum();
         assert_eq!(times as usize, names.len());
         for word in ["embed", "attn_q", "ffn_glu", "logits"] {
@@ -501,7 +493,7 @@ fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
                 "no {word}: {rows:?}"
             );
         }
-        // Each block went through all of them in their order, and none took no time.
+        // Each block ran all steps in order, and each took some time.
         let ns = figures["ns"].as_array().unwrap();
         assert_eq!(ns.len(), blocks * names.len());
         for block in ns.chunks_exact(names.len()) {
@@ -509,7 +501,7 @@ fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
             let of: Vec<u64> = of.collect();
             assert!(of.is_sorted() && of.first() < of.last(), "{of:?}");
         }
-        // A model whose token cannot be one launch is refused by the reason, not drawn.
+        // A model whose token cannot be one launch is refused with the reason.
         let mut c = kjit();
         c.args(["--device", "rocm:0", "--cache-dir"]).arg(cache()).arg("bench");
         c.arg(model("archs/mamba.gguf"))
@@ -520,7 +512,7 @@ fn a_timeline_has_every_step_of_a_token_that_is_one_launch() {
     });
 }
 
-/// The bundle reader that knows nothing of kjit.
+/// The independent reader of bundles.
 fn check_bundle(arguments: &[&Path]) -> (bool, String) {
     let output = Command::new("python3")
         .arg(arguments[0].join("check_bundle.py"))
@@ -537,7 +529,7 @@ fn check_bundle(arguments: &[&Path]) -> (bool, String) {
 #[test]
 fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
     let test = "simulated::a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere";
-    Setup::devices("gfx1201").set("KJIT_HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
+    Setup::devices("gfx1201").set("HIPSIM_OPTIMISE", "-Og").run(test, TEMPORARY, || {
         let found = json(kjit().args(["devices", "--json"]));
         if !found["compilers"].as_array().unwrap().iter().any(|c| c["kind"] == "clang") {
             eprintln!("SKIPPED {test}: no clang with the AMDGPU target (Debian: clang-19 lld-19)");
@@ -552,7 +544,7 @@ fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
         assert_eq!(detail(&report, "kernels"), "18 of 18 cases right on rocm:0");
         let (fine, said) = check_bundle(&[&folder]);
         assert!(fine && said.contains("18 cases") && said.contains("all claims hold"), "{said}");
-        // Results of another runner: those wanted are right, any other byte is not.
+        // Results of another runner: the expected ones pass, any other byte fails.
         let manifest: Value =
             serde_json::from_slice(&std::fs::read(folder.join("manifest.json")).unwrap()).unwrap();
         let data = std::fs::read(folder.join("data.bin")).unwrap();
@@ -575,8 +567,8 @@ fn a_bundle_says_what_its_code_objects_say_and_runs_here_and_elsewhere() {
         std::fs::write(results.join(format!("0/{last}.bin")), &content).unwrap();
         let (fine, said) = check_bundle(&[&folder, &results]);
         assert!(!fine && said.contains("byte 0 is"), "{said}");
-        // A manifest that claims other things than the code object does is found out by the reader,
-        // sums or no sums.
+        // A manifest that contradicts its code object is found by the reader, also with correct
+        // checksums.
         let honest = manifest.to_string();
         let kernarg = case["kernarg_bytes"].to_string();
         for (from, to, word) in [

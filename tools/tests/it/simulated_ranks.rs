@@ -1,6 +1,6 @@
-//! `--split ranks`: processes with a simulated AMD device each, which RCCL's calls bring together:
-//! the tokens of one process with two devices, and of one device; what is said where a rank does
-//! not come, ends, hangs, or is given something else.
+//! `--split ranks`: processes with one simulated AMD device each, connected by RCCL's calls. They
+//! give the tokens of one process with two devices, and of one device. Errors: a rank that is
+//! missing, ends, hangs, or has other input.
 
 use crate::support::model;
 use kjit_tests::simulator::Setup;
@@ -16,7 +16,7 @@ const PROMPT: &str =
     "Once upon a time there was a small engine that ran far behind all of the others of its line.";
 
 fn setup(devices: &str) -> Setup {
-    Setup::devices(devices).set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices(devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn cache() -> PathBuf {
@@ -32,7 +32,7 @@ fn kjit(command: &str) -> Command {
     c
 }
 
-/// The same without the prompt.
+/// Without the prompt.
 fn plain(command: &str) -> Command {
     let mut c = self::command(command, "96");
     if command == "run" {
@@ -41,7 +41,7 @@ fn plain(command: &str) -> Command {
     c
 }
 
-/// The same without what it generates.
+/// Without the options of generation.
 fn command(command: &str, context: &str) -> Command {
     let mut c = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
     c.arg("--cache-dir").arg(cache()).env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
@@ -55,18 +55,18 @@ fn command(command: &str, context: &str) -> Command {
     c
 }
 
-/// A port that nobody has.
+/// A free port.
 fn port() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port().to_string()
 }
 
-/// As a rank.
+/// Makes it a rank.
 fn rank(c: &mut Command, rank: usize, size: usize, port: &str) {
     c.args(["--split", "ranks"]).env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
     c.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port).env("LOCAL_RANK", rank.to_string());
-    // One device is shown to each.
-    c.env("KJIT_HIPSIM_DEVICES", "gfx1100");
+    // Each rank sees one device.
+    c.env("HIPSIM_DEVICES", "gfx1100");
 }
 
 fn with(c: &mut Command, flags: &[&str]) {
@@ -77,7 +77,7 @@ fn var(c: &mut Command, name: &str, value: &str) {
     c.env(name, value);
 }
 
-/// Two ranks, and what came of each; `with` has a rank's command changed.
+/// Runs two ranks and returns their outputs. `with` changes a rank's command.
 fn two(command: &str, with: impl Fn(usize, &mut Command)) -> [Output; 2] {
     both([kjit(command), kjit(command)], with)
 }
@@ -103,7 +103,7 @@ fn ids(output: &Output) -> Vec<u64> {
     doc["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect()
 }
 
-/// The one line that says what went wrong.
+/// The single error line.
 fn error(output: &Output) -> String {
     let said = text(&output.stderr);
     assert!(!output.status.success() && output.stdout.is_empty(), "{said}");
@@ -132,18 +132,19 @@ fn two_ranks_say_what_one_process_says() {
             "{said}"
         );
         assert!(said.contains("library, version 2.18.5"), "{said}");
-        // The others compute the same, and say nothing.
+        // The other ranks compute the same and print nothing.
         assert!(ranks[1].status.success(), "{}", text(&ranks[1].stderr));
         assert_eq!(
             (text(&ranks[1].stdout), text(&ranks[1].stderr)),
             (String::new(), String::new())
         );
-        // What a launcher hands to one of the ranks is nobody's prompt.
+        // stdin of a rank is not a prompt.
         let mut dash = plain("run");
         with(&mut dash, &["-p", "-"]);
         rank(&mut dash, 0, 2, &port());
         assert!(error(&dash.output().unwrap()).contains("reads no stdin"));
-        // Numbers that are drawn are the same everywhere: else they would part at the first token.
+        // Random draws are the same in all ranks: otherwise they would differ from the first token
+        // on.
         let drawn = two("run", |_, c| with(c, &["--temp", "1.5"]));
         assert_eq!(ids(&drawn[0]).len(), 12);
         assert!(drawn[1].status.success(), "{}", text(&drawn[1].stderr));
@@ -165,12 +166,12 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
     let test = "simulated_ranks::a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error";
     setup("gfx1100,gfx1100").run(test, TEMPORARY, || {
         let greedy = |c: &mut Command| with(c, &["--temp", "0"]);
-        // In the midst of the tokens: behind the patterns, the prompt and some of these.
+        // During generation: after the patterns, the prompt and some tokens.
         let start = Instant::now();
         let ended = two("run", |rank, c| {
             greedy(c);
             if rank == 1 {
-                c.env("KJIT_HIPSIM_RCCL", "die:45");
+                c.env("HIPSIM_RCCL", "die:45");
             }
         });
         assert_eq!(ended[1].status.code(), Some(9));
@@ -182,7 +183,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
             greedy(c);
             c.env("KJIT_RANKS_LIMIT", "4");
             if rank == 1 {
-                c.env("KJIT_HIPSIM_RCCL", "hang:45");
+                c.env("HIPSIM_RCCL", "hang:45");
             }
         });
         for (rank, output) in hangs.iter().enumerate() {
@@ -193,7 +194,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
             assert!(found && why.contains(&format!("rank {rank} on rocm:0")), "{why}");
         }
         assert!(start.elapsed() < Duration::from_secs(50), "{:?}", start.elapsed());
-        // As many tokens, and others.
+        // As many tokens, but different ones.
         let mut other = plain("run");
         other.args(["-p", &PROMPT.replace("engine", "enginf")]);
         for (rank, output) in both([kjit("run"), other], |_, c| greedy(c)).iter().enumerate() {
@@ -202,8 +203,8 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
                 ["rank 1 was given another prompt", "has ended"].iter().any(|s| why.contains(s));
             assert!(said && (rank > 0 || why.contains("given another")), "{rank}: {why}");
         }
-        // One piece, whose scores are there before ranks hear of each other: they are not handed
-        // out.
+        // A prompt of a single piece: its scores are ready before the ranks compare, and are not
+        // given out.
         let scores = |ids: &'static str| {
             let mut c = kjit("logits");
             with(&mut c, &["--json", "--ids", ids]);
@@ -211,7 +212,7 @@ fn a_rank_that_ends_or_hangs_or_is_given_something_else_is_one_error() {
         };
         let why = error(&both([scores("3,1,4"), scores("3,1,5")], |_, _| {})[0]);
         assert!(why.contains("rank 1 was given another prompt"), "{why}");
-        // The same prompt, and numbers of its own; or another text that ends the answer.
+        // An equal prompt with another seed, or with another stop text.
         let seeds = two("run", |rank, c| {
             with(c, &["--temp", "1.5", "--seed", if rank == 0 { "7" } else { "8" }])
         });
@@ -258,14 +259,14 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
         );
         assert!(none.contains("install ROCm's package rccl"), "{none}");
         for version in ["2708", "4242424"] {
-            let old = alone(&|c| var(c, "KJIT_HIPSIM_RCCL", &format!("version:{version}")));
+            let old = alone(&|c| var(c, "HIPSIM_RCCL", &format!("version:{version}")));
             assert!(old.contains(&format!("version code {version}; 2.11 or newer")), "{old}");
         }
         let no_rank = alone(&|c| var(c, "RANK", ""));
         assert!(no_rank.contains("none says which this one is"), "{no_rank}");
         let several = alone(&|c| with(c, &["--device", "rocm:0,rocm:1"]));
         assert!(several.contains("each process has one GPU"), "{several}");
-        // Ranks that are there, and do not fit together.
+        // Ranks that do not fit together.
         let differ =
             two("run", |rank, c| with(c, &["--kv-type", if rank == 0 { "f16" } else { "q8_0" }]));
         for (rank, output) in differ.iter().enumerate() {
@@ -285,7 +286,7 @@ fn what_is_not_there_is_said_before_anything_is_computed() {
 fn ctrl_c_at_one_rank_or_at_both_ends_all() {
     let test = "simulated_ranks::ctrl_c_at_one_rank_or_at_both_ends_all";
     setup("gfx1100").run(test, TEMPORARY, || {
-        // SIGINT at some of them behind the first words; what came of each, and how long it took.
+        // SIGINT to some ranks after the first words. Returns their outputs and the time.
         let interrupted = |at: &[usize]| {
             let port = port();
             let mut started: Vec<Child> = (0..2)
@@ -310,7 +311,7 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
                 let pid = started[i].id().to_string();
                 assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
             }
-            // Who reads, as launchers do.
+            // Reads their output, as launchers do.
             let reader = std::thread::spawn(move || {
                 std::io::copy(&mut stdout, &mut std::io::sink()).unwrap()
             });
@@ -336,7 +337,7 @@ fn ctrl_c_at_one_rank_or_at_both_ends_all() {
             }
             assert!(took < Duration::from_secs(20), "SIGINT at {at:?}: {took:?}");
         }
-        // Who measures less than the others is told at once.
+        // A rank that measures less than the others gets an error at once.
         let port = port();
         let started = [4, 5].map(|tokens| {
             let mut c = command("bench", "96");

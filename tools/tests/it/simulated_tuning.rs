@@ -1,5 +1,5 @@
-//! `kjit bench --kernels` and `--tune` on a simulated AMD card: the form of what they print, and
-//! that what was tuned is what later commands ask for. Times mean nothing there.
+//! `kjit bench --kernels` and `--tune` on a simulated AMD card: the form of the output, and the use
+//! of tuning results by later commands. Times mean nothing there.
 
 use crate::support::{error_line, kjit, model, stdout};
 use kjit_tests::simulator::Setup;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 
 fn setup() -> Setup {
-    Setup::devices("gfx1100").set("KJIT_HIPSIM_CLANG", "none").set("KJIT_HIPSIM_OPTIMISE", "-Og")
+    Setup::devices("gfx1100").set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og")
 }
 
 fn tiny() -> PathBuf {
@@ -85,7 +85,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
     let test =
         "simulated_tuning::what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again";
     // Blocks of 512 threads end the process that measures them.
-    setup().set("KJIT_HIPSIM_BREAK", "matvec:512:abort").run(test, TEMPORARY, || {
+    setup().set("HIPSIM_BREAK", "matvec:512:abort").run(test, TEMPORARY, || {
         let cache = Path::new(TEMPORARY).join(test);
         let _ = std::fs::remove_dir_all(&cache);
         let sizes = ["-c", "64", "--prefill-chunk", "8"];
@@ -102,7 +102,7 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
             .args(sizes);
         let doc = json(&mut run);
         assert_eq!(doc["kernels"]["compiled"], 0, "{doc}");
-        // And with no card: the same plan, all of it there.
+        // Without a card: the same plan, complete.
         let mut warm = kjit();
         warm.arg("--cache-dir")
             .arg(&cache)
@@ -112,8 +112,8 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
             .args(sizes);
         assert_eq!(json(&mut warm)["compiled"], 0);
 
-        // On another machine, whose cache is empty, from a pack: what was tuned comes with the
-        // kernels, and goes on into the next pack.
+        // On another machine with an empty cache, from a pack: tuning results come with the kernels
+        // and go into the next pack.
         let dir = tempfile::tempdir().unwrap();
         let (first, second) =
             (dir.path().join("first.kjitpack"), dir.path().join("second.kjitpack"));
@@ -149,8 +149,8 @@ fn what_warm_tunes_is_what_run_asks_for_and_nothing_is_compiled_again() {
             (&exported["records"], &exported["entries"])
         );
         assert_eq!(std::fs::read(&first).unwrap(), std::fs::read(&second).unwrap());
-        // All that was measured is in it: what of each variant, under which driver, and never on
-        // which device of the machine.
+        // It has all measurements: of each variant, with the driver's version, and without a
+        // device's identity.
         let home =
             kjit_cache::Config::for_app("kjit").ignore_environment().dir(dir.path().join("third"));
         let third = kjit_cache::Cache::open(home);

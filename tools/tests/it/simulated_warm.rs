@@ -1,9 +1,8 @@
-//! `kjit warm MODEL` compiles exactly what `kjit run MODEL` asks for: shown for every small model
-//! of the tests, on a simulated AMD device, by running them from the warmed cache on a machine
-//! where no compiler can be found.
+//! `kjit warm MODEL` compiles exactly the kernels of `kjit run MODEL`: each small test model runs
+//! on a simulated AMD device from the warmed cache, without any compiler.
 //!
-//! Each card gets a sixth of the models in every run (`KJIT_WARM_ALL=1`: a third, so that they get
-//! all of them); cards differ in kind: waves of 32 and of 64, with matrix units and without.
+//! Each card gets a sixth of the models per run (`KJIT_TEST_ALL=warm`: a third, so that all are
+//! taken). Cards differ: waves of 32 and of 64, with matrix units and without.
 
 use crate::support::machine::{Machine, document, err, failure, simulated};
 use crate::support::model;
@@ -17,8 +16,7 @@ fn models() -> Vec<&'static str> {
     GOLDEN.lines().filter_map(|line| line.split_whitespace().nth(1)).collect()
 }
 
-/// Warms with `setup` as on a machine without a card, then runs with it as on one without a
-/// compiler.
+/// Warms with `setup` without a card, then runs with it without a compiler.
 fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
     let path = model(name);
     let path = path.to_str().unwrap();
@@ -40,8 +38,8 @@ fn warm_and_run(dir: &Path, arch: &'static str, name: &str, setup: &[&str]) {
     let what = format!("{name} on {arch} {setup:?}");
     assert_eq!(run["kernels"]["compiled"], 0, "{what}: {run}");
     let (all, new) = (of("compiled") + of("cached"), of("compiled"));
-    // Exactly its kernels: neither one too few nor one too many. A mixture has two kernels in the
-    // source of another, and looks that up twice.
+    // Exactly its kernels, neither fewer nor more. A mixture of experts has two kernels in one
+    // source, which is looked up twice.
     let twice = if name.contains("moe") { 2 } else { 0 };
     assert_eq!(run["kernels"]["cached"], all + twice, "{what}: {run}");
     assert_eq!(run["generated_tokens"], 1, "{what}: {run}");
@@ -56,9 +54,11 @@ fn some_of_all(test: &str, arch: &'static str, first: usize) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let step = if std::env::var_os("KJIT_WARM_ALL").is_some() { 3 } else { 6 };
+    let step = if kjit_tests::all("warm") { 3 } else { 6 };
     if step > 3 {
-        eprintln!("SKIPPED: {arch}: all models but each sixth; KJIT_WARM_ALL=1 takes each third");
+        eprintln!(
+            "SKIPPED: {arch}: all models but each sixth; KJIT_TEST_ALL=warm takes each third"
+        );
     }
     for name in models().iter().skip(first).step_by(step) {
         warm_and_run(dir.path(), arch, name, &["-c", "64", "--prefill-chunk", "16"]);
@@ -95,7 +95,7 @@ fn warm_with_the_flags_of_a_run_compiles_what_that_run_asks_for_and_no_other_run
     ] {
         warm_and_run(dir.path(), "gfx1100", name, setup);
     }
-    // What was not warmed is missed by name.
+    // A kernel that was not warmed is missed by name.
     let server = Machine { compilers: false, ..Machine::new("gfx1100", dir.path().join("cache")) };
     let path = model(name);
     let other = ["--kv-type", "q8_0", "--precise", "-c", "64", "--prefill-chunk", "33"];

@@ -130,7 +130,7 @@ impl CudaDevice {
 // current. Blocks that need more have their own comment.
 #[allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "the contract stands once, above and on the trait"
+    reason = "the safety contract is stated once, above and on the trait"
 )]
 impl RawDevice for CudaDevice {
     fn reach(&self, other: u32) -> Try<bool> {

@@ -57,8 +57,8 @@ impl HipDevice {
     pub fn open(runtime: Arc<HipRuntime>, ordinal: u32) -> Try<HipDevice> {
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
         let renew = || {
-            // SAFETY: selects the device, then destroys everything on it; no one holds anything of
-            // it any more.
+            // SAFETY: selects the device, then destroys everything on it; `join` calls this only
+            // after all its objects were dropped.
             unsafe { runtime.hip.hipSetDevice(number).and_then(|()| runtime.hip.hipDeviceReset()) }
                 .map_err(fault)
         };
@@ -164,7 +164,7 @@ impl HipDevice {
 // current. Blocks that need more have their own comment.
 #[allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "the contract stands once, above and on the trait"
+    reason = "the safety contract is stated once, above and on the trait"
 )]
 impl RawDevice for HipDevice {
     fn blas(&self) -> Option<Result<Box<dyn RawBlas>>> {

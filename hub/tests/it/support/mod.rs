@@ -1,3 +1,3 @@
-//! What the tests share.
+//! Helpers that the tests share.
 
 pub mod server;

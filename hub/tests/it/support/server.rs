@@ -1,6 +1,5 @@
-//! A hub on 127.0.0.1 that speaks as the real one does: an API, files behind a redirect to another
-//! host (here: another port), ranges, and errors with their codes. It notes what it is asked, and
-//! does wrong what a test tells it to.
+//! A hub on 127.0.0.1 that behaves as the real one: an API, files behind a redirect to another host
+//! (here: another port), ranges, and error codes. It records requests and has faults on demand.
 
 #![allow(dead_code, reason = "the tests of two crates share it, and each uses its part")]
 
@@ -12,26 +11,26 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is done wrong, once.
+/// A fault that happens once.
 #[derive(Clone)]
 pub enum Fault {
     /// This status, with these headers.
     Status(u16, &'static str),
-    /// The connection closes with no answer.
+    /// The connection closes without an answer.
     Close,
-    /// The connection closes after so many bytes of the body.
+    /// The connection closes after this many bytes of the body.
     Cut(usize),
-    /// After so many bytes nothing more comes until the flag is set (or a minute has passed).
+    /// After this many bytes nothing comes until the flag is set or a minute has passed.
     Wait(usize, Arc<AtomicBool>),
-    /// Every byte alone, with this pause behind it.
+    /// One byte at a time, with this pause after each.
     Drip(Duration),
-    /// One byte is another.
+    /// One byte is changed.
     Wrong,
-    /// So many bytes more (or fewer) are announced and sent.
+    /// This many bytes more (or fewer) are announced and sent.
     Longer(isize),
-    /// Ranges are not known: all of it.
+    /// Ranges are ignored: the whole file is sent.
     NoRange,
-    /// A redirect to there.
+    /// A redirect to this address.
     To(String),
 }
 
@@ -41,15 +40,15 @@ pub struct Repo {
     pub name: String,
     pub commit: String,
     pub files: Vec<(String, Vec<u8>)>,
-    /// Only with this token.
+    /// The token that it needs.
     pub token: Option<String>,
-    /// With terms that nobody has accepted.
+    /// Whether its terms were not accepted.
     pub gated: bool,
-    /// The name that it has now.
+    /// Its new name.
     pub moved: Option<String>,
 }
 
-/// A request as it came.
+/// A request.
 #[derive(Debug, Clone)]
 pub struct Seen {
     /// `GET hub /api/…` or `HEAD cdn /…`.
@@ -79,7 +78,7 @@ pub fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Bytes that are no pattern.
+/// Random bytes.
 pub fn noise(n: usize, seed: u64) -> Vec<u8> {
     let mut x = seed | 1;
     (0..n)
@@ -121,12 +120,12 @@ impl Server {
         Server { state, endpoint, cdn: cdn_address }
     }
 
-    /// The next request whose `METHOD host path` contains this is answered so.
+    /// The next request whose `METHOD host path` contains this gets the fault.
     pub fn fault(&self, part: &str, fault: Fault) {
         held(&self.state.faults).push((part.to_owned(), fault));
     }
 
-    /// Faults that nobody met.
+    /// Faults that have not happened.
     pub fn faults_left(&self) -> usize {
         held(&self.state.faults).len()
     }
@@ -135,7 +134,7 @@ impl Server {
         held(&self.state.seen).clone()
     }
 
-    /// The requests with this in them since the last call of [`Server::forget`].
+    /// Requests that contain this, since the last call of [`Server::forget`].
     pub fn count(&self, part: &str) -> usize {
         self.seen().iter().filter(|s| s.what.contains(part)).count()
     }
@@ -144,7 +143,7 @@ impl Server {
         held(&self.state.seen).clear();
     }
 
-    /// From now on the repository of this name is this one.
+    /// Sets the content of a repository.
     pub fn replace(&self, repo: Repo) {
         let mut repos = held(&self.state.repos);
         repos.retain(|r| r.name != repo.name);
@@ -339,7 +338,7 @@ fn send(
         stream.write_all(rest)?;
     }
     stream.flush()?;
-    // Closing while unread bytes wait would reset the connection, and the answer with it.
+    // Closing with unread bytes would reset the connection and discard the answer.
     stream.shutdown(std::net::Shutdown::Write)?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     let _ = stream.read(&mut [0; 64]);

@@ -33,7 +33,7 @@ impl Meter {
     /// Counts steps.
     pub fn work(&self, steps: usize) -> Result<(), Fault> {
         if self.cancel.is_cancelled() {
-            return limit("nobody waits for it any more");
+            return limit("it was cancelled");
         }
         match self.fuel.get().checked_sub(steps as u64) {
             Some(left) => {

@@ -1,4 +1,4 @@
-//! The forms of reasoning and tool calls, and how a template reveals its model's form.
+//! The forms of reasoning and tool calls, and the choice of a model's form by its template.
 
 /// The form in which a model writes reasoning and tool calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,3 +1,5 @@
+//! Tests of the reply parser.
+
 use super::{Form, Part, ReplyParser, ToolCall};
 use Part::{Call, Content, Reasoning};
 
@@ -280,7 +282,7 @@ fn recorded_answers_are_read_the_same_however_the_stream_was_cut() {
     }
 }
 
-/// Whole answers of models that know tools from the prompt only (the first ones are
+/// Whole answers of models that learn of tools only from the prompt (the first ones are
 /// Qwen2.5-Coder's).
 fn bare() -> Vec<(&'static str, Form, &'static str, Vec<Part>)> {
     use Form::{Hermes, Llama3, Mistral};
@@ -398,7 +400,7 @@ fn an_answer_that_is_nothing_but_a_call_of_a_tool_is_one_however_the_stream_was_
             assert_eq!(read(parser(), &[a, b]), want, "{name}, cut at {at}");
         }
     }
-    // Text that is certainly no call is not held back.
+    // Text that cannot become a call is returned at once.
     let mut parts = vec![];
     ReplyParser::new(Form::Hermes, true, "").knowing(vec!["f".into()]).push("{\"ci", &mut parts);
     assert_eq!(parts, [content("{\"ci")]);
@@ -533,7 +535,7 @@ fn marks_in_the_strings_of_json_in_the_last_channel_are_text() {
             );
         }
     }
-    // The same for a bare string. Content that is not constrained to JSON ends at the marker.
+    // A bare string is also JSON. Content that is not constrained to JSON ends at the marker.
     let text = "<|channel|>final<|message|>\"a <|end|>\"";
     assert_eq!(read(ReplyParser::json(Form::Channels, ""), &[text]), [content("\"a <|end|>\"")]);
     assert_eq!(read(ReplyParser::new(Form::Channels, false, ""), &[text]), [content("\"a ")]);

@@ -3,7 +3,7 @@
 use super::Compute;
 use crate::Run;
 use crate::attention::{Layer, attend};
-use crate::share::Shared;
+use crate::shared_mut::SharedMut;
 use kjit_graph::op::Attention;
 
 impl Compute for Attention {
@@ -32,7 +32,7 @@ impl Compute for Attention {
                 sinks,
                 slopes: slopes.as_deref(),
                 only: only.map(|o| (&o[at * only_width..][..piece.rows * only_width], only_width)),
-                out: Shared::new(&mut outs[0][at * out_width..][..piece.rows * out_width]),
+                out: SharedMut::new(&mut outs[0][at * out_width..][..piece.rows * out_width]),
             };
             attend(
                 host.pool,

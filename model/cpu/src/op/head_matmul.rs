@@ -3,7 +3,7 @@
 use super::Compute;
 use crate::Run;
 use crate::multiply::{Product, multiply};
-use crate::share::Shared;
+use crate::shared_mut::SharedMut;
 use kjit_graph::op::HeadMatMul;
 
 impl Compute for HeadMatMul {
@@ -19,7 +19,8 @@ impl Compute for HeadMatMul {
                 to.copy_from_slice(&row[from..from + cols]);
             }
             let w = host.weights.matrix(host.graph, self.weight, head);
-            let product = Product { w, beside: None, bias: None, out: Shared::new(&mut results) };
+            let product =
+                Product { w, beside: None, bias: None, out: SharedMut::new(&mut results) };
             multiply(
                 host.pool,
                 host.isa,

@@ -2,7 +2,7 @@
 
 use super::Compute;
 use crate::Run;
-use crate::share::Shared;
+use crate::shared_mut::SharedMut;
 use kjit_graph::op::LinearAttention;
 
 impl Compute for LinearAttention {
@@ -13,10 +13,10 @@ impl Compute for LinearAttention {
         let bonus = self.bonus.map(|u| host.weights.vector(u));
         let each = |x: &[f32]| x.len() / rows / heads;
         let (keys, values, decays) = (each(k), each(v), each(w));
-        let out = Shared::new(outs[0]);
+        let out = SharedMut::new(outs[0]);
         let mut at = 0;
         for piece in &mut host.pieces {
-            let state = Shared::new(piece.state.recurrent(self.state));
+            let state = SharedMut::new(piece.state.recurrent(self.state));
             let tokens = at..at + piece.rows;
             host.pool.run(heads, &|head| {
                 // SAFETY: tasks have different heads.

@@ -3,7 +3,7 @@
 use super::Compute;
 use crate::Run;
 use crate::multiply::{Product, multiply};
-use crate::share::Shared;
+use crate::shared_mut::SharedMut;
 use kjit_graph::op::MatMul;
 
 impl Compute for MatMul {
@@ -22,7 +22,7 @@ pub(super) fn products(ops: &[&MatMul], host: &mut Run<'_>, outs: &mut [&mut [f3
             w: host.weights.matrix(host.graph, op.weight, 0),
             beside: host.weights.beside(op.weight),
             bias: op.bias.map(|b| host.weights.vector(b)),
-            out: Shared::new(out),
+            out: SharedMut::new(out),
         })
         .collect();
     let (x, rows) = (host.input(first.x), host.rows);

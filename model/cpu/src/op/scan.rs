@@ -2,7 +2,7 @@
 
 use super::Compute;
 use crate::Run;
-use crate::share::Shared;
+use crate::shared_mut::SharedMut;
 use kjit_graph::op::Scan;
 
 impl Compute for Scan {
@@ -12,14 +12,14 @@ impl Compute for Scan {
         let width = |v: &[f32]| v.len() / host.rows;
         let (x_width, heads, b_width) = (width(x), width(dt), width(b));
         let channels = x_width / heads;
-        let out = Shared::new(outs[0]);
+        let out = SharedMut::new(outs[0]);
         let mut at = 0;
         for piece in &mut host.pieces {
             let (rows, state) = (piece.rows, piece.state.recurrent(self.state));
             let each = state.len() / heads;
             let n = each / channels;
             let groups = b_width / n;
-            let state = Shared::new(state);
+            let state = SharedMut::new(state);
             host.pool.run(heads, &|head| {
                 // SAFETY: tasks have different heads.
                 let h = unsafe { state.part(head * each, each) };

@@ -2,9 +2,9 @@
 
 use super::eight;
 use super::{CHUNK, Job, LANES, Vector, WordJob, Words};
-use super::{avx512_beside, avx512_codes};
-use crate::beside::BesideTile;
+use super::{avx512_codes, avx512_interleaved};
 use crate::gemm::Tile;
+use crate::interleaved::InterleavedTile;
 use crate::quantise::{LARGEST, inverse};
 use crate::unpack::Described;
 use crate::words::WordTile;
@@ -455,7 +455,7 @@ unsafe impl Vector for Avx512 {
     }
 }
 
-/// [`round`](crate::host::quantise::round) for AVX-512.
+/// [`round`](crate::quantise::round) for AVX-512.
 ///
 /// # Safety
 /// The CPU has AVX-512; 32 elements are readable.
@@ -533,7 +533,7 @@ unsafe impl Words for Avx512 {
     #[inline(always)]
     unsafe fn round_unit(x: *const f32, to: *mut f32) {
         // SAFETY: this function's safety contract, which the caller upholds, covers the call.
-        unsafe { avx512_beside::round_unit(x, to) }
+        unsafe { avx512_interleaved::round_unit(x, to) }
     }
 
     #[inline(always)]
@@ -543,10 +543,10 @@ unsafe impl Words for Avx512 {
         const OFFSET: bool,
         const TABLE: bool,
     >(
-        t: BesideTile,
+        t: InterleavedTile,
     ) {
         // SAFETY: this function's safety contract, which the caller upholds, covers the call.
-        unsafe { avx512_beside::tile::<M, WIDE, OFFSET, TABLE>(t) }
+        unsafe { avx512_interleaved::tile::<M, WIDE, OFFSET, TABLE>(t) }
     }
 }
 

@@ -17,9 +17,9 @@ mod avx2_codes;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod avx512_beside;
-#[cfg(target_arch = "x86_64")]
 mod avx512_codes;
+#[cfg(target_arch = "x86_64")]
+mod avx512_interleaved;
 #[cfg(target_arch = "x86_64")]
 mod eight;
 #[cfg(target_arch = "aarch64")]
@@ -30,8 +30,8 @@ mod plain;
 #[cfg(test)]
 mod tests;
 
-use super::beside::BesideTile;
 use super::gemm::Tile;
+use super::interleaved::InterleavedTile;
 use super::quantise::{round, sums};
 use super::unpack::Described;
 use super::words::WordTile;
@@ -240,7 +240,7 @@ pub unsafe trait Words: Vector {
     unsafe fn word_tile<const M: usize, const G: usize>(tile: WordTile);
 
     /// Rounds 32 elements as [`Vector::round_chunk`] does, into a unit of
-    /// [`beside`](super::beside).
+    /// [`interleaved`](super::interleaved).
     ///
     /// `x` must be valid for 32 elements, `to` for a unit.
     unsafe fn round_unit(x: *const f32, to: *mut f32);
@@ -250,7 +250,7 @@ pub unsafe trait Words: Vector {
     ///
     /// The tile's requirements hold for `M` tokens.
     unsafe fn beside_tile<const M: usize, const WIDE: bool, const OFFSET: bool, const TABLE: bool>(
-        tile: BesideTile,
+        tile: InterleavedTile,
     );
 }
 
@@ -370,8 +370,8 @@ pub trait TileJob {
     unsafe fn run<V: Tiles>(self);
 }
 
-/// How a format's codes become unsigned bytes `u`, so that one instruction can multiply them with
-/// signed bytes. The value before scaling is `u − bias`.
+/// The mapping of a format's codes to unsigned bytes `u`, so that one instruction can multiply them
+/// with signed bytes. The value before scaling is `u − bias`.
 #[derive(Clone, Copy)]
 pub struct Unsigned {
     /// Subtracted from `u`.
@@ -532,14 +532,14 @@ enum Kind {
 }
 
 /// An instruction set that this CPU has. Only [`Isa::available`] and [`Isa::best`] create it, after
-/// asking the CPU.
+/// querying the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Isa(Kind);
 
 impl Isa {
     /// All instruction sets of this CPU, the plain one first, the best one last.
     pub fn available() -> Vec<Isa> {
-        #[allow(unused_mut, reason = "other processors have the plain one alone")]
+        #[allow(unused_mut, reason = "other CPUs have only the plain one")]
         let mut all = vec![Isa(Kind::Plain)];
         #[cfg(target_arch = "x86_64")]
         {

@@ -10,7 +10,7 @@ pub enum FolderError {
     /// A required file is missing.
     #[error("is not there{hint}")]
     NotThere {
-        /// What to do, if that helps.
+        /// Advice, or empty.
         hint: &'static str,
     },
     /// The folder contains no known model.
@@ -157,7 +157,7 @@ pub enum FolderError {
         tensor: String,
     },
     /// A tensor that nothing uses: the model may be an unknown variant.
-    #[error("tensor {} is none that a {model_type} model has by its config.json", Shown(tensor))]
+    #[error("tensor {} does not belong to a {model_type} model (config.json)", Shown(tensor))]
     UnknownTensor {
         /// The tensor.
         tensor: String,

@@ -124,15 +124,15 @@ fn place(
         return Ok(None);
     }
     if !found.at.is_multiple_of(ALIGNMENT) {
-        // Files of old writers: nothing there is where processors like it.
+        // Old writers did not align the data, so an unaligned tensor is copied.
         header.tensor(&wanted.ours, &dims, ty, bytes.to_vec());
         return Ok(None);
     }
     Ok(Some(TensorInfo::placed(&wanted.ours, &dims, ty, found.bytes, found.at)))
 }
 
-/// A folder's name as a model: as it is called where it lies, or, where the hub's folder has it
-/// (`models--ORG--REPO/snapshots/COMMIT`), its repository's.
+/// The model name of a folder: its repository's name if it is a snapshot in the hub's cache
+/// (`models--ORG--REPO/snapshots/COMMIT`), else the name of the folder.
 pub fn name(folder: &Path) -> String {
     let whole = folder.canonicalize();
     let path = whole.as_deref().unwrap_or(folder);

@@ -36,7 +36,8 @@ pub fn byte_level(pre: Option<&Value>, ignore_merges: bool) -> Result<&'static s
         .find(|(list, whole, _)| bytes && *list == expressions && *whole == ignore_merges);
     match (known, &expressions[..]) {
         (Some((_, _, name)), _) => Ok(name),
-        // The expression identifies it best; the file has much around it.
+        // The error names only the expression, which identifies the pre-tokenizer; the rest of the
+        // entry is long.
         (None, [one]) if bytes => Err(format!("{one} (ignore_merges: {ignore_merges})")),
         (None, _) => Err(whole()),
     }

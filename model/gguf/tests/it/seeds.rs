@@ -32,13 +32,13 @@ fn the_kept_seeds_are_what_the_writer_writes() {
     for (name, bytes) in seeds() {
         exercise(&bytes);
         let path = folder.join(name);
-        if env::var_os("KJIT_WRITE_SEEDS").is_some() {
+        if env::var_os("KJIT_TEST_OUT").is_some() {
             fs::write(&path, &bytes).unwrap();
         }
         let kept = fs::read(&path).unwrap_or_default();
         assert!(
             kept == bytes,
-            "{} differs: run this test with KJIT_WRITE_SEEDS=1 and commit",
+            "{} differs: run this test with KJIT_TEST_OUT=1 and commit",
             path.display()
         );
     }

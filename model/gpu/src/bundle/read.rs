@@ -4,10 +4,10 @@ use super::{
     After, BundleError, CHECK, Content, DATA, Entry, FORMAT, MANIFEST, Manifest, README, SUMS,
     Slot, SlotKind, Storage, VERSION, io,
 };
-use crate::ours;
+use crate::launch;
 use crate::prove::Verdict;
 use kjit_engine::{Arg, CodeObject, Device, DeviceBuffer, Digest, Geometry, Module, Target};
-use kjit_kernels::cases::{self, Expect, Tolerance};
+use kjit_kernel_cases::{self as cases, Expect, Tolerance};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slotted;
 use std::io::Read;
@@ -163,7 +163,7 @@ impl Bundle {
             })
         };
         let args: Vec<Arg<'_>> = launch.args.iter().map(arg).collect::<Result<_, _>>()?;
-        ours::launch(&stream, &kernel, &launch.geometry, &args).map_err(text)?;
+        launch::launch(&stream, &kernel, &launch.geometry, &args).map_err(text)?;
         for (((buffer, expect), before), entry) in
             buffers.iter().zip(&launch.expect).zip(&before).zip(&entry.buffers)
         {

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::settled;
 use kjit_engine::{CodeObject, Digest, Engine, Job, KernelInfo, Target};
-use kjit_kernels::cases::{self, Case, CaseArg, Expect};
+use kjit_kernel_cases::{self as cases, Case, CaseArg, Expect};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
@@ -138,8 +138,8 @@ fn weight(case: &Case) -> u64 {
 /// Files that every bundle has.
 const ALWAYS: [(&str, &[u8]); 3] = [
     (README, include_bytes!("README.txt")),
-    (CHECK, include_bytes!("../../../../scripts/check_bundle.py")),
-    (RUN, include_bytes!("../../../../scripts/run_bundle.py")),
+    (CHECK, include_bytes!("check_bundle.py")),
+    (RUN, include_bytes!("run_bundle.py")),
 ];
 
 /// A bundle being written.

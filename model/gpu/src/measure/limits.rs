@@ -3,7 +3,7 @@
 
 use super::{Placed, SEED};
 use kjit_engine::{Device, Engine};
-use kjit_kernels::cases::Random;
+use kjit_kernel_cases::Random;
 use kjit_kernels::format::Format;
 use kjit_kernels::gemm::GemmSpec;
 use kjit_kernels::read::ReadSpec;
@@ -91,9 +91,9 @@ fn seconds(engine: &Engine, device: &Device, spec: &Spec, size: Size) -> Result<
     let kernel = spec.kernel(target).map_err(|e| e.to_string())?;
     let module = engine.load(device, &kernel.job(target)).map_err(|e| e.to_string())?;
     let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
-    let case = spec
-        .case(target, device.info().units, size, &mut Random::new(SEED))
-        .map_err(|e| e.to_string())?;
+    let (units, mut random) = (device.info().units, Random::new(SEED));
+    let case = kjit_kernel_cases::case(spec, target, units, size, &mut random);
+    let case = case.map_err(|e| e.to_string())?;
     let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;
     placed.check(&entry, false)?;
     let (timing, _) = placed.alone(&entry).map_err(|e| e.to_string())?;

@@ -15,10 +15,10 @@ pub use placed::{Placed, Timing, time};
 pub(super) use sources::Sources;
 pub use subject::{Subject, of_plan, representative};
 
-use crate::settle::settled;
+use crate::probed::settled;
 use kjit_engine::{Device, Engine, KernelReport};
-use kjit_kernels::cases::Random;
-use kjit_kernels::family::Work;
+use kjit_kernel_cases::Random;
+use kjit_kernels::launch::Work;
 
 /// The measurement of one subject.
 #[derive(Debug, Clone)]
@@ -93,7 +93,8 @@ pub fn measure(
             measured.shared = kernel.shared;
             measured.report = reports.into_iter().find(|r| r.kernel == kernel.entry);
             let units = device.info().units;
-            let case = subject.spec.case(target, units, subject.size, &mut Random::new(SEED));
+            let (spec, mut random) = (&subject.spec, Random::new(SEED));
+            let case = kjit_kernel_cases::case(spec, target, units, subject.size, &mut random);
             let (case, work) = (case.map_err(|e| e.to_string())?, subject.spec.work(subject.size));
             let entry = module.kernel(kernel.entry).map_err(|e| e.to_string())?;
             let mut placed = Placed::new(device, case).map_err(|e| e.to_string())?;

@@ -1,10 +1,10 @@
 //! A case in device memory, in one or many copies: checked and timed.
 
 use super::sources::Sources;
-use crate::ours;
+use crate::launch;
 use kjit_engine::{Arena, Arg, Device, DeviceBuffer, Error, Kernel, Result, Stream, Target};
+use kjit_kernel_cases::{Case, CaseArg, Content, Expect};
 use kjit_kernels::Size;
-use kjit_kernels::cases::{Case, CaseArg, Content, Expect};
 use kjit_kernels::spec::Spec;
 use std::time::Instant;
 
@@ -275,7 +275,7 @@ impl Placed {
                 CaseArg::F32(v) => Arg::from(*v),
             })
             .collect();
-        ours::launch(stream, kernel, &case.geometry.dependent(dependent), &args)
+        launch::launch(stream, kernel, &case.geometry.dependent(dependent), &args)
     }
 
     /// Launches in a stream being captured, as part of a chain.

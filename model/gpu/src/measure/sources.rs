@@ -3,7 +3,7 @@
 
 use super::placed::{aligned, content, repeat};
 use kjit_engine::{DeviceBuffer, Error, Result, Stream};
-use kjit_kernels::cases::{Case, Content};
+use kjit_kernel_cases::{Case, Content};
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -2,8 +2,9 @@
 //! sizes.
 
 use kjit_engine::Target;
+use kjit_kernel_cases::matrix;
 use kjit_kernels::spec::Spec;
-use kjit_kernels::{Size, SpecError, matrix};
+use kjit_kernels::{Size, SpecError};
 use kjit_plan::{JobId, Launch, Plan, Program};
 
 /// A kernel at a size.

@@ -11,22 +11,22 @@
 //! and come and go. A model opened for one sequence has one row, and launches with a fixed slot.
 
 mod decode;
+mod device_sharing;
 mod draft;
 mod embed;
 mod pages;
 mod rank;
-mod sole;
-mod staged;
+mod stage;
 mod step;
 mod tables;
 mod takeover;
-mod together;
+mod tensor_parallel;
 
-pub use together::Apart;
+pub use tensor_parallel::NotTogether;
 
-use super::aside::Copied;
-use super::early::Early;
-use super::hot::{Hot, HotCounts};
+use super::background::Early;
+use super::expert_cache::{ExpertCache, HotCounts};
+use super::host_part::Copied;
 use super::open::Statistics;
 use super::plan::{BufferId, Choice, Launch, Now, Plan, Program};
 use super::resident::{NONE, Resident, Timeline, Whose};
@@ -35,8 +35,8 @@ use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_exec::{PageCount, Probe, SampleOptions, Sampler, SessionError};
 use kjit_graph::Graph;
 use kjit_kernels::changes::{self, HEAD, MOST};
+use kjit_kernels::mma::tiled_index;
 use kjit_kernels::noise::inverse;
-use kjit_kernels::product::tiled_index;
 use pages::Pages;
 use std::sync::Arc;
 
@@ -47,9 +47,9 @@ const DRAW: Choice = Choice::Draw { top_k: 1, inverse: 1.0, top_p: 1.0, min_p: 0
 /// nothing is allocated, compiled, copied or waited for in between.
 pub struct GpuRunner {
     /// The other devices of a tensor split; first, because fields are dropped in order.
-    others: together::Others,
+    others: tensor_parallel::Others,
     /// Detects other models on the devices of a tensor split.
-    sole: Option<Arc<sole::Sole>>,
+    sole: Option<Arc<device_sharing::Sole>>,
     /// The wait at the end if other ranks are in other processes.
     far: Option<rank::Leaving>,
     resident: Resident,
@@ -80,7 +80,7 @@ pub struct GpuRunner {
     /// Whether the persistent kernel is still being compiled.
     one_launch_late: bool,
     /// The stage before, on another device.
-    before: Option<staged::Before>,
+    before: Option<stage::Before>,
     /// The prompts for which experts are copied, if the CPU computes them for single tokens.
     copied: Option<Copied>,
     /// The owners of pages, and each page's number as a source of copies. `None` without pages.
@@ -196,7 +196,7 @@ impl GpuRunner {
         // Host parts cannot be captured.
         let captures = shown && resident.aside.is_none();
         let mut runner = GpuRunner {
-            others: together::Others::default(),
+            others: tensor_parallel::Others::default(),
             sole: None,
             far: None,
             resident,
@@ -289,7 +289,7 @@ impl GpuRunner {
 
     /// Counts of the expert cache, if there is one.
     pub fn hot(&self) -> Option<HotCounts> {
-        self.resident.aside.as_ref()?.hot.as_ref().map(Hot::counts)
+        self.resident.aside.as_ref()?.hot.as_ref().map(ExpertCache::counts)
     }
 
     pub(super) fn copy_experts(&mut self, when: Option<Copied>) {
@@ -334,7 +334,7 @@ impl GpuRunner {
     }
 
     /// Timestamps of the last token's persistent kernel. `None` without one, or if opened without
-    /// [`Probe::Stamps`](crate::session::Probe).
+    /// [`Probe::Stamps`].
     ///
     /// # Errors
     /// A device fault.

@@ -1,10 +1,10 @@
 //! A runner with one device of several processes that compute each layer together. All ranks make
-//! the same calls, like the devices of one process (`together.rs`), but without messages about
-//! them: the calls follow from the tokens, which all ranks are given and choose alike.
+//! the same calls, like the devices of one process (`tensor_parallel.rs`), but without messages
+//! about them: the calls follow from the tokens, which all ranks are given and choose alike.
 
 use super::GpuRunner;
-use super::together::prove;
-use crate::meeting::MeetingPlace;
+use super::tensor_parallel::prove;
+use crate::exchange::Exchange;
 use crate::open::Source;
 use crate::open::plan_for;
 use kjit_engine::{COLLECTIVE_ID, Device, Engine, Stream};
@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_secs(8);
 /// The end of a rank's runner. All ranks launch the same steps ahead of the last token, except a
 /// rank that was interrupted one token earlier. Then the device would wait for a sum that never
 /// completes, and so would freeing memory.
-pub(super) struct Leaving(MeetingPlace, Stream);
+pub(super) struct Leaving(Exchange, Stream);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
@@ -75,7 +75,7 @@ impl GpuRunner {
         let collective = library.join(&id, place, JOIN, &stop)?;
         let room = plan_for(engine, &share, device.target(), options)?.room().unwrap_or_default();
         let far = |sums| Far::new(collective, links, (ranks.rank, ranks.limit), sums);
-        let meeting = MeetingPlace::of_rank(device, place, room, far)?;
+        let meeting = Exchange::of_rank(device, place, room, far)?;
         let instead = |error| meeting.instead(device, error);
         if let Some(far) = meeting.far() {
             first_word(device, far, place).map_err(instead)?;
@@ -121,7 +121,7 @@ impl GpuRunner {
     /// On rank 0: waits until the other ranks have confirmed the same inputs. Results of different
     /// inputs are never returned.
     pub(super) fn agreed(&self) -> Result<(), SessionError> {
-        match self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
+        match self.resident.meeting.as_ref().and_then(Exchange::far) {
             Some(far) => far.agreed(self.resident.stream.device()),
             None => Ok(()),
         }
@@ -129,7 +129,7 @@ impl GpuRunner {
 
     /// Adds a further input that must be equal on all ranks, because it decides when a rank ends.
     pub fn given_besides(&self, what: &impl Hash) {
-        if let Some(far) = self.resident.meeting.as_ref().and_then(MeetingPlace::far) {
+        if let Some(far) = self.resident.meeting.as_ref().and_then(Exchange::far) {
             let mut all = DefaultHasher::new();
             what.hash(&mut all);
             far.given(all.finish());
@@ -147,7 +147,7 @@ impl GpuRunner {
     /// Announces this call's inputs, which must be equal on all ranks. The ranks are waited for
     /// while the result lives. `None` with one process.
     pub(super) fn given(&self, tasks: &[Task<'_>]) -> Option<Waiting> {
-        let far = self.resident.meeting.as_ref().and_then(MeetingPlace::far)?;
+        let far = self.resident.meeting.as_ref().and_then(Exchange::far)?;
         let mut all = DefaultHasher::new();
         for task in tasks {
             (task.slot, task.first, task.tokens).hash(&mut all);

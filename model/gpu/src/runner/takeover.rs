@@ -1,5 +1,5 @@
-//! Takes over a persistent kernel that was compiled in the background (`gpu/early.rs`), while
-//! tokens are decoded.
+//! Takes over a persistent kernel that was compiled in the background (`gpu/src/background.rs`),
+//! while tokens are decoded.
 
 use super::GpuRunner;
 use crate::resident::Persistent;

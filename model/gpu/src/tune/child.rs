@@ -3,9 +3,9 @@
 use super::Course;
 use super::protocol::{Answer, Ask};
 use crate::measure::{Placed, Subject, Timing, time};
-use crate::settle::settled;
+use crate::probed::settled;
 use kjit_engine::{Device, Engine, Kernel, Stream, Target};
-use kjit_kernels::cases::Random;
+use kjit_kernel_cases::Random;
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::Tuning;
 use std::collections::HashMap;
@@ -132,10 +132,14 @@ impl Child<'_> {
         };
         let (target, units) = (&self.target, self.device.info().units);
         let wrong = |e: kjit_kernels::SpecError| Fault::Wrong(e.to_string());
-        let mut case = subject
-            .spec
-            .case(target, units, subject.size, &mut Random::new(SEED))
-            .map_err(wrong)?;
+        let mut case = kjit_kernel_cases::case(
+            &subject.spec,
+            target,
+            units,
+            subject.size,
+            &mut Random::new(SEED),
+        )
+        .map_err(wrong)?;
         let space = subject.spec.space(target);
         for tuning in &space {
             case.vary(&subject.spec.with(Some(*tuning)), target, units, subject.size)

@@ -3,8 +3,8 @@
 use super::protocol::{Answer, Ask};
 use super::{Course, Kept};
 use crate::measure::{Subject, Timing};
+use crate::probed::settled;
 use crate::process::Process;
-use crate::settle::settled;
 use kjit_engine::{Device, Engine, Target, TuningSubject};
 use kjit_kernels::spec::Spec;
 use kjit_kernels::tuning::{Choices, Tuning};

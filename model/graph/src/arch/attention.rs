@@ -79,7 +79,7 @@ pub fn output(
 }
 
 /// Queries, keys and values, from three tensors or one fused one. Also the gate, if the query
-/// tensor has one behind each head.
+/// tensor has one after each head.
 fn projected(
     l: &Layer<'_, '_>,
     b: &mut Builder<'_>,

@@ -58,7 +58,7 @@ pub fn layer(l: &Layer<'_, '_>, b: &mut Builder<'_>) -> Result<ValueId, GraphErr
         let sum = b.add(l.name("attn_residual"), x, mixed);
         let mut normed = maybe(b, norms.after, sum)?;
         if l.has(b, "attn_norm_2") {
-            // Jina's models for code add what attention read once more.
+            // Jina's code models add the input of attention a second time.
             let sum = b.add(l.name("attn_residual_2"), normed, x);
             normed = l.norm(b, "attn_norm_2", sum)?;
         }

@@ -1,5 +1,5 @@
 //! Linear attention by the delta rule (Yang et al. 2024, arXiv 2412.06464; Kimi Linear, arXiv
-//! 2510.26692), beside full attention.
+//! 2510.26692), in models that also have full attention.
 
 use super::layer::Layer;
 use super::{attention, latent};

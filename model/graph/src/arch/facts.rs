@@ -51,13 +51,13 @@ pub struct Facts {
     pub width: Width,
     /// Norms of queries and keys.
     pub qk_norm: QkNorm,
-    /// The query tensor has a gate behind each head.
+    /// The query tensor has a gate after each head.
     pub gated_queries: bool,
     /// Factor on scores.
     pub scale: Scale,
-    /// Soft cap on scores where no key says another; 0: none.
+    /// Soft cap on scores if no key gives one; 0: none.
     pub cap: f32,
-    /// Soft cap on logits where no key says another; 0: none.
+    /// Soft cap on logits if no key gives one; 0: none.
     pub final_cap: f32,
     /// Largest slope of ALiBi.
     pub alibi: Scale,
@@ -233,11 +233,11 @@ pub enum SectionsKey {
 pub enum LogMultiplier {
     /// It is not read.
     Unread,
-    /// The part of the attention factor that rotations do not get.
+    /// The part of the attention factor that is not applied to the rotations.
     AsItIs,
-    /// The same part, stored times 0.1. Scores get that part instead.
+    /// That part times 0.1.
     Tenths,
-    /// Stored times 0.1. Scores get it; rotations get nothing.
+    /// That part times 0.1. No factor is applied to the rotations.
     Scores,
 }
 

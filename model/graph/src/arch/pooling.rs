@@ -1,5 +1,4 @@
-//! Embedding models: the pooling that a file asks for, and any other model used as an embedding
-//! model.
+//! Pooling of embedding models, and of other models that are used as embedding models.
 
 use crate::{Graph, GraphError, Op, Pooling, ValueId};
 use kjit_gguf::Gguf;

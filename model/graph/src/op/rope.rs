@@ -4,7 +4,7 @@ use super::{Op, Operation};
 use crate::{Builder, Graph, RopeId, ValueId};
 
 /// Rotary position embedding of every head (Su et al. 2021, arXiv 2104.09864), with the angles of
-/// [`Rope`](crate::graph::Rope).
+/// [`Rope`](crate::Rope).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     /// `heads · head_dim` wide.

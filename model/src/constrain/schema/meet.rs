@@ -1,4 +1,4 @@
-//! The intersection of schemas that must hold together.
+//! The intersection of schemas that all apply to one value.
 
 use super::read::{DEEPEST, Reader};
 use super::{Array, Object, Schema, Strings};

@@ -2,9 +2,9 @@
 //!
 //! The library's own compiler has limits: it refuses common input (a `format` with an unknown
 //! name), treats bounds as doubles, allows unlimited digits, and exceeds its own row limit for some
-//! hundred optional properties. So schemas are parsed here ([`read`]), schemas that must hold
-//! together are intersected ([`meet`]), and the result is written as rules ([`write`]). The library
-//! still compiles strings with a pattern or a format, and multiples.
+//! hundred optional properties. So schemas are parsed here ([`read`]), schemas that all apply to
+//! one value are intersected ([`meet`]), and the result is written as rules ([`write`]). The
+//! library still compiles strings with a pattern or a format, and multiples.
 
 mod meet;
 mod number;

@@ -68,7 +68,7 @@ pub struct Reader<'a> {
     numbers: HashMap<String, usize>,
     anchors: Option<HashMap<&'a str, &'a Value>>,
     made: usize,
-    /// Depth of definitions that are being read, each because of the one before.
+    /// The number of nested definitions that are being read.
     open: usize,
     /// The keywords that are not enforced.
     pub unheld: Vec<Unheld>,

@@ -22,7 +22,7 @@ pub(super) struct Pretokenizer {
     pub stages: &'static [Stage],
     /// A piece that is a token is that token, regardless of merges.
     pub ignore_merges: bool,
-    /// Whether BOS is added if the file does not say.
+    /// Whether BOS is added if the file has no key for it.
     pub add_bos: bool,
     /// Whether decoding removes spaces before punctuation ([`super::decode`]).
     pub clean_spaces: bool,
@@ -309,7 +309,7 @@ impl Pretokenizer {
         ALL.iter().find(|p| p.names.contains(&name))
     }
 
-    /// All names that [`Self::find`] knows.
+    /// All names that [`Self::find`] accepts.
     pub fn names() -> impl Iterator<Item = &'static str> {
         ALL.iter().flat_map(|p| p.names.iter().copied())
     }

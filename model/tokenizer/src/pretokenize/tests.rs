@@ -1,3 +1,5 @@
+//! Tests of the pre-tokenizers.
+
 use super::*;
 use crate::chars::normalize;
 use std::sync::LazyLock;

@@ -1,7 +1,6 @@
-//! Any bytes as what a client of `kjit serve` sends over a connection: each request is answered,
-//! none with 500, what is refused is refused in one document, and nothing is left of it. A body may
-//! be given without what is around it: bytes that begin with a route's number (a digit) and a
-//! line's end are that body, sent as it should be.
+//! Sends any bytes as a client of `kjit serve`: each request is answered, none with 500, a refusal
+//! is one document, and nothing of the request is left. A body may be given alone: bytes that begin
+//! with a route's number (a digit) and a line end are sent as a correct request with that body.
 
 use kjit_engine::Config;
 use kjit_model::DeviceChoice;
@@ -26,7 +25,7 @@ const ROUTES: [&str; 9] = [
     "/status",
 ];
 
-/// The tiny model has no template of its own. This one's calls have a form that is known.
+/// The tiny model has no template. With this one, calls have a known form.
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% for t in tools or [] %}<tools>\
     {{ t | tojson }}</tools> <tool_call>{\"name\": …, \"arguments\": …}</tool_call>{% endfor %}assistant:";
 
@@ -75,8 +74,8 @@ pub fn server() -> &'static (Runtime, Inside) {
             max_queue: 64,
             token_budget: None,
             lookup: None,
-            // Whoever waits for more of a request is told that nothing comes: the other side is
-            // closed.
+            // A server that waits for more of a request is told that nothing comes: the other side
+            // is closed.
             limits: Limits {
                 headers: second,
                 idle: 2 * second,
@@ -84,6 +83,7 @@ pub fn server() -> &'static (Runtime, Inside) {
                 ..Limits::default()
             },
             worker: None,
+            sockets: vec![],
             say: |_| (),
         };
         let inside =
@@ -93,7 +93,7 @@ pub fn server() -> &'static (Runtime, Inside) {
     })
 }
 
-/// What is sent.
+/// The bytes to send.
 fn sent(bytes: &[u8]) -> Vec<u8> {
     let route = bytes.first().and_then(|digit| ROUTES.get(usize::from(digit.wrapping_sub(b'0'))));
     match (route, bytes.get(1), bytes.get(2..)) {
@@ -109,7 +109,7 @@ fn sent(bytes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Sends it, and looks at what comes.
+/// Sends the bytes and checks the answer.
 pub fn exercise(bytes: &[u8]) -> String {
     let (runtime, inside) = server();
     let sent = sent(bytes);
@@ -120,7 +120,7 @@ pub fn exercise(bytes: &[u8]) -> String {
             let _ = to.write_all(&sent).await;
             let mut said = vec![];
             let mut some = [0; 4096];
-            // A connection that is kept open says nothing for long: then all is said.
+            // A connection that is kept open is silent after the answer.
             while let Ok(Ok(n @ 1..)) =
                 tokio::time::timeout(Duration::from_millis(100), from.read(&mut some)).await
             {
@@ -134,7 +134,7 @@ pub fn exercise(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(&said);
     assert!(text.is_empty() || text.starts_with("HTTP/1.1 "), "{text:?}");
     assert!(!text.contains("HTTP/1.1 500"), "{text}");
-    // Who went away has nothing computed any more.
+    // Nothing is computed for a client that has gone.
     for _ in 0..5000 {
         if inside.busy() == 0 {
             return text.into_owned();

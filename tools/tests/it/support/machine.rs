@@ -1,4 +1,4 @@
-//! The command on simulated AMD devices, as tests of the cache use it.
+//! The command on simulated AMD devices, for tests of the cache.
 
 use crate::support::model;
 use kjit_tests::simulator::Setup;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
-/// Two layers, 18 kernels; and a run of few tokens, since every kernel is compiled for the CPU too.
+/// Two layers, 18 kernels. Runs are short, since each kernel is compiled for the CPU too.
 pub const MODEL: &str = "tiny/tiny-llama-q8_0.gguf";
 pub const AS_RUN: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
 
@@ -16,10 +16,10 @@ pub const AS_RUN: &[&str] = &["-c", "64", "--prefill-chunk", "16"];
 pub struct Machine {
     pub devices: &'static str,
     pub home: PathBuf,
-    /// Whether any compiler can be found.
+    /// Whether there is any compiler.
     pub compilers: bool,
     pub packs: Option<std::ffi::OsString>,
-    /// With the calls of ROCm 5 alone.
+    /// Whether the runtime has the calls of ROCm 5 only.
     pub rocm5: bool,
     /// Calls of the simulated runtime that fail.
     pub fail: Option<String>,
@@ -31,11 +31,10 @@ impl Machine {
     }
 
     pub fn command(&self) -> Command {
-        let mut setup = Setup::devices(self.devices)
-            .set("KJIT_HIPSIM_CLANG", "none")
-            .set("KJIT_HIPSIM_OPTIMISE", "-Og");
+        let mut setup =
+            Setup::devices(self.devices).set("HIPSIM_CLANG", "none").set("HIPSIM_OPTIMISE", "-Og");
         if let Some(fail) = &self.fail {
-            setup = setup.set("KJIT_HIPSIM_FAIL", fail);
+            setup = setup.set("HIPSIM_FAIL", fail);
         }
         setup = if self.rocm5 { setup.rocm5() } else { setup };
         let mut command = Command::new(assert_cmd::cargo::cargo_bin("kjit"));
@@ -55,7 +54,7 @@ impl Machine {
         self.command().args(args).output().unwrap()
     }
 
-    /// Three tokens on a device; the JSON document.
+    /// Generates three tokens on a device, as a JSON document.
     pub fn run(&self, device: &str) -> Output {
         let model = model(MODEL);
         let args = [
@@ -102,7 +101,7 @@ pub fn document(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// The one line of a failure.
+/// The single error line.
 #[track_caller]
 pub fn failure(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", err(output));

@@ -6,19 +6,20 @@ pub mod machine;
 pub mod served;
 #[path = "../../../../hub/tests/it/support/server.rs"]
 pub mod server;
+pub mod terminal;
 
 use assert_cmd::Command;
 use std::path::PathBuf;
 
-/// The command, with nothing of the caller's environment that changes its answers.
+/// The command, without variables of the caller that change its output.
 pub fn kjit() -> Command {
     let mut c = Command::cargo_bin("kjit").expect("the kjit binary is built with its tests");
     c.env_remove("KJIT_CACHE_DIR").env("NO_COLOR", "1");
     c
 }
 
-/// A test model's path. Without the file the test fails and says how to get it: a model test that
-/// did not run proves nothing.
+/// Path of a test model. If the file is missing, the test fails and says how to get it: a model
+/// test that did not run proves nothing.
 pub fn model(name: &str) -> PathBuf {
     let dir = std::env::var_os("KJIT_TEST_MODELS").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.models")),

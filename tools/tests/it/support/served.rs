@@ -1,4 +1,4 @@
-//! A server under test, and HTTP by hand: what goes over the wire is what the test says.
+//! A server under test, and HTTP written by hand, so that a test decides each byte.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,11 +7,11 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// `kjit serve` on a port of its own, killed when the test is over.
+/// `kjit serve` on a free port. It is killed at the end of the test.
 pub struct Served {
     pub child: Child,
     pub address: SocketAddr,
-    /// What it said before it listened.
+    /// Its warnings before it listened.
     pub warned: Vec<String>,
     said: Mutex<mpsc::Receiver<String>>,
 }
@@ -36,7 +36,7 @@ impl Answer {
         })
     }
 
-    /// The documents of a stream of events, without the end.
+    /// The documents of a stream of events, without the end marker.
     pub fn events(&self) -> Vec<Value> {
         assert!(self.body.ends_with("data: [DONE]\n\n"), "{self:?}");
         let events = self.body.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
@@ -47,25 +47,25 @@ impl Answer {
     }
 }
 
-/// The command: of this build, or the one that `KJIT_TEST_COMMAND` names, where a test was carried
-/// to another machine.
+/// The command of this build, or the one in `KJIT_TEST_COMMAND` if a test was moved to another
+/// machine.
 pub fn command() -> Command {
     let carried = std::env::var_os("KJIT_TEST_COMMAND");
     Command::new(carried.as_deref().unwrap_or(env!("CARGO_BIN_EXE_kjit").as_ref()))
 }
 
 impl Served {
-    /// Serves SmolLM2 on the CPU with these flags besides, and waits until it is there.
+    /// Serves SmolLM2 on the CPU with more flags, and waits until it is loaded.
     pub fn start(flags: &[&str]) -> Served {
         Served::with(command().arg("serve").arg(crate::support::smollm2()), flags)
     }
 
-    /// The same by another command.
+    /// With another command.
     pub fn with(command: &mut Command, flags: &[&str]) -> Served {
         Served::by(command.args(["--port", "0", "--device", "cpu", "-c", "1024"]).args(flags))
     }
 
-    /// By a command that says all.
+    /// Runs a complete command.
     pub fn by(command: &mut Command) -> Served {
         let mut child = command
             .stdin(Stdio::null())
@@ -84,7 +84,7 @@ impl Served {
         Served { child, address, warned, said: Mutex::new(said) }
     }
 
-    /// The next line that it says.
+    /// The next line of its stderr.
     pub fn line(&self) -> String {
         self.said.lock().unwrap().recv_timeout(Duration::from_secs(60)).unwrap()
     }
@@ -103,7 +103,7 @@ impl Served {
         self.ask("POST", path, &[], body.to_string().as_bytes())
     }
 
-    /// An answer that must be 200.
+    /// Requires status 200.
     pub fn good(&self, path: &str, body: &Value) -> Answer {
         let answer = self.post(path, body);
         assert_eq!(answer.status, 200, "{answer:?}");
@@ -124,12 +124,12 @@ impl Served {
         let mut stream = TcpStream::connect(self.address)?;
         stream.set_read_timeout(Some(Duration::from_secs(120)))?;
         stream.write_all(request(method, path, headers, body).as_bytes())?;
-        // One that refuses a large body need not read it.
+        // A server that refuses a large body need not read it.
         let _ = stream.write_all(body);
         answer(&mut stream)
     }
 
-    /// Waits until the server's status is so.
+    /// Waits until the server's status meets a condition.
     pub fn wait_for(&self, what: &str, good: impl Fn(&Value) -> bool) -> Value {
         let until = Instant::now() + Duration::from_secs(60);
         loop {
@@ -147,7 +147,7 @@ impl Served {
         unsafe { libc::kill(i32::try_from(self.child.id()).unwrap(), signal) };
     }
 
-    /// Tells it to stop, and gives its exit code.
+    /// Stops it and returns its exit code.
     pub fn end(&mut self) -> Option<i32> {
         self.signal(libc::SIGTERM);
         self.child.wait().unwrap().code()

@@ -180,7 +180,7 @@ pub fn map(run: &mut Run, value: &Value, mut arguments: Arguments) -> Result<Val
             return wrong("map needs the name of a filter, or an attribute");
         }
         let name = text::to_string(&arguments.positional.remove(0), &meter)?;
-        // Filters over filters go as deep as their names are written, and no deeper than levels do.
+        // Filters of filters (`map('map', …)`) recurse once per name, which `deeper` limits.
         for item in items {
             let arguments = Arguments {
                 positional: arguments.positional.clone(),

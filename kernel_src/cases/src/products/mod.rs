@@ -1,0 +1,4 @@
+pub(crate) mod experts;
+pub(crate) mod gemm;
+pub(crate) mod matvec;
+pub(crate) mod small_gemm;

@@ -1,0 +1,94 @@
+//! Rows of the embedding, for token ids on the device: `gpu/embed.h`.
+
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::step;
+use crate::vocabulary::step::{Inside, Step};
+use crate::vocabulary::variant::{Fixed, no_choice};
+use crate::vocabulary::weights;
+use kjit_engine::{Constants, Target};
+use kjit_formats::layout::Layout;
+use std::fmt;
+
+/// `out[r] = scale · table[token of r]`. Rows are the tokens of one sequence from its position on,
+/// or one token of each sequence, at its position.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct EmbedSpec {
+    /// The table's layout.
+    pub layout: Layout,
+    /// A row per sequence instead of a row per token of one sequence.
+    pub each_own: bool,
+}
+
+arguments! {
+    /// The arguments.
+    EmbedArgs {
+        /// Row records of the layout.
+        table: Pointer,
+        /// u32: the ids of a whole context, slot after slot. Ids must be below the table's rows.
+        tokens: Pointer,
+        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`. Not read for tokens of
+        /// one sequence.
+        slots: Pointer,
+        /// A u32 per slot: the position of the row's token; for one sequence that of the first.
+        position: Pointer,
+        /// `rows × cols` f32.
+        out: Pointer,
+        /// Factor on the rows.
+        scale: F32,
+        /// Positions of a slot.
+        capacity: U32,
+    }
+}
+
+const NAME: &str = "embed";
+const BLOCK: u32 = 128;
+impl EmbedSpec {
+    /// Blocks for a row.
+    #[must_use]
+    pub fn blocks(&self) -> u32 {
+        (self.layout.units() as u32).div_ceil(BLOCK)
+    }
+
+    fn shape(&self) -> Shape {
+        let shape = Shape::new().number("COLS", self.layout.cols).flag("EACH_OWN", self.each_own);
+        shape.inner("W", weights::records(&self.layout))
+    }
+}
+
+impl Family for EmbedSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = EmbedArgs<A>;
+    no_choice!();
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = if self.each_own { ", one a sequence" } else { "" };
+        write!(f, "{} × {}{each}", self.layout.format, self.layout.cols)
+    }
+
+    fn block(&self, target: &Target, _: &Fixed) -> Result<Block, SpecError> {
+        Ok(Block::of(target.default_wave(), BLOCK))
+    }
+
+    fn render(&self, _: &Target, _: &Fixed, block: Block) -> Result<Kernel, SpecError> {
+        Ok(of_shape(NAME, &self.shape(), Constants::new(), block.wave, block.threads))
+    }
+
+    fn inside(&self, _: &Target, inside: Inside) -> Result<Step, SpecError> {
+        step::covered(NAME, &self.layout)?;
+        let shares = (self.layout.units() as u32).div_ceil(inside.threads);
+        let call = "Meeting::wait(); Embed<S>::step(a, share);";
+        Ok(Step { shares: Some(shares), ..Step::of("embed.h", "EmbedArgs", call, self.shape()) })
+    }
+
+    fn grid(&self, _: &Target, _: &Fixed, _: u32, size: Size) -> Result<Grid, SpecError> {
+        Ok(Grid::of([self.blocks(), size.tokens as u32, 1]))
+    }
+
+    fn work(&self, size: Size) -> Work {
+        Work::moves(size.tokens * (self.layout.row_bytes + 4 * self.layout.cols))
+    }
+}

@@ -1,0 +1,106 @@
+//! Rows of f32 converted into the tiles, or panels, of halves that products take: `gpu/tiles.h`.
+
+use crate::vocabulary::activations::{First, Prologue};
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::mma::Product;
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::variant::{Wave, choice_of_wave};
+use kjit_engine::Target;
+use std::fmt;
+
+/// Rows as halves in tiles, a block a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TilesSpec {
+    /// Length of a row.
+    pub cols: usize,
+    /// Transformation of the values.
+    pub prologue: Prologue,
+    /// `source` picks the rows.
+    pub gather: bool,
+    /// Into panels ([`panel_index`](crate::mma::panel_index)) instead of tiles.
+    pub panels: bool,
+    /// Lanes in a wave; `None`: the target's own.
+    pub tuning: Option<Wave>,
+}
+
+arguments! {
+    /// The arguments.
+    TilesArgs {
+        /// Rows of `cols` f32.
+        x: Pointer,
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
+        aux: Pointer,
+        /// [`tiled_bytes`](crate::mma::tiled_bytes), or [`panel_bytes`](crate::mma::panel_bytes).
+        y: Pointer,
+        /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null
+        /// without `gather`.
+        source: Pointer,
+        /// The norm's epsilon.
+        eps: F32,
+    }
+}
+
+const NAME: &str = "tiles";
+
+impl Family for TilesSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = TilesArgs<A>;
+    choice_of_wave!();
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (gather, form) = (
+            if self.gather { ", gathered" } else { "" },
+            if self.panels { ", panels" } else { "" },
+        );
+        write!(f, "{}{}{gather}{form}", self.cols, First(self.prologue, false))
+    }
+
+    fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
+        require(self.cols > 0 && self.cols <= 1 << 16, NAME, || {
+            format!("rows of {}, it takes 1 to 65536", self.cols)
+        })?;
+        tuning.check(NAME, target)
+    }
+
+    fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
+        // A thread has its part of the row in registers: eight elements up to rows of 2048, at most
+        // 64.
+        let threads = match self.cols {
+            0..=2048 => 256,
+            2049..=8192 => 512,
+            _ => 1024,
+        };
+        Ok(Block::of(wave, threads))
+    }
+
+    fn render(&self, target: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .choice("PROLOGUE", &self.prologue)
+            .flag("GATHER", self.gather)
+            .flag("OUT_PANELS", self.panels);
+        Ok(of_shape(
+            NAME,
+            &shape,
+            Product::of(target, block.wave).macros(),
+            block.wave,
+            block.threads,
+        ))
+    }
+
+    fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {
+        Ok(Grid::of([size.tokens as u32, 1, 1]))
+    }
+
+    fn work(&self, size: Size) -> Work {
+        let inputs = if matches!(self.prologue, Prologue::Silu | Prologue::Gelu) { 2 } else { 1 };
+        Work::moves((4 * inputs + 2) * size.tokens * self.cols)
+    }
+
+    fn timed_at(&self, _: usize) -> Size {
+        Size::CHUNK
+    }
+}

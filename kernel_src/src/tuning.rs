@@ -1,0 +1,29 @@
+//! Tuning as data: the best measured choices, and their source.
+//!
+//! A tuned choice is two texts: that of a [`Spec`] and that of a [`Tuning`]. It is valid only if it
+//! is the text of a tuning in the spec's own space. So a file, a cache record or a pack can only
+//! choose among kernels that this code knows. Candidates and defaults are in the family's own
+//! module.
+
+pub use crate::spec::Tuning;
+pub use crate::vocabulary::shipped;
+
+use crate::spec::Spec;
+use kjit_engine::Target;
+use std::fmt;
+
+/// The best measured tuning of a spec, if there is one.
+pub trait Choices: fmt::Debug {
+    /// The tuning for this spec, which has none of its own.
+    fn choice(&self, spec: &Spec, target: &Target) -> Option<Tuning>;
+}
+
+/// Only the shipped table.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Shipped;
+
+impl Choices for Shipped {
+    fn choice(&self, _: &Spec, _: &Target) -> Option<Tuning> {
+        None
+    }
+}

@@ -1,0 +1,130 @@
+//! The matrix instructions of `gpu/mma.h` on a target, and the tiles of activations between such
+//! kernels.
+
+use kjit_engine::{Constants, Dot, MatrixUnit, Target, Vendor};
+
+/// The family of `gpu/mma.h` for a target at a wave width.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Product {
+    /// `KJ_MMA`.
+    family: i64,
+    /// `v_dot2_f32_f16` is used without a matrix instruction.
+    dot2: bool,
+    /// Columns of one product: of rows of weights, or of keys.
+    pub columns: u32,
+    /// Its depth (`MMA_K`).
+    pub depth: u32,
+    /// Results become inputs without passing through LDS.
+    pub stays: bool,
+}
+
+impl Product {
+    /// The instructions for attention of prompts. Its results stay in registers from tile to tile.
+    /// On gfx908 these are AGPRs that are copied to each other, which some compilers do wrong.
+    /// There attention uses no matrix instructions unless the compiler was tested (`copies.rs`:
+    /// `gfx908:sound-copies`). The same holds for heads that are not a whole number of products
+    /// deep (of 80, where products are 32 deep).
+    pub fn of_attention(target: &Target, wave: u32, head_dim: usize) -> Product {
+        let product = Product::of(target, wave);
+        let whole = head_dim.is_multiple_of(product.depth as usize);
+        if whole && !target.arch().has("copies-agprs") {
+            product
+        } else {
+            Product::family(target, 0)
+        }
+    }
+
+    pub fn of(target: &Target, wave: u32) -> Product {
+        let family = match (target.arch().matrix, wave) {
+            (MatrixUnit::MmaSync | MatrixUnit::Wgmma, _) => 1,
+            (MatrixUnit::Mfma, 64) => 2,
+            (MatrixUnit::Wmma, 32) => 3,
+            (MatrixUnit::Wmma12, 32) => 4,
+            (MatrixUnit::Wmma1250, 32) => 5,
+            _ => 0,
+        };
+        Product::family(target, family)
+    }
+
+    fn family(target: &Target, family: i64) -> Product {
+        // gfx1250 has the byte dot product but not this one.
+        let pairs = target.arch().dot != Dot::None && target.arch().matrix != MatrixUnit::Wmma1250;
+        let dot2 = family == 0 && target.vendor() == Vendor::Amd && pairs;
+        let depth = match family {
+            0 => 4,
+            5 => 32,
+            _ => 16,
+        };
+        Product {
+            family,
+            dot2,
+            columns: if family == 0 { 32 } else { 16 },
+            depth,
+            stays: family == 1,
+        }
+    }
+
+    pub fn macros(&self) -> Constants {
+        Constants::new().set("KJ_MMA", self.family).set("KJ_DOT2", i64::from(self.dot2))
+    }
+}
+
+/// Bytes of `rows × cols` activations in panels (`gpu/mma.h`).
+#[must_use]
+pub const fn panel_bytes(rows: usize, cols: usize) -> usize {
+    rows.next_multiple_of(8) * cols.next_multiple_of(128) * 2
+}
+
+/// Index of an element in panels: for each 8 rows and 128 columns, four rounds of 32 lanes with
+/// eight neighbouring columns each; lane `4 · row + chunk` has in each round a quarter of the 32
+/// columns of its chunk.
+#[must_use]
+pub const fn panel_index(row: usize, col: usize, cols: usize) -> usize {
+    let block = row / 8 * cols.div_ceil(128) + col / 128;
+    block * 1024 + col % 32 / 8 * 256 + (row % 8 * 4 + col % 128 / 32) * 8 + col % 8
+}
+
+/// Rows (tokens) and columns of the blocks of a tiled matrix of halves.
+pub const TILE: usize = 64;
+
+/// Bytes of `rows × cols` activations in tiles (`gpu/mma.h`): rows rounded up to 256, the most that
+/// a kernel reads at once, columns to 64.
+#[must_use]
+pub const fn tiled_bytes(rows: usize, cols: usize) -> usize {
+    rows.next_multiple_of(256) * cols.next_multiple_of(TILE) * 2
+}
+
+/// Index of an element in a tiled matrix: blocks of 64 × 64, block rows one after the other; in a
+/// block, rows of 64 whose chunks of 8 are rotated by the row.
+#[must_use]
+pub const fn tiled_index(row: usize, col: usize, cols: usize) -> usize {
+    let block = row / TILE * cols.div_ceil(TILE) + col / TILE;
+    block * TILE * TILE + (((row % TILE) * TILE + row % 8 * 8) ^ (col % TILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_of_a_tiled_matrix_has_a_place_of_its_own() {
+        let (rows, cols) = (70, 100);
+        let mut taken = vec![false; tiled_bytes(rows, cols) / 2];
+        for row in 0..rows {
+            for col in 0..cols {
+                let at = tiled_index(row, col, cols);
+                assert!(
+                    !std::mem::replace(&mut taken[at], true),
+                    "({row}, {col}) shares element {at}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn eight_rows_have_the_same_chunk_in_different_places_of_a_row() {
+        let chunk = |row| tiled_index(row, 24, 64) % 64 / 8;
+        let places: std::collections::BTreeSet<_> = (0..8).map(chunk).collect();
+        assert_eq!(places.len(), 8);
+    }
+}

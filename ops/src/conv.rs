@@ -1,0 +1,257 @@
+//! Convolutions and pools: their windows are views, so a product or a fold does the rest.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::nn::channel_shape;
+use crate::scalar::Scalar;
+use crate::shape::show;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// Windows along each spatial axis.
+#[derive(Clone, Debug)]
+pub struct Windows<'a> {
+    /// Elements from one window to the next.
+    pub stride: &'a [usize],
+    /// Elements added on both sides.
+    pub padding: &'a [usize],
+    /// Elements from one of a window to the next.
+    pub dilation: &'a [usize],
+}
+
+impl Tensor {
+    /// The windows of the last axes: (…, outs…, kernel…). A view where nothing is padded.
+    fn windows(
+        &self,
+        op: &'static str,
+        kernel: &[usize],
+        w: &Windows<'_>,
+        fill: Scalar,
+    ) -> Result<Tensor> {
+        let (spatial, rank) = (kernel.len(), self.rank());
+        let lists = [w.stride, w.padding, w.dilation];
+        if rank < spatial || lists.iter().any(|l| l.len() != spatial) {
+            return Err(Error::shape(
+                op,
+                format!("{} with {spatial} axes of windows", show(self.shape())),
+            ));
+        }
+        let lead = rank - spatial;
+        let pairs: Vec<(usize, usize)> = (0..rank)
+            .map(|a| {
+                a.checked_sub(lead).and_then(|a| w.padding.get(a)).map_or((0, 0), |p| (*p, *p))
+            })
+            .collect();
+        let x = self.pad(&pairs, fill)?;
+        let mut outs = Vec::new();
+        for (i, &k) in kernel.iter().enumerate() {
+            let at = |l: &[usize]| l.get(i).copied().unwrap_or(1);
+            let (n, s, d) =
+                (x.shape().get(lead + i).copied().unwrap_or(0), at(w.stride), at(w.dilation));
+            let reach = k.checked_sub(1).map(|k| k * d + 1);
+            let (Some(reach), true) = (reach, s > 0 && d > 0) else {
+                return Err(Error::value(op, "a window, stride or dilation is 0"));
+            };
+            if reach > n {
+                return Err(Error::shape(
+                    op,
+                    format!("a window of {reach} in {n} elements (padding included)"),
+                ));
+            }
+            outs.push((n - reach) / s + 1);
+        }
+        let whole = rank + spatial;
+        let mut view = View { offset: vec![0; rank], coef: vec![vec![0; whole]; rank] };
+        for (a, row) in view.coef.iter_mut().enumerate() {
+            if let Some(c) = row.get_mut(a) {
+                let i = a.checked_sub(lead);
+                *c = i.and_then(|i| w.stride.get(i)).map_or(1, |s| *s as i64);
+            }
+            if let Some(i) = a.checked_sub(lead)
+                && let Some(c) = row.get_mut(rank + i)
+            {
+                *c = w.dilation.get(i).map_or(1, |d| *d as i64);
+            }
+        }
+        let head = x.shape().get(..lead).unwrap_or_default();
+        x.viewed(&view, &[head, &outs, kernel].concat())
+    }
+
+    /// Cross-correlation of (n, channels, spatial…) with a weight (out, channels / groups, …).
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    pub fn conv(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        windows: &Windows<'_>,
+        groups: usize,
+    ) -> Result<Tensor> {
+        const OP: &str = "conv";
+        Device::same(OP, self.device(), weight.device())?;
+        let ([n, c, ..], [out, each, kernel @ ..]) = (self.shape(), weight.shape()) else {
+            return Err(Error::shape(OP, "takes (n, channels, …) and (out, channels, …)"));
+        };
+        let fits = groups > 0 && each * groups == *c && out % groups == 0;
+        if !fits || self.rank() != weight.rank() {
+            return Err(Error::shape(
+                OP,
+                format!(
+                    "{} with a weight of {} in {groups} groups",
+                    show(self.shape()),
+                    show(weight.shape())
+                ),
+            ));
+        }
+        let spatial = kernel.len();
+        let x = self.windows(OP, kernel, windows, Scalar::Int(0))?;
+        let outs = x.shape().get(2..2 + spatial).unwrap_or_default().to_vec();
+        let (places, taps) = (outs.iter().product::<usize>(), kernel.iter().product::<usize>());
+        // (n, groups, channels, outs…, taps…) → (n, groups, channels taps, outs)
+        let split = [&[*n, groups, *each], &outs[..], kernel].concat();
+        let order: Vec<i64> = [0, 1, 2]
+            .into_iter()
+            .chain((3 + spatial..3 + 2 * spatial).map(|a| a as i64))
+            .chain((3..3 + spatial).map(|a| a as i64))
+            .collect();
+        let columns =
+            x.shaped(&split)?.permute(&order)?.shaped(&[*n, groups, each * taps, places])?;
+        let w = weight.shaped(&[groups, out / groups, each * taps])?;
+        let y = w.matmul(&columns)?.shaped(&[&[*n, *out], &outs[..]].concat())?;
+        match bias {
+            Some(b) => y.add(&b.reshape(&channel_shape(*out, y.rank()))?),
+            None => Ok(y),
+        }
+    }
+
+    /// The transposed convolution of (n, channels, spatial…) with a weight (channels, out / groups,
+    /// …): what the gradient of [`Tensor::conv`] is to its input.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv`].
+    pub fn conv_transpose(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        windows: &Windows<'_>,
+        output_padding: &[usize],
+        groups: usize,
+    ) -> Result<Tensor> {
+        const OP: &str = "conv_transpose";
+        let ([n, c, sizes @ ..], [c2, each, kernel @ ..]) = (self.shape(), weight.shape()) else {
+            return Err(Error::shape(OP, "takes (n, channels, …) and (channels, out, …)"));
+        };
+        let spatial = kernel.len();
+        let lists = [windows.stride, windows.padding, windows.dilation, output_padding];
+        let fits = groups > 0 && c == c2 && c % groups == 0 && sizes.len() == spatial;
+        if !fits || lists.iter().any(|l| l.len() != spatial) {
+            return Err(Error::shape(
+                OP,
+                format!("{} with a weight of {}", show(self.shape()), show(weight.shape())),
+            ));
+        }
+        if windows.stride.contains(&0) || windows.dilation.contains(&0) || kernel.contains(&0) {
+            return Err(Error::value(OP, "a window, stride or dilation is 0"));
+        }
+        // Elements a stride apart, the window's reach around them; then an ordinary convolution
+        // with the window turned.
+        let mut wide = vec![*n, *c];
+        let (mut start, mut step) = (vec![0i64; 2], vec![1i64; 2]);
+        let mut crop = Vec::new();
+        for (i, (&m, &k)) in sizes.iter().zip(kernel).enumerate() {
+            let at = |l: &[usize]| l.get(i).copied().unwrap_or(0);
+            let (s, p, d) = (at(windows.stride), at(windows.padding), at(windows.dilation));
+            let reach = d * (k - 1);
+            wide.push((m.max(1) - 1) * s + 1 + 2 * reach + at(output_padding));
+            start.push(reach as i64);
+            step.push(s as i64);
+            crop.push(p);
+        }
+        let zero = Tensor::full(&wide, Scalar::Int(0), self.dtype(), self.device())?;
+        let spread = match self.numel() {
+            0 => zero,
+            _ => {
+                zero.assembled(&[crate::node::Region { start, step }], std::slice::from_ref(self))?
+            }
+        };
+        let turned: Vec<i64> = (2..weight.rank() as i64).collect();
+        // (groups, c / groups, out, …) → (groups out, c / groups, …)
+        let w = weight
+            .flip(Some(&turned))?
+            .shaped(&[&[groups, c / groups, *each], kernel].concat())?
+            .swap(1, 2)?
+            .shaped(&[&[groups * each, c / groups], kernel].concat())?;
+        let (ones, zeros) = (vec![1; spatial], vec![0; spatial]);
+        let inner = Windows { stride: &ones, padding: &zeros, dilation: windows.dilation };
+        let mut y = spread.conv(&w, bias, &inner, groups)?;
+        for (i, p) in crop.into_iter().enumerate() {
+            let n = y.shape().get(2 + i).copied().unwrap_or(0);
+            let left = n.checked_sub(2 * p).ok_or_else(|| {
+                Error::shape(OP, format!("padding {p} takes all of {n} elements"))
+            })?;
+            y = y.slice_axis(2 + i, p as i64, 1, left)?;
+        }
+        Ok(y)
+    }
+
+    /// The greatest element of each window of the last axes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn max_pool(&self, kernel: &[usize], windows: &Windows<'_>) -> Result<Tensor> {
+        let least = match self.dtype() {
+            d if d.is_float() => Scalar::Float(f64::NEG_INFINITY),
+            d => Scalar::Int(d.range().0),
+        };
+        let at: Vec<i64> = (1..=kernel.len() as i64).map(|a| -a).collect();
+        self.windows("max_pool", kernel, windows, least)?.max(Some(&at), false)
+    }
+
+    /// The mean of each window of the last axes, padded zeros counted as torch does by default.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn avg_pool(
+        &self,
+        kernel: &[usize],
+        windows: &Windows<'_>,
+        count_padding: bool,
+    ) -> Result<Tensor> {
+        let x = self.floating("avg_pool")?;
+        let at: Vec<i64> = (1..=kernel.len() as i64).map(|a| -a).collect();
+        let all = x.windows("avg_pool", kernel, windows, Scalar::Int(0))?;
+        if count_padding || windows.padding.iter().all(|p| *p == 0) {
+            return all.mean(Some(&at), false);
+        }
+        let one = x.number(1.0)?.broadcast_to(x.shape())?;
+        let n = one.windows("avg_pool", kernel, windows, Scalar::Int(0))?;
+        all.sum(Some(&at), false, None)?.div(&n.sum(Some(&at), false, None)?)
+    }
+
+    /// The last axes averaged to these sizes.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn adaptive_avg_pool(&self, sizes: &[usize]) -> Result<Tensor> {
+        const OP: &str = "adaptive_avg_pool";
+        let mut x = self.floating(OP)?;
+        let lead = x.rank().checked_sub(sizes.len()).ok_or_else(|| {
+            Error::shape(OP, format!("{} to {}", show(self.shape()), show(sizes)))
+        })?;
+        for (i, &out) in sizes.iter().enumerate() {
+            let (at, n) = (lead + i, x.shape().get(lead + i).copied().unwrap_or(0));
+            let parts: Vec<Tensor> = (0..out)
+                .map(|o| {
+                    let (a, b) = (o * n / out, ((o + 1) * n).div_ceil(out));
+                    x.slice_axis(at, a as i64, 1, b - a)?.mean(Some(&[at as i64]), true)
+                })
+                .collect::<Result<_>>()?;
+            x = match parts.len() {
+                0 => x.slice_axis(at, 0, 1, 0)?,
+                _ => Tensor::concat(&parts, at as i64)?,
+            };
+        }
+        Ok(x)
+    }
+}

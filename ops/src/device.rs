@@ -1,0 +1,208 @@
+//! Devices by name: `cpu`, `cuda:0`, `rocm:1`. A program runs unchanged on each.
+
+use crate::error::{Error, Result};
+use crate::gpu::Gpu;
+use kjit_engine::{Config, Engine};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Where a tensor's elements lie and its operations run.
+#[derive(Clone)]
+pub enum Device {
+    /// The host.
+    Cpu,
+    /// A GPU, opened once in a process.
+    Gpu(Arc<Gpu>),
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// `cuda:0`, `cpu`.
+    pub device: String,
+    /// What its maker calls it.
+    pub name: String,
+    /// `sm_90`, `gfx1100`; of the CPU the instruction set's.
+    pub architecture: String,
+    /// Bytes of its memory; 0 where it is not known.
+    pub total_memory: u64,
+    /// Streaming multiprocessors, compute units, threads of the CPU.
+    pub compute_units: u32,
+}
+
+static ENGINE: OnceLock<Engine> = OnceLock::new();
+static OPEN: Mutex<Vec<Device>> = Mutex::new(Vec::new());
+static DEFAULT: Mutex<Option<Device>> = Mutex::new(None);
+
+/// The engine of this process, with the user's cache folder.
+pub fn engine() -> &'static Engine {
+    ENGINE.get_or_init(|| Engine::new(Config::new()))
+}
+
+/// The engine that the Python package makes: compilers run as `kjit-cc` if that is a file, else in
+/// this process, since the interpreter cannot be started again as a compiler.
+pub fn use_worker(kjit_cc: &std::path::Path) -> bool {
+    let isolation = match kjit_cc.is_file() {
+        true => kjit_engine::Isolation::Worker(kjit_cc.to_owned()),
+        false => kjit_engine::Isolation::InProcess,
+    };
+    use_engine(Engine::new(Config::new().isolation(isolation)))
+}
+
+/// Makes another engine the process's: before the first device is opened. False if there is one.
+pub fn use_engine(engine: Engine) -> bool {
+    ENGINE.set(engine).is_ok()
+}
+
+impl Device {
+    /// Opens a device: `cpu`, `cuda`, `cuda:1`, `rocm:0`, or `auto`, the first GPU.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] with what was asked and what there is. A GPU is never replaced by the CPU.
+    pub fn open(name: &str) -> Result<Device> {
+        if name == "cpu" || name == "cpu:0" {
+            return Ok(Device::Cpu);
+        }
+        let wanted = match name {
+            "cuda" | "rocm" => format!("{name}:0"),
+            other => other.to_owned(),
+        };
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = open.iter().find(|d| d.label() == wanted) {
+            return Ok(device.clone());
+        }
+        let gpu = Gpu::open(engine(), &wanted)?;
+        // `auto` may name one that is open already.
+        if let Some(device) = open.iter().find(|d| d.label() == gpu.label()) {
+            return Ok(device.clone());
+        }
+        let device = Device::Gpu(Arc::new(gpu));
+        open.push(device.clone());
+        Ok(device)
+    }
+
+    /// `cpu`, `cuda:0`, `rocm:1`.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        match self {
+            Device::Cpu => "cpu",
+            Device::Gpu(gpu) => gpu.label(),
+        }
+    }
+
+    /// Where new tensors are made when no device is named: the CPU until it is set.
+    #[must_use]
+    pub fn default_one() -> Device {
+        DEFAULT.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Device::Cpu)
+    }
+
+    /// Makes new tensors on this device.
+    pub fn set_default(&self) {
+        *DEFAULT.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.clone());
+    }
+
+    /// Waits for all work on it.
+    ///
+    /// # Errors
+    /// [`Error::Engine`]: also what an earlier kernel did wrong.
+    pub fn synchronize(&self) -> Result<()> {
+        match self {
+            Device::Cpu => Ok(()),
+            Device::Gpu(gpu) => gpu.synchronize(),
+        }
+    }
+
+    /// Kernels launched on it so far; of the CPU 0.
+    #[must_use]
+    pub fn launches(&self) -> u64 {
+        match self {
+            Device::Cpu => 0,
+            Device::Gpu(gpu) => gpu.launches(),
+        }
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn info(&self) -> Info {
+        match self {
+            Device::Cpu => cpu_info(),
+            Device::Gpu(gpu) => gpu.info(),
+        }
+    }
+
+    pub(crate) fn same(op: &'static str, a: &Device, b: &Device) -> Result<()> {
+        if a == b {
+            return Ok(());
+        }
+        Err(Error::Devices { op, a: a.label().to_owned(), b: b.label().to_owned() })
+    }
+}
+
+/// Devices of a vendor's word that this process can see: `cuda`, `rocm`; `cpu` is one.
+#[must_use]
+pub fn device_count(word: &str) -> usize {
+    match word {
+        "cpu" => 1,
+        _ => engine().devices().devices.iter().filter(|d| d.vendor.device_word() == word).count(),
+    }
+}
+
+/// Everything that can be named, the CPU last.
+#[must_use]
+pub fn devices() -> Vec<Info> {
+    let found = engine().devices();
+    let gpus = found.devices.iter().map(|d| Info {
+        device: d.label(),
+        name: d.name.clone(),
+        architecture: d.arch_id.clone(),
+        total_memory: d.memory_total,
+        compute_units: d.units,
+    });
+    gpus.chain([cpu_info()]).collect()
+}
+
+fn cpu_info() -> Info {
+    let lines = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = lines
+        .lines()
+        .find_map(|l| l.strip_prefix("model name").and_then(|l| l.split_once(':')))
+        .map_or_else(|| "CPU".to_owned(), |(_, name)| name.trim().to_owned());
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = memory
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:"))
+        .and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok());
+    Info {
+        device: "cpu".to_owned(),
+        name,
+        architecture: std::env::consts::ARCH.to_owned(),
+        total_memory: kib.unwrap_or(0) << 10,
+        compute_units: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
+    }
+}
+
+impl PartialEq for Device {
+    fn eq(&self, other: &Device) -> bool {
+        self.label() == other.label()
+    }
+}
+
+impl Eq for Device {}
+
+impl Hash for Device {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.label().hash(state);
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.label())
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.label())
+    }
+}

@@ -1,0 +1,271 @@
+//! Dtypes, their kinds, and which one two of them become.
+
+use crate::error::{Error, Result};
+use std::fmt;
+
+/// The type of a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "each is its own name")]
+pub enum DType {
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    U8,
+    U16,
+    U32,
+    U64,
+    F16,
+    BF16,
+    F32,
+    F64,
+    /// Two f32: nodes hold the parts, a [`Tensor`](crate::Tensor) the pair.
+    C64,
+    /// Two f64.
+    C128,
+}
+
+/// What a dtype is, of the array API's kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is its own name")]
+pub enum Kind {
+    Bool,
+    Signed,
+    Unsigned,
+    Float,
+    Complex,
+}
+
+/// Every dtype, in the order of the enum.
+pub const DTYPES: [DType; 15] = [
+    DType::Bool,
+    DType::I8,
+    DType::I16,
+    DType::I32,
+    DType::I64,
+    DType::U8,
+    DType::U16,
+    DType::U32,
+    DType::U64,
+    DType::F16,
+    DType::BF16,
+    DType::F32,
+    DType::F64,
+    DType::C64,
+    DType::C128,
+];
+
+impl DType {
+    /// Its name in the array API: `float32`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            DType::Bool => "bool",
+            DType::I8 => "int8",
+            DType::I16 => "int16",
+            DType::I32 => "int32",
+            DType::I64 => "int64",
+            DType::U8 => "uint8",
+            DType::U16 => "uint16",
+            DType::U32 => "uint32",
+            DType::U64 => "uint64",
+            DType::F16 => "float16",
+            DType::BF16 => "bfloat16",
+            DType::F32 => "float32",
+            DType::F64 => "float64",
+            DType::C64 => "complex64",
+            DType::C128 => "complex128",
+        }
+    }
+
+    /// The dtype of a name.
+    ///
+    /// # Errors
+    /// [`Error::Value`] with the names there are.
+    pub fn parse(name: &str) -> Result<DType> {
+        DTYPES.into_iter().find(|d| d.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = DTYPES.iter().map(|d| d.name()).collect();
+            Error::value("dtype", format!("'{name}' is none; there are {}", names.join(", ")))
+        })
+    }
+
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            DType::Bool => Kind::Bool,
+            DType::I8 | DType::I16 | DType::I32 | DType::I64 => Kind::Signed,
+            DType::U8 | DType::U16 | DType::U32 | DType::U64 => Kind::Unsigned,
+            DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Kind::Float,
+            DType::C64 | DType::C128 => Kind::Complex,
+        }
+    }
+
+    /// Bytes of an element.
+    #[must_use]
+    pub const fn size(self) -> usize {
+        match self {
+            DType::Bool | DType::I8 | DType::U8 => 1,
+            DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 2,
+            DType::I32 | DType::U32 | DType::F32 => 4,
+            DType::I64 | DType::U64 | DType::F64 | DType::C64 => 8,
+            DType::C128 => 16,
+        }
+    }
+
+    /// Real floating-point or complex.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        matches!(self.kind(), Kind::Float | Kind::Complex)
+    }
+
+    /// A pair of parts.
+    #[must_use]
+    pub const fn is_complex(self) -> bool {
+        matches!(self.kind(), Kind::Complex)
+    }
+
+    /// Signed or unsigned integers.
+    #[must_use]
+    pub const fn is_int(self) -> bool {
+        matches!(self.kind(), Kind::Signed | Kind::Unsigned)
+    }
+
+    /// The dtype of a complex dtype's parts; any other is its own.
+    #[must_use]
+    pub const fn part(self) -> DType {
+        match self {
+            DType::C64 => DType::F32,
+            DType::C128 => DType::F64,
+            other => other,
+        }
+    }
+
+    /// The complex dtype whose parts hold this real one.
+    #[must_use]
+    pub const fn complex(self) -> DType {
+        match self {
+            DType::F64 | DType::C128 => DType::C128,
+            _ => DType::C64,
+        }
+    }
+
+    /// The dtype that a register of the interpreter has: halves are computed in f32, and rounded to
+    /// their own format after each operation.
+    #[must_use]
+    pub(crate) const fn computed(self) -> DType {
+        match self {
+            DType::F16 | DType::BF16 => DType::F32,
+            other => other,
+        }
+    }
+
+    /// Least and greatest value of an integer dtype.
+    #[must_use]
+    pub const fn range(self) -> (i128, i128) {
+        match self {
+            DType::I8 => (i8::MIN as i128, i8::MAX as i128),
+            DType::I16 => (i16::MIN as i128, i16::MAX as i128),
+            DType::I32 => (i32::MIN as i128, i32::MAX as i128),
+            DType::I64 => (i64::MIN as i128, i64::MAX as i128),
+            DType::U8 => (0, u8::MAX as i128),
+            DType::U16 => (0, u16::MAX as i128),
+            DType::U32 => (0, u32::MAX as i128),
+            DType::U64 => (0, u64::MAX as i128),
+            _ => (0, 1),
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The dtype that two become: the array API's table; besides, f16 and bf16 become f32, and a float
+/// takes any integer and bool without widening, as torch has it. uint64 and a signed integer have
+/// none in the standard: float would lose digits.
+///
+/// # Errors
+/// [`Error::DType`] with both names.
+pub fn promote(op: &'static str, a: DType, b: DType) -> Result<DType> {
+    use DType::{BF16, C64, C128, F16, F32, F64, I16, I32, I64, U64};
+    if a == b {
+        return Ok(a);
+    }
+    let (wide, narrow) = if a.kind() as u8 >= b.kind() as u8 { (a, b) } else { (b, a) };
+    let found =
+        match (wide.kind(), narrow.kind()) {
+            (Kind::Complex, Kind::Complex) => C128,
+            (Kind::Complex, _) if narrow == F64 || wide == C128 => C128,
+            (Kind::Complex, _) => C64,
+            (Kind::Float, Kind::Float) if wide == F64 || narrow == F64 => F64,
+            (Kind::Float, Kind::Float) => {
+                debug_assert!([F16, BF16, F32].contains(&wide));
+                F32
+            }
+            (Kind::Float, _) => wide,
+            (Kind::Unsigned | Kind::Signed, k) if k == wide.kind() => {
+                if wide.size() >= narrow.size() { wide } else { narrow }
+            }
+            (Kind::Unsigned, Kind::Signed) => match wide.size().max(narrow.size() / 2) {
+                _ if wide == U64 => {
+                    return Err(Error::dtype(
+                        op,
+                        format!(
+                            "{a} and {b} have no common dtype; astype() makes one of them another"
+                        ),
+                    ));
+                }
+                1 => I16,
+                2 => I32,
+                _ if wide.size() == 4 || narrow == I64 => I64,
+                _ => I32,
+            },
+            (_, Kind::Bool) => wide,
+            _ => return Err(Error::dtype(op, format!("{a} and {b} have no common dtype"))),
+        };
+    // A signed operand that is already wide enough stays as it is.
+    if wide.kind() == Kind::Unsigned && narrow.kind() == Kind::Signed && narrow.size() > wide.size()
+    {
+        return Ok(narrow);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_promote_to_the_smallest_that_holds_both() {
+        for a in DTYPES.into_iter().filter(|d| d.is_int()) {
+            for b in DTYPES.into_iter().filter(|d| d.is_int()) {
+                let (low, high) = (a.range().0.min(b.range().0), a.range().1.max(b.range().1));
+                let want = DTYPES
+                    .into_iter()
+                    .filter(|d| d.is_int() && d.range().0 <= low && d.range().1 >= high)
+                    .min_by_key(|d| (d.size(), d.kind() != Kind::Unsigned));
+                let got = promote("test", a, b).ok();
+                // The smallest is signed where one of the two is.
+                let signed = a.kind() == Kind::Signed || b.kind() == Kind::Signed;
+                let want = want.filter(|d| !signed || d.kind() == Kind::Signed);
+                assert_eq!(got, want, "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn promotion_does_not_depend_on_the_order() {
+        for a in DTYPES {
+            for b in DTYPES {
+                assert_eq!(promote("t", a, b).ok(), promote("t", b, a).ok(), "{a} {b}");
+            }
+        }
+        assert_eq!(promote("t", DType::F16, DType::BF16).unwrap(), DType::F32);
+        assert_eq!(promote("t", DType::I64, DType::F16).unwrap(), DType::F16);
+        assert_eq!(promote("t", DType::C64, DType::F64).unwrap(), DType::C128);
+    }
+}

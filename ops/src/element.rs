@@ -1,0 +1,157 @@
+//! The element-wise primitives: names, and the dtype of what they give.
+
+use crate::dtype::DType;
+
+macro_rules! primitives {
+    ($(#[$doc:meta])* $kind:ident { $($variant:ident $name:literal),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(missing_docs, reason = "each is its own name")]
+        pub enum $kind { $($variant),* }
+
+        impl $kind {
+            /// Every one.
+            pub const ALL: &[$kind] = &[$($kind::$variant),*];
+
+            /// The name of the array API, and of the kernels' function.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $($kind::$variant => $name),* }
+            }
+        }
+    };
+}
+
+primitives! {
+    /// Of one value.
+    UnOp {
+        Neg "negative", Abs "abs", Sign "sign", Not "bitwise_invert",
+        Floor "floor", Ceil "ceil", Trunc "trunc", Round "round",
+        Sqrt "sqrt", Exp "exp", Expm1 "expm1",
+        Log "log", Log1p "log1p", Log2 "log2", Log10 "log10",
+        Sin "sin", Cos "cos", Tan "tan", Asin "asin", Acos "acos", Atan "atan",
+        Sinh "sinh", Cosh "cosh", Tanh "tanh", Asinh "asinh", Acosh "acosh", Atanh "atanh",
+        Erf "erf",
+        IsNan "isnan", IsInf "isinf", IsFinite "isfinite", SignBit "signbit",
+    }
+}
+
+primitives! {
+    /// Of two values of one dtype.
+    BinOp {
+        Add "add", Sub "subtract", Mul "multiply", Div "divide",
+        FloorDiv "floor_divide", Rem "remainder", Pow "pow",
+        Min "minimum", Max "maximum", Atan2 "atan2", Hypot "hypot",
+        CopySign "copysign", NextAfter "nextafter", LogAddExp "logaddexp",
+        And "bitwise_and", Or "bitwise_or", Xor "bitwise_xor",
+        Shl "bitwise_left_shift", Shr "bitwise_right_shift",
+        Eq "equal", Ne "not_equal", Lt "less", Le "less_equal",
+        Gt "greater", Ge "greater_equal",
+    }
+}
+
+impl UnOp {
+    /// Gives a bool of any dtype.
+    #[must_use]
+    pub const fn tests(self) -> bool {
+        matches!(self, UnOp::IsNan | UnOp::IsInf | UnOp::IsFinite | UnOp::SignBit)
+    }
+
+    /// Takes real floating-point values alone.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        use UnOp::{
+            Acos, Acosh, Asin, Asinh, Atan, Atanh, Cos, Cosh, Erf, Exp, Expm1, Log, Log1p, Log2,
+            Log10, SignBit, Sin, Sinh, Sqrt, Tan, Tanh,
+        };
+        matches!(
+            self,
+            Sqrt | Exp
+                | Expm1
+                | Log
+                | Log1p
+                | Log2
+                | Log10
+                | Sin
+                | Cos
+                | Tan
+                | Asin
+                | Acos
+                | Atan
+                | Sinh
+                | Cosh
+                | Tanh
+                | Asinh
+                | Acosh
+                | Atanh
+                | Erf
+                | SignBit
+        )
+    }
+
+    pub(crate) const fn result(self, x: DType) -> DType {
+        if self.tests() { DType::Bool } else { x }
+    }
+}
+
+impl BinOp {
+    /// Gives a bool.
+    #[must_use]
+    pub const fn compares(self) -> bool {
+        use BinOp::{Eq, Ge, Gt, Le, Lt, Ne};
+        matches!(self, Eq | Ne | Lt | Le | Gt | Ge)
+    }
+
+    /// Takes integers (and, without the shifts, bools) alone.
+    #[must_use]
+    pub const fn is_bits(self) -> bool {
+        matches!(self, BinOp::And | BinOp::Or | BinOp::Xor | BinOp::Shl | BinOp::Shr)
+    }
+
+    /// Takes real floating-point values alone.
+    #[must_use]
+    pub const fn is_float(self) -> bool {
+        use BinOp::{Atan2, CopySign, Div, Hypot, LogAddExp, NextAfter};
+        matches!(self, Div | Atan2 | Hypot | CopySign | NextAfter | LogAddExp)
+    }
+
+    pub(crate) const fn result(self, x: DType) -> DType {
+        if self.compares() { DType::Bool } else { x }
+    }
+}
+
+/// How a fold joins two values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is its own name")]
+pub enum FoldOp {
+    Sum,
+    Prod,
+    Max,
+    Min,
+    /// The place of the first greatest value, a NaN before all, counted in the folded axes.
+    ArgMax,
+    /// Likewise of the least.
+    ArgMin,
+}
+
+impl FoldOp {
+    /// For messages and kernels.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            FoldOp::Sum => "sum",
+            FoldOp::Prod => "prod",
+            FoldOp::Max => "max",
+            FoldOp::Min => "min",
+            FoldOp::ArgMax => "argmax",
+            FoldOp::ArgMin => "argmin",
+        }
+    }
+
+    pub(crate) const fn result(self, x: DType) -> DType {
+        match self {
+            FoldOp::ArgMax | FoldOp::ArgMin => DType::I64,
+            _ => x,
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Launches of rendered kernels.
+
+use super::Gpu;
+use super::render::{self, BLOCK, Rendered};
+use crate::element::FoldOp;
+use crate::error::{Error, Result};
+use crate::lower;
+use crate::memory::{Buffer, Store};
+use crate::node::{Node, Region};
+use crate::program::{Map, Program};
+use crate::shape::{numel, strides};
+use kjit_engine::{Arg, Constants, DeviceBuffer, Geometry, Job, Kernel, Options, Source};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+/// Joined elements below which a thread joins them alone.
+const THIN: usize = 64;
+
+impl Gpu {
+    /// The kernel of a text: compiled at its first use in the life of the cache, loaded at its
+    /// first use in this process.
+    fn kernel(&self, entry: &'static str, text: &str) -> Result<Kernel> {
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kernel) = kernels.get(text) {
+            return Ok(kernel.clone());
+        }
+        let target = self.device.target().clone();
+        let kernel = self.engine.load(&self.device, &job(entry, text, BLOCK, &target))?.kernel(entry)?;
+        kernels.insert(text.to_owned(), kernel.clone());
+        Ok(kernel)
+    }
+
+    fn start(
+        &self,
+        entry: &'static str,
+        rendered: &Rendered,
+        program: &Program,
+        to: &DeviceBuffer<u8>,
+        blocks: usize,
+    ) -> Result<()> {
+        let kernel = self.kernel(entry, &rendered.text)?;
+        let blocks = u32::try_from(blocks).ok().filter(|b| *b < 1 << 31).ok_or_else(|| {
+            Error::value(entry, format!("{blocks} blocks are more than one launch takes"))
+        })?;
+        let numbers = bytemuck::cast_slice::<i64, u8>(&rendered.numbers);
+        let mut args = vec![Arg::Bytes(numbers), Arg::from(to)];
+        for leaf in &program.leaves {
+            let Store::Gpu(gpu, memory) = &leaf.buffer.store else {
+                return Err(Error::Inside("a kernel would read memory of the host"));
+            };
+            if gpu.label() != self.label() {
+                return Err(Error::Inside("a kernel would read memory of another device"));
+            }
+            args.push(Arg::from(memory));
+        }
+        // SAFETY: the text was rendered from the program: it reads its buffers at the program's
+        // places, which lie within their nodes' elements, and writes `to`, which has an element for
+        // each place of the map.
+        #[allow(unsafe_code, reason = "launches of rendered kernels")]
+        unsafe {
+            self.stream.launch(&kernel, &Geometry::new(blocks, BLOCK), &args)?;
+        }
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn memory(&self, bytes: usize) -> Result<DeviceBuffer<u8>> {
+        Ok(self.pool.buffer::<u8>(bytes.max(1))?)
+    }
+
+    /// Computes every element of a program's index space, in order.
+    pub(crate) fn each(self: &Arc<Self>, program: &Program, shape: &[usize]) -> Result<Buffer> {
+        let (n, _) = program.sizes();
+        let to = self.memory(n * program.dtype().size())?;
+        let map = Map { offset: 0, strides: strides(&program.shape) };
+        self.start("each", &render::each(program, &map), program, &to, blocks(n))?;
+        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
+    }
+
+    /// Joins the last axes of a program that has elements there.
+    pub(crate) fn fold(
+        self: &Arc<Self>,
+        program: &Program,
+        op: FoldOp,
+        shape: &[usize],
+    ) -> Result<Buffer> {
+        let (kept, folded) = program.sizes();
+        let to = self.memory(kept * op.result(program.dtype()).size())?;
+        let thin = folded < THIN;
+        let count = if thin { blocks(kept) } else { kept };
+        self.start("fold", &render::fold(program, op, thin), program, &to, count)?;
+        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
+    }
+
+    /// A copy of the first input into which the others are written: a launch for each.
+    pub(crate) fn assemble(
+        self: &Arc<Self>,
+        regions: &[Region],
+        inputs: &[Arc<Node>],
+        shape: &[usize],
+    ) -> Result<Buffer> {
+        let (Some((base, parts)), rank) = (inputs.split_first(), shape.len()) else {
+            return Err(Error::Inside("a copy without a base"));
+        };
+        let to = self.memory(numel(shape) * base.dtype.size())?;
+        let steps = strides(shape);
+        let covered = parts.iter().map(|p| p.numel()).sum::<usize>() >= numel(shape);
+        let whole = Region { start: vec![0; rank], step: vec![1; rank] };
+        let first = (!(covered && parts.len() > 1)).then_some((&whole, base));
+        for (region, part) in first.into_iter().chain(regions.iter().zip(parts)) {
+            if part.numel() == 0 {
+                continue;
+            }
+            let offset = region.start.iter().zip(&steps).map(|(i, s)| i * s).sum();
+            let step = region.step.iter().zip(&steps).map(|(i, s)| i * s).collect();
+            let (program, map) = lower::copy(part, Map { offset, strides: step })?;
+            let n = program.sizes().0;
+            self.start("each", &render::each(&program, &map), &program, &to, blocks(n))?;
+        }
+        Ok(Buffer::packed(Store::Gpu(Arc::clone(self), to), shape))
+    }
+}
+
+impl Gpu {
+    /// A node of the same elements in memory of its own.
+    pub(crate) fn duplicate(self: &Arc<Self>, node: &Arc<Node>) -> Result<Arc<Node>> {
+        let (program, _) = lower::copy(node, Map { offset: 0, strides: strides(&node.shape) })?;
+        let copy = match node.numel() {
+            0 => Buffer::packed(self.store(0)?, &node.shape),
+            _ => self.each(&program, &node.shape)?,
+        };
+        Ok(Node::leaf(node.dtype, node.shape.clone(), copy))
+    }
+
+    /// Launches a kernel of the user's own text.
+    ///
+    /// # Safety
+    /// It touches no memory but its arguments', within their sizes.
+    #[allow(unsafe_code, reason = "a kernel may write anywhere")]
+    pub(crate) unsafe fn own(
+        &self,
+        name: &str,
+        text: &str,
+        grid: [u32; 3],
+        block: [u32; 3],
+        shared: u32,
+        values: &[crate::kernels::Value],
+    ) -> Result<()> {
+        // Compilers are told how many threads a block has.
+        let threads = block.iter().try_fold(1u32, |n, b| n.checked_mul(*b)).unwrap_or(u32::MAX);
+        let key = format!("{threads} {text}");
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernel = match kernels.get(&key) {
+            Some(kernel) => kernel.clone(),
+            None => {
+                let job = job(name, text, threads, self.device.target());
+                let kernel = self.engine.load(&self.device, &job)?.kernel(name)?;
+                kernels.insert(key, kernel.clone());
+                kernel
+            }
+        };
+        drop(kernels);
+        let mut args = Vec::new();
+        let mut views = Vec::new();
+        for value in values {
+            if let crate::kernels::Value::Memory(buffer, node) = value {
+                let Store::Gpu(_, memory) = &buffer.store else {
+                    return Err(Error::Inside("a kernel would read memory of the host"));
+                };
+                let from = buffer.offset as usize * node.dtype.size();
+                views.push(memory.slice(from..)?);
+            }
+        }
+        let mut next = views.iter();
+        for value in values {
+            args.push(match value {
+                crate::kernels::Value::Bytes(bytes) => Arg::Bytes(bytes),
+                crate::kernels::Value::Memory(..) => {
+                    Arg::from(next.next().ok_or(Error::Inside("a view was lost"))?)
+                }
+            });
+        }
+        let shape = Geometry::of(grid, block).shared(shared);
+        // SAFETY: the caller's promise.
+        unsafe { self.stream.launch(&kernel, &shape, &args)? };
+        self.launches.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl crate::tensor::Tensor {
+    /// What the engine compiles to compute this tensor (a real one that has no value yet) from what
+    /// its group reads, for a target. Needs no device.
+    ///
+    /// # Errors
+    /// [`Error::Value`] where it is computed by no kernel; what computing the inputs runs into.
+    pub fn kernel_job(&self, target: &kjit_engine::Target) -> Result<Job> {
+        let none = || Error::value("kernel_job", "the tensor is computed by no kernel");
+        let def = self.re.def().ok_or_else(none)?;
+        let (entry, text) = match (&def.op, def.inputs.first()) {
+            (crate::node::Op::Fold { op, folded }, Some(input)) => {
+                let program = lower::fold(input, *folded)?;
+                let thin = program.sizes().1 < THIN;
+                ("fold", render::fold(&program, *op, thin).text)
+            }
+            (crate::node::Op::View(_) | crate::node::Op::Reshape, Some(input))
+                if input.def().is_some() && self.re.numel() == input.numel() =>
+            {
+                return crate::tensor::Tensor::real(Arc::clone(input)).kernel_job(target);
+            }
+            _ => {
+                let program = lower::each(&self.re).map_err(|_| none())?;
+                let map = Map { offset: 0, strides: strides(&program.shape) };
+                ("each", render::each(&program, &map).text)
+            }
+        };
+        Ok(job(entry, &text, BLOCK, target))
+    }
+}
+
+/// What the engine compiles of a text, for a target.
+fn job(entry: &str, text: &str, block: u32, target: &kjit_engine::Target) -> Job {
+    let source = Source::new(entry.to_owned(), "tensor.hip", text.to_owned())
+        .file("ops.h", include_str!("../../gpu/ops.h"))
+        .file("math.h", include_str!("../../gpu/math.h"))
+        .file("kjit.h", include_str!("../../../kernel_src/gpu/kjit.h"))
+        .words()
+        .entry(entry.to_owned());
+    let constants = Constants::new().set("KJ_BLOCK", block);
+    Job::new(source, constants, Options::wave(target.default_wave()), target.clone())
+}
+
+fn blocks(elements: usize) -> usize {
+    elements.div_ceil(BLOCK as usize).max(1)
+}

@@ -1,0 +1,88 @@
+//! Tensors and operations on NVIDIA and AMD GPUs and on the CPU. Inference only: there are no
+//! gradients.
+//!
+//! A [`Tensor`] is immutable and lazy: an operation makes a node of a graph, and what is looked at
+//! is computed, chains of element-wise operations in one pass. docs/operations.md lists the
+//! operations, and what is absent.
+//!
+//! ```
+//! use kjit_ops::{DType, Device, Tensor};
+//! let x = Tensor::arange(0.into(), 6.into(), 1.into(), Some(DType::F32), &Device::Cpu)?;
+//! let y = x.reshape(&[2, 3])?.sum(Some(&[1]), false, None)?;
+//! assert_eq!(y.to_scalars()?.iter().map(|v| v.float()).collect::<Vec<_>>(), [3.0, 12.0]);
+//! # Ok::<(), kjit_ops::Error>(())
+//! ```
+//!
+//! Inside:
+//!
+//! | where | what |
+//! |---|---|
+//! | `dtype`, `scalar`, `shape`, `error` | types of elements, promotion; values; shapes; errors |
+//! | `element` | the element-wise primitives by name |
+//! | `node`, `view` | the graph of primitives, hash-consed; views as affine index functions |
+//! | `expr`, `complex` | arithmetic over nodes; complex numbers as pairs |
+//! | `lower`, `program` | grouping, and a group's bytecode |
+//! | `eval` | computes a node, each at most once |
+//! | `cpu` | the bytecode over tiles of 1,024 elements; folds, products, sorting |
+//! | `gpu` | the bytecode rendered as a kernel; launches |
+//! | `arith`, `moves`, `index`, `reduce`, `search`, `create`, `linalg`, `nn`, `conv`, `losses` | the operations |
+
+#![deny(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::unreachable,
+        clippy::indexing_slicing
+    )
+)]
+
+mod arith;
+mod complex;
+mod conv;
+mod cpu;
+mod create;
+pub mod device;
+mod dtype;
+mod element;
+mod error;
+mod eval;
+mod expr;
+mod expressions;
+mod gpu;
+mod index;
+mod kernels;
+mod linalg;
+mod losses;
+mod lower;
+mod memory;
+mod moves;
+mod nn;
+mod node;
+mod program;
+mod random;
+mod reduce;
+mod scalar;
+mod search;
+mod shape;
+mod tensor;
+mod view;
+
+pub use conv::Windows;
+pub use create::manual_seed;
+pub use device::{Device, Info};
+pub use dtype::{DTYPES, DType, Kind, promote};
+pub use element::{BinOp, FoldOp, UnOp};
+pub use error::{Error, Result};
+pub use expressions::{ElementwiseKernel, ReductionKernel};
+pub use gpu::Gpu;
+pub use index::Index;
+pub use kernels::{KernelArg, RawKernel};
+pub use losses::Reduction;
+pub use memory::Keep;
+pub use scalar::Scalar;
+pub use search::Unique;
+pub use shape::{axes, axis, broadcast};
+pub use tensor::{HostView, Tensor};

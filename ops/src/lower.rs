@@ -1,0 +1,301 @@
+//! From nodes to one group's bytecode. Grouping is greedy and deterministic: element-wise nodes,
+//! views, casts and look-ups go into their reader; folds, products, sorts and copies are computed
+//! before and read.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::eval::force;
+use crate::memory::Buffer;
+use crate::node::{Node, Op};
+use crate::program::{Instr, Leaf, Map, MapId, Program, Reg, Step};
+use crate::shape::strides;
+use crate::view::View;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Steps beyond which a group reads the rest from memory.
+const MOST_STEPS: usize = 48;
+/// Buffers beyond which it does.
+const MOST_LEAVES: usize = 16;
+/// Element-wise nodes beyond which one that several nodes take is computed once and kept.
+const MOST_TWICE: usize = 8;
+
+/// Where in a node's elements a place of the index space is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// By the node's axes.
+    Axes(View),
+    /// By the row-major index.
+    Linear(i64, Vec<i64>),
+}
+
+/// A group under construction.
+pub(crate) struct Lowering {
+    shape: Vec<usize>,
+    steps: Vec<Step>,
+    known: HashMap<Step, Reg>,
+    leaves: Vec<Leaf>,
+    leaf_of: HashMap<*const Node, usize>,
+    maps: Vec<Map>,
+    done: HashMap<(*const Node, Place), Reg>,
+    /// Keeps what the pointers above are of.
+    held: Vec<Arc<Node>>,
+}
+
+/// The bytecode that computes every element of a node that has no value, over its own shape.
+pub(crate) fn each(node: &Arc<Node>) -> Result<Program> {
+    let mut lowering = Lowering::new(&node.shape);
+    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), true)?;
+    Ok(lowering.finish(out, 0))
+}
+
+/// The bytecode of what a fold reads, its last `folded` axes to be joined.
+pub(crate) fn fold(input: &Arc<Node>, folded: usize) -> Result<Program> {
+    let mut lowering = Lowering::new(&input.shape);
+    let out = lowering.node(input, &Place::Axes(View::identity(input.shape.len())), false)?;
+    Ok(lowering.finish(out, folded))
+}
+
+/// The bytecode of a node's elements, and where they are written in a larger buffer.
+pub(crate) fn copy(node: &Arc<Node>, to: Map) -> Result<(Program, Map)> {
+    let mut lowering = Lowering::new(&node.shape);
+    let out = lowering.node(node, &Place::Axes(View::identity(node.shape.len())), false)?;
+    lowering.maps.push(to);
+    let mut program = lowering.finish(out, 0);
+    let to = program.maps.pop().ok_or(Error::Inside("a map was lost"))?;
+    Ok((program, to))
+}
+
+/// Element-wise nodes below this one, counted up to a limit.
+fn cost(node: &Node, left: usize) -> usize {
+    if left == 0 || node.value().is_some() {
+        return 0;
+    }
+    let Some(def) = node.def() else { return 0 };
+    let own = match def.op {
+        Op::Unary(_) | Op::Binary(_) | Op::Where | Op::Cast | Op::Gather { .. } => 1,
+        Op::View(_) | Op::Reshape => 0,
+        _ => return 0,
+    };
+    def.inputs.iter().fold(own, |sum, n| sum + cost(n, left.saturating_sub(sum)))
+}
+
+impl Lowering {
+    fn new(shape: &[usize]) -> Lowering {
+        Lowering {
+            shape: shape.to_vec(),
+            steps: Vec::new(),
+            known: HashMap::new(),
+            leaves: Vec::new(),
+            leaf_of: HashMap::new(),
+            maps: Vec::new(),
+            done: HashMap::new(),
+            held: Vec::new(),
+        }
+    }
+
+    fn finish(self, out: Reg, folded: usize) -> Program {
+        let Lowering { shape, steps, leaves, maps, .. } = self;
+        let mut program = Program { shape, folded, steps, leaves, maps, out };
+        program.collapse();
+        program
+    }
+
+    fn push(&mut self, instr: Instr, dtype: DType) -> Reg {
+        let step = Step { instr, dtype };
+        if let Some(reg) = self.known.get(&step) {
+            return *reg;
+        }
+        let reg = self.steps.len();
+        self.steps.push(step);
+        self.known.insert(step, reg);
+        reg
+    }
+
+    fn map(&mut self, offset: i64, mut steps: Vec<i64>) -> MapId {
+        // An axis of one element has no stride: equal places are one map.
+        for (s, &n) in steps.iter_mut().zip(&self.shape) {
+            if n == 1 {
+                *s = 0;
+            }
+        }
+        let map = Map { offset, strides: steps };
+        self.maps.iter().position(|m| *m == map).unwrap_or_else(|| {
+            self.maps.push(map);
+            self.maps.len() - 1
+        })
+    }
+
+    fn leaf(&mut self, node: &Arc<Node>, buffer: &Buffer) -> usize {
+        let leaves = &mut self.leaves;
+        *self.leaf_of.entry(Arc::as_ptr(node)).or_insert_with(|| {
+            leaves.push(Leaf { buffer: buffer.clone(), dtype: node.dtype });
+            leaves.len() - 1
+        })
+    }
+
+    /// Row-major offset and strides of a place.
+    fn linear(&self, place: &Place, shape: &[usize]) -> (i64, Vec<i64>) {
+        match place {
+            Place::Axes(view) => view.strided(0, &strides(shape), self.shape.len()),
+            Place::Linear(offset, steps) => (*offset, steps.clone()),
+        }
+    }
+
+    /// A place by axes, if it can be said so.
+    fn by_axes(&self, place: &Place, shape: &[usize]) -> Option<View> {
+        let (offset, steps) = match place {
+            Place::Axes(view) => return Some(view.clone()),
+            Place::Linear(offset, steps) => (*offset, steps),
+        };
+        let rank = self.shape.len();
+        let rows = strides(shape);
+        let mut view = View { offset: Vec::new(), coef: vec![vec![0; rank]; shape.len()] };
+        let mut rest = offset;
+        for r in &rows {
+            view.offset.push(rest.div_euclid(*r));
+            rest = rest.rem_euclid(*r);
+        }
+        for (k, &step) in steps.iter().enumerate() {
+            if step == 0 || self.shape.get(k).is_some_and(|n| *n <= 1) {
+                continue;
+            }
+            let a = rows.iter().zip(shape).position(|(r, n)| step % r == 0 && *n > 1)?;
+            *view.coef.get_mut(a)?.get_mut(k)? = step / rows.get(a)?;
+        }
+        // Every index stays within its axis: then the two say the same.
+        let fits = view.offset.iter().zip(&view.coef).zip(shape).all(|((o, row), n)| {
+            let reach = |sign: fn(i64) -> i64| -> i64 {
+                row.iter().zip(&self.shape).map(|(c, &m)| sign(*c) * (m as i64 - 1)).sum()
+            };
+            o + reach(|c| c.min(0)) >= 0 && o + reach(|c| c.max(0)) < *n as i64
+        });
+        fits.then_some(view)
+    }
+
+    /// Reads a node that has a value.
+    fn read(&mut self, node: &Arc<Node>, place: &Place) -> Result<Reg> {
+        let buffer = node.value().ok_or(Error::Inside("a node without a value was read"))?.clone();
+        let (offset, steps) = if buffer.is_packed(&node.shape) {
+            let (offset, steps) = self.linear(place, &node.shape);
+            (offset + buffer.offset, steps)
+        } else if let Some(view) = self.by_axes(place, &node.shape) {
+            view.strided(buffer.offset, &buffer.strides, self.shape.len())
+        } else {
+            let packed = crate::eval::packed(node)?;
+            return self.read(&packed, place);
+        };
+        let leaf = self.leaf(node, &buffer);
+        self.held.push(Arc::clone(node));
+        let map = self.map(offset, steps);
+        Ok(self.push(Instr::Load(leaf, map), node.dtype))
+    }
+
+    /// The register that holds the node's element at that place. The group's own node is not cut.
+    fn node(&mut self, node: &Arc<Node>, place: &Place, own: bool) -> Result<Reg> {
+        if let Some(reg) = self.done.get(&(Arc::as_ptr(node), place.clone())) {
+            return Ok(*reg);
+        }
+        let Some(def) = node.def().filter(|_| node.value().is_none()) else {
+            return self.read(node, place);
+        };
+        let full = self.steps.len() > MOST_STEPS || self.leaves.len() > MOST_LEAVES;
+        let again = || node.shared() && cost(node, MOST_TWICE + 1) > MOST_TWICE;
+        let element = matches!(
+            def.op,
+            Op::Unary(_) | Op::Binary(_) | Op::Where | Op::Cast | Op::Gather { .. }
+        );
+        if element && !own && (full || again()) {
+            force(node)?;
+            return self.read(node, place);
+        }
+        self.held.push(Arc::clone(node));
+        let input = |i: usize| def.inputs.get(i).ok_or(Error::Inside("a node lacks an input"));
+        let reg = match &def.op {
+            Op::Constant(bits) => self.push(Instr::Constant(*bits), node.dtype),
+            Op::Iota => {
+                let (offset, steps) = self.linear(place, &node.shape);
+                let map = self.map(offset, steps);
+                self.push(Instr::Index(map), DType::I64)
+            }
+            Op::Random(key, first) => {
+                let (offset, steps) = self.linear(place, &node.shape);
+                let map = self.map(offset, steps);
+                self.push(Instr::Random { key: *key, first: *first, map }, DType::U32)
+            }
+            Op::Unary(op) => {
+                let x = self.node(input(0)?, place, false)?;
+                self.push(Instr::Unary(*op, x), node.dtype)
+            }
+            Op::Binary(op) => {
+                let (a, b) =
+                    (self.node(input(0)?, place, false)?, self.node(input(1)?, place, false)?);
+                self.push(Instr::Binary(*op, a, b), node.dtype)
+            }
+            Op::Where => {
+                let c = self.node(input(0)?, place, false)?;
+                let (a, b) =
+                    (self.node(input(1)?, place, false)?, self.node(input(2)?, place, false)?);
+                self.push(Instr::Where(c, a, b), node.dtype)
+            }
+            Op::Cast => {
+                let x = self.node(input(0)?, place, false)?;
+                self.push(Instr::Cast(x), node.dtype)
+            }
+            Op::View(view) => match self.by_axes(place, &node.shape) {
+                Some(outer) => self.node(input(0)?, &Place::Axes(view.then(&outer)), false)?,
+                None => return self.cut(node, place, own),
+            },
+            Op::Reshape => {
+                let (offset, steps) = self.linear(place, &node.shape);
+                self.node(input(0)?, &Place::Linear(offset, steps), false)?
+            }
+            Op::Gather { axis, size } => match self.by_axes(place, &node.shape) {
+                Some(view) => self.gather(input(0)?, input(1)?, &view, *axis, *size)?,
+                None => return self.cut(node, place, own),
+            },
+            Op::Fold { .. }
+            | Op::Product
+            | Op::Scan(_)
+            | Op::ArgSort { .. }
+            | Op::Assemble(_)
+            | Op::Scatter { .. } => return self.cut(node, place, own),
+        };
+        self.done.insert((Arc::as_ptr(node), place.clone()), reg);
+        Ok(reg)
+    }
+
+    /// Computes a node before the group, and reads it.
+    fn cut(&mut self, node: &Arc<Node>, place: &Place, own: bool) -> Result<Reg> {
+        if own {
+            return Err(Error::Inside("a group cannot read what it is to compute"));
+        }
+        force(node)?;
+        self.read(node, place)
+    }
+
+    fn gather(
+        &mut self,
+        source: &Arc<Node>,
+        index: &Arc<Node>,
+        view: &View,
+        axis: usize,
+        size: usize,
+    ) -> Result<Reg> {
+        let reg = self.node(index, &Place::Axes(view.clone()), false)?;
+        force(source)?;
+        let buffer = source.value().ok_or(Error::Inside("a source has no value"))?.clone();
+        let mut rest = view.clone();
+        if let (Some(o), Some(row)) = (rest.offset.get_mut(axis), rest.coef.get_mut(axis)) {
+            *o = 0;
+            row.fill(0);
+        }
+        let (offset, steps) = rest.strided(buffer.offset, &buffer.strides, self.shape.len());
+        let leaf = self.leaf(source, &buffer);
+        self.held.push(Arc::clone(source));
+        let map = self.map(offset, steps);
+        let stride = buffer.strides.get(axis).copied().unwrap_or(0);
+        let instr = Instr::Gather { leaf, map, index: reg, stride, size: size as i64 };
+        Ok(self.push(instr, source.dtype))
+    }
+}

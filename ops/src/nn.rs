@@ -1,0 +1,272 @@
+//! Activations, norms and attention, composed from the other operations.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::expr::V;
+use crate::scalar::Scalar;
+use crate::shape::show;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// A real float tensor; integers become f32.
+    pub(crate) fn floating(&self, op: &'static str) -> Result<Tensor> {
+        match self.dtype() {
+            d if d.is_complex() => Err(Error::takes(op, "real numbers", d)),
+            d if d.is_float() => Ok(self.clone()),
+            _ => self.astype(DType::F32),
+        }
+    }
+
+    fn map(&self, op: &'static str, f: impl FnOnce(V) -> V) -> Result<Tensor> {
+        Tensor::from_v(f(self.floating(op)?.v()))
+    }
+
+    /// A number of this one's dtype, without axes.
+    pub(crate) fn number(&self, value: f64) -> Result<Tensor> {
+        Tensor::full(&[], Scalar::Float(value), self.dtype(), self.device())
+    }
+
+    /// max(x, 0).
+    ///
+    /// # Errors
+    /// [`Error::DType`] for complex ones.
+    pub fn relu(&self) -> Result<Tensor> {
+        if self.dtype().is_complex() {
+            return Err(Error::takes("relu", "real numbers", self.dtype()));
+        }
+        Tensor::from_v(self.v().max(self.v().like(0.0)))
+    }
+
+    /// 1 / (1 + exp(-x)).
+    ///
+    /// # Errors
+    /// [`Error::DType`] for complex ones.
+    pub fn sigmoid(&self) -> Result<Tensor> {
+        self.map("sigmoid", |x| x.like(1.0) / ((-x).exp() + 1.0))
+    }
+
+    /// x sigmoid(x).
+    ///
+    /// # Errors
+    /// [`Error::DType`] for complex ones.
+    pub fn silu(&self) -> Result<Tensor> {
+        self.map("silu", |x| x.clone() / ((-x).exp() + 1.0))
+    }
+
+    /// x times the normal distribution's share below x; `tanh`: by its approximation.
+    ///
+    /// # Errors
+    /// [`Error::DType`] for complex ones.
+    pub fn gelu(&self, tanh: bool) -> Result<Tensor> {
+        self.map("gelu", |x| {
+            let share = if tanh {
+                let cube = x.clone() * x.clone() * x.clone() * 0.044_715;
+                ((x.clone() + cube) * (2.0 / std::f64::consts::PI).sqrt()).tanh()
+            } else {
+                (x.clone() * std::f64::consts::FRAC_1_SQRT_2).erf()
+            };
+            x * 0.5 * (share + 1.0)
+        })
+    }
+
+    /// exp(x) / sum(exp(x)) over an axis.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn softmax(&self, at: i64) -> Result<Tensor> {
+        let x = self.floating("softmax")?;
+        if x.numel() == 0 {
+            return Ok(x);
+        }
+        let e = x.sub(&x.max(Some(&[at]), true)?)?.exp()?;
+        e.div(&e.sum(Some(&[at]), true, None)?)
+    }
+
+    /// The logarithm of [`Tensor::softmax`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn log_softmax(&self, at: i64) -> Result<Tensor> {
+        let x = self.floating("log_softmax")?;
+        if x.numel() == 0 {
+            return Ok(x);
+        }
+        let d = x.sub(&x.max(Some(&[at]), true)?)?;
+        d.sub(&d.exp()?.sum(Some(&[at]), true, None)?.log()?)
+    }
+
+    /// Mean 0 and variance 1 over these axes (the last ones), then weight and bias.
+    fn normed(
+        &self,
+        at: &[i64],
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let d = self.sub(&self.mean(Some(at), true)?)?;
+        let var = d.mul(&d)?.mean(Some(at), true)?;
+        d.div(&var.add(&var.number(eps)?)?.sqrt()?)?.scaled(weight, bias)
+    }
+
+    fn scaled(&self, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Result<Tensor> {
+        let out = weight.map_or(Ok(self.clone()), |w| self.mul(w))?;
+        bias.map_or(Ok(out.clone()), |b| out.add(b))
+    }
+
+    /// Norm over the last axes, of sizes `shape`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when they are others.
+    pub fn layer_norm(
+        &self,
+        shape: &[usize],
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let x = self.floating("layer_norm")?;
+        if !x.shape().ends_with(shape) {
+            return Err(Error::shape(
+                "layer_norm",
+                format!("{} does not end with {}", show(x.shape()), show(shape)),
+            ));
+        }
+        let at: Vec<i64> = (1..=shape.len() as i64).map(|a| -a).collect();
+        x.normed(&at, weight, bias, eps)
+    }
+
+    /// x / sqrt(mean(x²) + eps) over the last axes, of sizes `shape`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when they are others.
+    pub fn rms_norm(&self, shape: &[usize], weight: Option<&Tensor>, eps: f64) -> Result<Tensor> {
+        let x = self.floating("rms_norm")?;
+        if !x.shape().ends_with(shape) {
+            return Err(Error::shape(
+                "rms_norm",
+                format!("{} does not end with {}", show(x.shape()), show(shape)),
+            ));
+        }
+        let at: Vec<i64> = (1..=shape.len() as i64).map(|a| -a).collect();
+        let mean = x.mul(&x)?.mean(Some(&at), true)?;
+        x.div(&mean.add(&mean.number(eps)?)?.sqrt()?)?.scaled(weight, None)
+    }
+
+    /// Channels in groups, each with mean 0 and variance 1; weight and bias by channel.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the groups do not divide the channels.
+    pub fn group_norm(
+        &self,
+        groups: usize,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let x = self.floating("group_norm")?;
+        let [n, c, ..] = *x.shape() else {
+            return Err(Error::shape("group_norm", "takes (n, channels, …)"));
+        };
+        if groups == 0 || c % groups != 0 {
+            return Err(Error::shape("group_norm", format!("{c} channels in {groups} groups")));
+        }
+        let rest = x.numel() / (n * groups).max(1);
+        let flat = x.shaped(&[n, groups, rest])?.normed(&[-1], None, None, eps)?;
+        let channels = channel_shape(c, x.rank());
+        let wide = |t: Option<&Tensor>| t.map(|t| t.reshape(&channels)).transpose();
+        flat.shaped(x.shape())?.scaled(wide(weight)?.as_ref(), wide(bias)?.as_ref())
+    }
+
+    /// (x - mean) / sqrt(var + eps) by channel, of a mean and variance that are given.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when they do not fit the channels.
+    pub fn batch_norm(
+        &self,
+        mean: &Tensor,
+        var: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        eps: f64,
+    ) -> Result<Tensor> {
+        let x = self.floating("batch_norm")?;
+        let [_, c, ..] = *x.shape() else {
+            return Err(Error::shape("batch_norm", "takes (n, channels, …)"));
+        };
+        let shape = channel_shape(c, x.rank());
+        let wide = |t: &Tensor| t.reshape(&shape);
+        let scale = wide(&var.add(&var.number(eps)?)?.sqrt()?)?;
+        let weight = weight.map(&wide).transpose()?;
+        let bias = bias.map(&wide).transpose()?;
+        x.sub(&wide(mean)?)?.div(&scale)?.scaled(weight.as_ref(), bias.as_ref())
+    }
+
+    /// x Wᵀ + b, of a weight (out, in).
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when they do not fit.
+    pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let w = if weight.rank() == 1 { weight.clone() } else { weight.matrix_transpose()? };
+        self.matmul(&w)?.scaled(None, bias)
+    }
+
+    /// Rows of this table (rows, width) by an index of any shape.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Index`].
+    pub fn embedding(&self, index: &Tensor) -> Result<Tensor> {
+        let [_, width] = *self.shape() else {
+            return Err(Error::shape("embedding", format!("a table of {}", show(self.shape()))));
+        };
+        let flat = index.shaped(&[index.numel()])?;
+        self.take(&flat, 0)?.shaped(&[index.shape(), &[width]].concat())
+    }
+
+    /// softmax(q kᵀ × scale + mask) v, over (…, rows, width). A bool mask says what counts.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::DType`], [`Error::Devices`] where they do not fit.
+    pub fn attention(
+        &self,
+        k: &Tensor,
+        v: &Tensor,
+        mask: Option<&Tensor>,
+        causal: bool,
+        scale: Option<f64>,
+    ) -> Result<Tensor> {
+        const OP: &str = "scaled_dot_product_attention";
+        if self.rank() < 2 || k.rank() < 2 || v.rank() < 2 {
+            return Err(Error::shape(OP, "takes (…, rows, width)"));
+        }
+        let width = self.shape().last().copied().unwrap_or(1);
+        let scale = scale.unwrap_or(1.0 / (width as f64).sqrt());
+        let mut scores = self.matmul(&k.matrix_transpose()?)?;
+        scores = scores.mul(&scores.number(scale)?)?;
+        let low = scores.number(f64::NEG_INFINITY)?;
+        if let Some(mask) = mask {
+            scores = match mask.is_bool() {
+                true => mask.select(&scores, &low)?,
+                false => scores.add(mask)?,
+            };
+        }
+        if causal {
+            let [.., rows, columns] = *scores.shape() else {
+                return Err(Error::Inside("scores without rows"));
+            };
+            let seen =
+                Tensor::full(&[rows, columns], Scalar::Bool(true), DType::Bool, self.device())?;
+            scores = seen.triangle(false, 0)?.select(&scores, &low)?;
+        }
+        scores.softmax(-1)?.matmul(v)
+    }
+}
+
+/// (1, channels, 1, …), or (channels,) of one axis.
+pub(crate) fn channel_shape(channels: usize, rank: usize) -> Vec<i64> {
+    let mut shape = vec![1; rank.max(1)];
+    let at = usize::from(rank > 1);
+    if let Some(n) = shape.get_mut(at) {
+        *n = channels as i64;
+    }
+    shape
+}

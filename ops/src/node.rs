@@ -1,0 +1,194 @@
+//! Nodes of the graph of primitives: immutable, shared, computed once at most. A node that has its
+//! value forgets how it was made, so a graph is never longer than what is still to be computed.
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::element::{BinOp, FoldOp, UnOp};
+use crate::error::Result;
+use crate::memory::Buffer;
+use crate::view::View;
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+
+/// A chain of this many nodes that have no value is computed before it grows: dropping and lowering
+/// recurse.
+const DEEPEST: u32 = 128;
+
+/// A primitive. Dtypes are real ones: complex values are pairs above this level.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Op {
+    /// One value everywhere: a register's bits.
+    Constant(u64),
+    /// The row-major index as i64.
+    Iota,
+    /// Random bits (u32) by a counter (Philox 4×32-10): key, first counter.
+    Random(u64, u64),
+    Unary(UnOp),
+    Binary(BinOp),
+    /// (condition, where true, where false).
+    Where,
+    Cast,
+    View(View),
+    /// The same elements in row-major order.
+    Reshape,
+    /// (source, index): the index replaces the place in one axis of the source; the others are the
+    /// result's own. Source and index have been made views of the result's shape but for that axis.
+    Gather {
+        axis: usize,
+        size: usize,
+    },
+    /// Joins all of the last `folded` axes.
+    Fold {
+        op: FoldOp,
+        folded: usize,
+    },
+    /// (…, m, k) × (…, k, n), batches broadcast before.
+    Product,
+    /// The last axis in order: running sum or product.
+    Scan(FoldOp),
+    /// Indices (i64) that sort the last axis, stable, NaN last.
+    ArgSort {
+        descending: bool,
+    },
+    /// A copy of the first input into which the others are written, each at its place.
+    Assemble(Vec<Region>),
+    /// (base, index, values): a copy of base, values added or written along one axis.
+    Scatter {
+        axis: usize,
+        add: bool,
+    },
+}
+
+/// Where an input of [`Op::Assemble`] is written: `start + step * i` in each axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Region {
+    pub start: Vec<i64>,
+    pub step: Vec<i64>,
+}
+
+/// How a node is made.
+#[derive(Debug)]
+pub(crate) struct Def {
+    pub op: Op,
+    pub inputs: Vec<Arc<Node>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub dtype: DType,
+    pub shape: Vec<usize>,
+    pub device: Device,
+    depth: u32,
+    /// How many nodes were made that take this one.
+    uses: AtomicU32,
+    def: Mutex<Option<Arc<Def>>>,
+    value: OnceLock<Buffer>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Nodes without a value, by what they are: the same expression is the same node.
+static NODES: Mutex<Option<HashMap<u64, Vec<Weak<Node>>>>> = Mutex::new(None);
+
+impl Node {
+    /// A node whose value is there.
+    pub(crate) fn leaf(dtype: DType, shape: Vec<usize>, value: Buffer) -> Arc<Node> {
+        let device = value.device();
+        let node = Node {
+            dtype,
+            shape,
+            device,
+            depth: 0,
+            uses: AtomicU32::new(0),
+            def: Mutex::new(None),
+            value: OnceLock::new(),
+        };
+        let _ = node.value.set(value);
+        Arc::new(node)
+    }
+
+    /// A node to be computed; the one that is there already if it is the same.
+    pub(crate) fn new(
+        op: Op,
+        inputs: Vec<Arc<Node>>,
+        dtype: DType,
+        shape: Vec<usize>,
+        device: &Device,
+    ) -> Result<Arc<Node>> {
+        let mut depth = inputs.iter().map(|n| n.depth_now()).max().unwrap_or(0) + 1;
+        if depth > DEEPEST {
+            for input in &inputs {
+                crate::eval::force(input)?;
+            }
+            depth = 1;
+        }
+        let mut hasher = DefaultHasher::new();
+        (&op, dtype, &shape, device.label()).hash(&mut hasher);
+        inputs.iter().for_each(|n| Arc::as_ptr(n).hash(&mut hasher));
+        let key = hasher.finish();
+        let mut nodes = lock(&NODES);
+        let table = nodes.get_or_insert_default();
+        let slot = table.entry(key).or_default();
+        for known in slot.iter().filter_map(Weak::upgrade) {
+            let same = lock(&known.def).as_ref().is_some_and(|def| {
+                def.op == op
+                    && def.inputs.len() == inputs.len()
+                    && def.inputs.iter().zip(&inputs).all(|(a, b)| Arc::ptr_eq(a, b))
+            });
+            if same && known.dtype == dtype && known.shape == shape && known.device == *device {
+                return Ok(known);
+            }
+        }
+        inputs.iter().for_each(|n| _ = n.uses.fetch_add(1, Ordering::Relaxed));
+        let node = Arc::new(Node {
+            dtype,
+            shape,
+            device: device.clone(),
+            depth,
+            uses: AtomicU32::new(0),
+            def: Mutex::new(Some(Arc::new(Def { op, inputs }))),
+            value: OnceLock::new(),
+        });
+        slot.retain(|w| w.strong_count() > 0);
+        slot.push(Arc::downgrade(&node));
+        // The table is swept when it has grown to twice what lived at the last sweep.
+        if table.len() > 4096 && table.len().is_power_of_two() {
+            table.retain(|_, slot| slot.iter().any(|w| w.strong_count() > 0));
+        }
+        Ok(node)
+    }
+
+    fn depth_now(&self) -> u32 {
+        if self.value.get().is_some() { 0 } else { self.depth }
+    }
+
+    /// Its value, if it was computed.
+    pub(crate) fn value(&self) -> Option<&Buffer> {
+        self.value.get()
+    }
+
+    /// How it is made, while it has no value.
+    pub(crate) fn def(&self) -> Option<Arc<Def>> {
+        lock(&self.def).clone()
+    }
+
+    /// Gives it its value; the first one counts.
+    pub(crate) fn set(&self, value: Buffer) {
+        let _ = self.value.set(value);
+        let def = lock(&self.def).take();
+        drop(def);
+    }
+
+    /// Whether several nodes take it.
+    pub(crate) fn shared(&self) -> bool {
+        self.uses.load(Ordering::Relaxed) > 1
+    }
+
+    pub(crate) fn numel(&self) -> usize {
+        crate::shape::numel(&self.shape)
+    }
+}

@@ -1,0 +1,212 @@
+//! Sorting, searching and sets. Results whose shape depends on values are computed at once, on the
+//! host's side of the device.
+
+use crate::device::Device;
+use crate::dtype::{DType, promote};
+use crate::element::BinOp;
+use crate::error::{Error, Result};
+use crate::node::{Node, Op};
+use crate::shape::{axis, show, strides};
+use crate::tensor::Tensor;
+
+/// What `unique` finds: values, the index of each one's first element, the value's number of each
+/// element, and how many elements have it.
+pub struct Unique {
+    /// Sorted; each NaN is one of its own.
+    pub values: Tensor,
+    /// int64.
+    pub indices: Tensor,
+    /// int64, in the input's shape.
+    pub inverse: Tensor,
+    /// int64.
+    pub counts: Tensor,
+}
+
+fn integers(values: &[i64], shape: &[usize], device: &Device) -> Result<Tensor> {
+    Tensor::from_bytes(bytemuck::cast_slice(values), DType::I64, shape, device)
+}
+
+impl Tensor {
+    /// Indices that sort an axis: stable in both directions, NaN last (first when descending).
+    ///
+    /// # Errors
+    /// [`Error::Shape`]; [`Error::DType`] for complex ones.
+    pub fn argsort(&self, at: i64, descending: bool) -> Result<Tensor> {
+        if self.im.is_some() {
+            return Err(Error::takes("argsort", "real numbers", self.dtype()));
+        }
+        let at = axis("argsort", at, self.rank())?;
+        let x = self.move_axes(&[at as i64], &[-1])?;
+        let order = Node::new(
+            Op::ArgSort { descending },
+            vec![x.re.clone()],
+            DType::I64,
+            x.shape().to_vec(),
+            self.device(),
+        )?;
+        Tensor::real(order).move_axes(&[-1], &[at as i64])
+    }
+
+    /// Sorted along an axis.
+    ///
+    /// # Errors
+    /// As [`Tensor::argsort`].
+    pub fn sort(&self, at: i64, descending: bool) -> Result<Tensor> {
+        self.take_along_axis(&self.argsort(at, descending)?, at)
+    }
+
+    /// The indices, by axis, of the elements that are not zero, in row-major order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor without axes.
+    pub fn nonzero(&self) -> Result<Vec<Tensor>> {
+        if self.rank() == 0 {
+            return Err(Error::shape("nonzero", "a tensor without axes has no indices"));
+        }
+        let mask = self.truth()?.to_bytes()?;
+        let steps = strides(self.shape());
+        let places: Vec<i64> =
+            mask.iter().enumerate().filter(|(_, v)| **v != 0).map(|(i, _)| i as i64).collect();
+        steps
+            .iter()
+            .zip(self.shape())
+            .map(|(s, &n)| {
+                let index: Vec<i64> = places.iter().map(|p| p / s % n.max(1) as i64).collect();
+                integers(&index, &[index.len()], self.device())
+            })
+            .collect()
+    }
+
+    /// Where in this sorted list each value belongs: before (`right`: behind) equal ones. int64.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] unless the list has one axis; [`Error::DType`].
+    pub fn searchsorted(
+        &self,
+        values: &Tensor,
+        right: bool,
+        sorter: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        const OP: &str = "searchsorted";
+        if self.rank() != 1 {
+            return Err(Error::shape(OP, format!("a list of {}", show(self.shape()))));
+        }
+        Device::same(OP, self.device(), values.device())?;
+        let dtype = promote(OP, self.dtype(), values.dtype())?;
+        if dtype.is_complex() {
+            return Err(Error::takes(OP, "real numbers", dtype));
+        }
+        let list = match sorter {
+            Some(order) => self.take(order, 0)?,
+            None => self.clone(),
+        };
+        // A count of the elements before, by bisection over keys that sort as elements do.
+        let (list, wanted) =
+            (list.astype(dtype)?.to_scalars()?, values.astype(dtype)?.to_scalars()?);
+        let key = |s: &crate::scalar::Scalar| match s {
+            crate::scalar::Scalar::Float(v) if v.is_nan() => (true, 0, 0.0),
+            crate::scalar::Scalar::Float(v) => (false, 0, *v),
+            other => (false, other.int(), 0.0),
+        };
+        let places: Vec<i64> = wanted
+            .iter()
+            .map(|v| {
+                let v = key(v);
+                list.partition_point(|x| {
+                    let x = key(x);
+                    if right { x <= v } else { x < v }
+                }) as i64
+            })
+            .collect();
+        integers(&places, values.shape(), self.device())
+    }
+
+    /// The distinct elements, sorted, and where they are.
+    ///
+    /// # Errors
+    /// What the computation runs into.
+    pub fn unique(&self) -> Result<Unique> {
+        let flat = self.shaped(&[self.numel()])?;
+        // Complex ones by real parts, then by imaginary ones; each sort is stable.
+        let order = match &flat.im {
+            None => flat.argsort(0, false)?,
+            Some(im) => {
+                let second = Tensor::real(im.clone()).argsort(0, false)?;
+                let first = flat.real_part()?.take(&second, 0)?.argsort(0, false)?;
+                second.take(&first, 0)?
+            }
+        };
+        let sorted = flat.take(&order, 0)?;
+        let n = self.numel();
+        let differs = if n == 0 {
+            Vec::new()
+        } else {
+            sorted
+                .slice_axis(0, 1, 1, n - 1)?
+                .ne(&sorted.slice_axis(0, 0, 1, n - 1)?)?
+                .to_bytes()?
+        };
+        let order: Vec<i64> = order.to_scalars()?.iter().map(|v| v.int() as i64).collect();
+        let (mut starts, mut indices, mut inverse) = (Vec::new(), Vec::new(), vec![0i64; n]);
+        for (i, &at) in order.iter().enumerate() {
+            if i == 0 || differs.get(i - 1).is_some_and(|d| *d != 0) {
+                starts.push(i as i64);
+                indices.push(at);
+            }
+            if let Some(slot) = inverse.get_mut(at as usize) {
+                *slot = starts.len() as i64 - 1;
+            }
+        }
+        let ends = starts.iter().skip(1).copied().chain([n as i64]);
+        let counts: Vec<i64> = starts.iter().zip(ends).map(|(a, b)| b - a).collect();
+        let device = self.device();
+        let indices = integers(&indices, &[indices.len()], device)?;
+        Ok(Unique {
+            values: flat.take(&indices, 0)?,
+            indices,
+            inverse: integers(&inverse, self.shape(), device)?,
+            counts: integers(&counts, &[counts.len()], device)?,
+        })
+    }
+
+    /// Whether each element is among `set`.
+    ///
+    /// # Errors
+    /// [`Error::DType`], [`Error::Devices`].
+    pub fn isin(&self, set: &Tensor, invert: bool) -> Result<Tensor> {
+        Device::same("isin", self.device(), set.device())?;
+        let mut wide = self.shape().to_vec();
+        wide.push(1);
+        let set = set.shaped(&[set.numel()])?;
+        let found = self.shaped(&wide)?.binary(BinOp::Eq, &set)?.any(Some(&[-1]), false)?;
+        if invert { found.unary(crate::element::UnOp::Not) } else { Ok(found) }
+    }
+
+    /// Each element `times` times behind itself along an axis.
+    ///
+    /// # Errors
+    /// [`Error::Shape`], [`Error::Value`].
+    pub fn repeat(&self, times: &[i64], at: i64) -> Result<Tensor> {
+        let at = axis("repeat", at, self.rank())?;
+        let n = self.shape().get(at).copied().unwrap_or(0);
+        if times.iter().any(|t| *t < 0) {
+            return Err(Error::value("repeat", "a number of times is below 0"));
+        }
+        if times.len() != n && times.len() != 1 {
+            return Err(Error::shape(
+                "repeat",
+                format!("{} numbers of times for {n} elements", times.len()),
+            ));
+        }
+        let many = |i: usize| times.get(if times.len() == 1 { 0 } else { i }).copied().unwrap_or(0);
+        let total = (0..n).map(|i| i128::from(many(i))).sum::<i128>();
+        let bytes = usize::try_from(total).unwrap_or(usize::MAX).saturating_mul(8);
+        // Whether there is room for the indices.
+        drop(crate::memory::HostMemory::words(bytes)?);
+        let mut index = Vec::with_capacity(bytes / 8);
+        for i in 0..n {
+            index.extend(std::iter::repeat_n(i as i64, many(i) as usize));
+        }
+        self.take(&integers(&index, &[index.len()], self.device())?, at as i64)
+    }
+}

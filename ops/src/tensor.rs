@@ -1,0 +1,376 @@
+//! Tensors: handles on nodes, immutable. A complex one is a pair of real nodes.
+
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::eval;
+use crate::expr::{self, V};
+use crate::memory::{Buffer, HostMemory, Keep, Store};
+use crate::node::Node;
+use crate::scalar::Scalar;
+use crate::shape::{count, numel};
+use std::sync::Arc;
+
+/// An array on a device: dtype, shape, and how its elements come about. Computed when somebody
+/// looks at it, together with what it is made of.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    pub(crate) re: Arc<Node>,
+    pub(crate) im: Option<Arc<Node>>,
+}
+
+/// Elements in memory of the host: bytes, the first one's place and strides in elements.
+pub struct HostView<'a> {
+    /// The memory.
+    pub bytes: &'a [u8],
+    /// Place of the first element, in elements.
+    pub offset: i64,
+    /// In elements.
+    pub strides: Vec<i64>,
+}
+
+impl Tensor {
+    pub(crate) fn real(node: Arc<Node>) -> Tensor {
+        Tensor { re: node, im: None }
+    }
+
+    pub(crate) fn from_v(v: V) -> Result<Tensor> {
+        v.0.map(Tensor::real)
+    }
+
+    /// From a pair of parts.
+    pub(crate) fn pair(re: V, im: V) -> Result<Tensor> {
+        let (re, im) = (re.0?, im.0?);
+        let shape = crate::shape::broadcast("complex", &re.shape, &im.shape)?;
+        Ok(Tensor { re: expr::expand(&re, &shape)?, im: Some(expr::expand(&im, &shape)?) })
+    }
+
+    /// A complex tensor of two real ones of one dtype, which broadcast.
+    ///
+    /// # Errors
+    /// [`Error::DType`] unless both are f32 or both f64; [`Error::Shape`].
+    pub fn pair_of(re: &Tensor, im: &Tensor) -> Result<Tensor> {
+        let dtype = re.dtype();
+        if dtype != im.dtype() || !matches!(dtype, DType::F32 | DType::F64) {
+            let why = format!("parts of {dtype} and {}, not two of float32 or float64", im.dtype());
+            return Err(Error::dtype("complex", why));
+        }
+        Tensor::pair(re.v(), im.v())
+    }
+
+    pub(crate) fn v(&self) -> V {
+        V::of(&self.re)
+    }
+
+    /// The imaginary part, zeros for a real one.
+    pub(crate) fn vi(&self) -> V {
+        self.im.as_ref().map_or_else(|| self.v().like(0.0), V::of)
+    }
+
+    /// Applies the same to every part.
+    pub(crate) fn parts(&self, f: impl Fn(&Arc<Node>) -> Result<Arc<Node>>) -> Result<Tensor> {
+        Ok(Tensor { re: f(&self.re)?, im: self.im.as_ref().map(f).transpose()? })
+    }
+
+    /// The dtype of its elements.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        if self.im.is_some() { self.re.dtype.complex() } else { self.re.dtype }
+    }
+
+    /// Its sizes.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        &self.re.shape
+    }
+
+    /// How many axes it has.
+    #[must_use]
+    pub fn rank(&self) -> usize {
+        self.re.shape.len()
+    }
+
+    /// Elements.
+    #[must_use]
+    pub fn numel(&self) -> usize {
+        self.re.numel()
+    }
+
+    /// Where it lies.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.re.device
+    }
+
+    /// One value in every element.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the elements cannot be addressed.
+    pub fn full(shape: &[usize], value: Scalar, dtype: DType, device: &Device) -> Result<Tensor> {
+        count("full", shape)?;
+        let (re, im) = value.parts();
+        let part = |v| expr::constant(v, dtype.part(), shape, device);
+        let im = if dtype.is_complex() { Some(part(im)?) } else { None };
+        Ok(Tensor { re: part(re)?, im })
+    }
+
+    /// A scalar as an operand beside this tensor: of its dtype, where it can be.
+    ///
+    /// # Errors
+    /// As [`Scalar::beside`].
+    pub fn beside(&self, op: &'static str, value: Scalar) -> Result<Tensor> {
+        Tensor::full(&[], value, value.beside(op, self.dtype())?, self.device())
+    }
+
+    /// Row-major elements of the host, copied; complex ones are pairs behind each other.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there are not as many bytes as the shape has elements.
+    pub fn from_bytes(
+        bytes: &[u8],
+        dtype: DType,
+        shape: &[usize],
+        device: &Device,
+    ) -> Result<Tensor> {
+        let n = count("from_bytes", shape)?;
+        if bytes.len() != n * dtype.size() {
+            return Err(Error::shape(
+                "from_bytes",
+                format!(
+                    "{} bytes for {} of {dtype}, which is {}",
+                    bytes.len(),
+                    crate::shape::show(shape),
+                    n * dtype.size()
+                ),
+            ));
+        }
+        let mut words = HostMemory::words(bytes.len())?;
+        let to = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+        if let Some(to) = to.get_mut(..bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+        let memory = HostMemory::own(words, bytes.len());
+        let host = Buffer::packed(Store::Host(memory), shape);
+        Tensor::over(host, dtype, shape).to_device(device)
+    }
+
+    /// Elements of memory that somebody lends, not copied.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when a place lies outside of the memory.
+    ///
+    /// # Safety
+    /// `address` has `bytes` readable bytes, aligned to the dtype's parts, until `keep` is dropped,
+    /// and nobody writes them meanwhile.
+    #[allow(unsafe_code, reason = "memory of another library")]
+    pub unsafe fn lent(
+        address: usize,
+        bytes: usize,
+        keep: Keep,
+        dtype: DType,
+        shape: &[usize],
+        strides: &[i64],
+        offset: i64,
+    ) -> Result<Tensor> {
+        count("from_dlpack", shape)?;
+        let reach = |f: fn(i64, i64) -> i64| -> Option<i64> {
+            shape.iter().zip(strides).try_fold(offset, |at, (&n, &s)| {
+                at.checked_add(f(s, 0).checked_mul(n.max(1) as i64 - 1)?)
+            })
+        };
+        let places = (bytes / dtype.size()) as i64;
+        let inside = reach(Ord::min).is_some_and(|low| low >= 0)
+            && reach(Ord::max).is_some_and(|high| high < places);
+        if strides.len() != shape.len() || (!inside && numel(shape) > 0) {
+            return Err(Error::shape("from_dlpack", "the strides lead out of the memory"));
+        }
+        // SAFETY: the caller's promise.
+        let memory = unsafe { HostMemory::lent(address, bytes, keep) };
+        let buffer = Buffer { store: Store::Host(memory), offset, strides: strides.to_vec() };
+        Ok(Tensor::over(buffer, dtype, shape))
+    }
+
+    /// A tensor over elements of the host. The parts of complex ones are every second float.
+    fn over(buffer: Buffer, dtype: DType, shape: &[usize]) -> Tensor {
+        if !dtype.is_complex() {
+            return Tensor::real(Node::leaf(dtype, shape.to_vec(), buffer));
+        }
+        let part = |i: i64| {
+            let strides = buffer.strides.iter().map(|s| s * 2).collect();
+            let part =
+                Buffer { store: buffer.store.clone(), offset: buffer.offset * 2 + i, strides };
+            Node::leaf(dtype.part(), shape.to_vec(), part)
+        };
+        Tensor { re: part(0), im: Some(part(1)) }
+    }
+
+    /// Computes it, with all that it is made of. A second call does nothing.
+    ///
+    /// # Errors
+    /// What the computation ran into.
+    pub fn eval(&self) -> Result<()> {
+        eval::force(&self.re)?;
+        self.im.as_ref().map_or(Ok(()), eval::force)
+    }
+
+    /// Calls `f` with the computed elements of a real tensor on the CPU, where they lie.
+    ///
+    /// # Errors
+    /// What the computation ran into; [`Error::Value`] for a complex one or one on a GPU.
+    pub fn host<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<T> {
+        if self.im.is_some() {
+            return Err(Error::value("host", "a complex tensor lies as two parts: to_bytes()"));
+        }
+        let buffer = eval::value(&self.re)?;
+        let Store::Host(memory) = &buffer.store else {
+            return Err(Error::value("host", format!("it lies on {}", self.device())));
+        };
+        let (bytes, offset) = (memory.bytes(), buffer.offset);
+        Ok(f(HostView { bytes, offset, strides: buffer.strides.clone() }))
+    }
+
+    /// A complex tensor of the CPU with its pairs in one piece of memory, and that memory.
+    ///
+    /// # Errors
+    /// What the computation ran into; [`Error::Value`] for a real one.
+    pub fn interleaved<T>(&self, f: impl FnOnce(HostView<'_>) -> T) -> Result<(Tensor, T)> {
+        let Some(im) = &self.im else {
+            return Err(Error::value("interleaved", "a real tensor has no pairs"));
+        };
+        let (a, b) = (eval::value(&self.re)?, eval::value(im)?);
+        let one = match (&a.store, &b.store) {
+            (Store::Host(x), Store::Host(y)) => {
+                let halved = a.strides.iter().all(|s| s % 2 == 0) && a.offset % 2 == 0;
+                Arc::ptr_eq(x, y) && a.strides == b.strides && a.offset + 1 == b.offset && halved
+            }
+            _ => false,
+        };
+        let t = match one {
+            true => self.clone(),
+            false => {
+                Tensor::from_bytes(&self.to_bytes()?, self.dtype(), self.shape(), &Device::Cpu)?
+            }
+        };
+        let buffer = eval::value(&t.re)?;
+        let strides = buffer.strides.iter().map(|s| s / 2).collect();
+        let view = HostView { bytes: buffer.host()?, offset: buffer.offset / 2, strides };
+        let found = f(view);
+        Ok((t, found))
+    }
+
+    /// Its elements in row-major order, as bytes on the host; complex ones as pairs.
+    ///
+    /// # Errors
+    /// What the computation ran into.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        let part = |node: &Arc<Node>| -> Result<Vec<u8>> {
+            if node.numel() == 0 {
+                return eval::force(node).map(|()| Vec::new());
+            }
+            let packed = eval::packed(node)?;
+            let buffer = eval::value(&packed)?;
+            let size = node.dtype.size();
+            let (from, len) = (buffer.offset as usize * size, node.numel() * size);
+            match &buffer.store {
+                Store::Host(memory) => {
+                    let bytes = memory.bytes().get(from..from + len);
+                    Ok(bytes.ok_or(Error::Inside("a tensor leaves its memory"))?.to_vec())
+                }
+                Store::Gpu(gpu, memory) => gpu.read(memory, from, len),
+            }
+        };
+        let re = part(&self.re)?;
+        let Some(im) = &self.im else { return Ok(re) };
+        let (im, size) = (part(im)?, self.re.dtype.size());
+        Ok(re.chunks(size).zip(im.chunks(size)).flat_map(|(a, b)| [a, b].concat()).collect())
+    }
+
+    /// Its elements, one after the other.
+    ///
+    /// # Errors
+    /// What the computation ran into.
+    pub fn to_scalars(&self) -> Result<Vec<Scalar>> {
+        let (bytes, dtype) = (self.to_bytes()?, self.dtype());
+        Ok(bytes.chunks_exact(dtype.size()).map(|b| scalar(b, dtype)).collect())
+    }
+
+    /// The one element.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when it has none or several.
+    pub fn item(&self) -> Result<Scalar> {
+        match self.to_scalars()?.as_slice() {
+            [one] => Ok(*one),
+            _ => Err(Error::shape(
+                "item",
+                format!("{} has not exactly one element", crate::shape::show(self.shape())),
+            )),
+        }
+    }
+
+    /// The same elements on another device.
+    ///
+    /// # Errors
+    /// [`Error::Engine`]: out of memory, a fault.
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
+        if self.device() == device {
+            return Ok(self.clone());
+        }
+        self.parts(|node| {
+            let bytes = Tensor::real(Arc::clone(node)).to_bytes()?;
+            let store = match device {
+                Device::Cpu => {
+                    let mut words = HostMemory::words(bytes.len())?;
+                    let to = bytemuck::cast_slice_mut::<u64, u8>(&mut words);
+                    to.iter_mut().zip(&bytes).for_each(|(t, b)| *t = *b);
+                    Store::Host(HostMemory::own(words, bytes.len()))
+                }
+                Device::Gpu(gpu) => gpu.write(&bytes)?,
+            };
+            let buffer = Buffer::packed(store, &node.shape);
+            Ok(Node::leaf(node.dtype, node.shape.clone(), buffer))
+        })
+    }
+
+    /// In memory of its own, computed.
+    ///
+    /// # Errors
+    /// What the computation ran into.
+    pub fn copy(&self) -> Result<Tensor> {
+        // Tensors do not change: a second handle is a copy, but a view would keep all of its base.
+        let copy = self.parts(eval::packed)?;
+        Ok(copy)
+    }
+
+    pub(crate) fn is_bool(&self) -> bool {
+        self.dtype() == DType::Bool
+    }
+}
+
+fn scalar(b: &[u8], dtype: DType) -> Scalar {
+    macro_rules! read {
+        ($t:ty) => {
+            <$t>::from_le_bytes(b.try_into().unwrap_or_default())
+        };
+    }
+    match dtype {
+        DType::Bool => Scalar::Bool(b.first().is_some_and(|v| *v != 0)),
+        DType::I8 => Scalar::Int(read!(i8).into()),
+        DType::I16 => Scalar::Int(read!(i16).into()),
+        DType::I32 => Scalar::Int(read!(i32).into()),
+        DType::I64 => Scalar::Int(read!(i64).into()),
+        DType::U8 => Scalar::Int(read!(u8).into()),
+        DType::U16 => Scalar::Int(read!(u16).into()),
+        DType::U32 => Scalar::Int(read!(u32).into()),
+        DType::U64 => Scalar::Int(read!(u64).into()),
+        DType::F16 => Scalar::Float(half::f16::from_bits(read!(u16)).to_f64()),
+        DType::BF16 => Scalar::Float(half::bf16::from_bits(read!(u16)).to_f64()),
+        DType::F32 => Scalar::Float(read!(f32).into()),
+        DType::F64 => Scalar::Float(read!(f64)),
+        DType::C64 | DType::C128 => {
+            let (re, im) = b.split_at(b.len() / 2);
+            let part = dtype.part();
+            Scalar::Complex(scalar(re, part).float(), scalar(im, part).float())
+        }
+    }
+}

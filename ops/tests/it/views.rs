@@ -1,0 +1,79 @@
+//! Views: any chain of them reads the elements that each step names; nothing is written through.
+
+use crate::{Random, list};
+use kjit_ops::{DType, Device, Index, Scalar, Tensor};
+
+#[test]
+fn any_chain_of_views_reads_the_right_elements() {
+    let mut random = Random(7);
+    for round in 0..200 {
+        let n = 2 * 3 * 4 * 5;
+        // Each element is its own place: what is read says where it came from.
+        let base =
+            Tensor::arange(0.into(), i64::from(n).into(), 1.into(), Some(DType::I32), &Device::Cpu)
+                .unwrap();
+        let base = base.reshape(&[2, 3, 4, 5]).unwrap();
+        // Lazily, and with every step computed and copied.
+        let zero = Tensor::full(&[], Scalar::Int(0), DType::I32, &Device::Cpu).unwrap();
+        let (mut lazy, mut eager) = (base.add(&zero).unwrap(), base);
+        for _ in 0..5 {
+            let (kind, rank) = (random.next() % 5, lazy.rank() as i64);
+            let step = |t: &Tensor, r: u64| -> Tensor {
+                let axis = (r as i64) % rank;
+                match kind {
+                    0 => t.move_axes(&[axis], &[0]).unwrap(),
+                    1 => t.flip(Some(&[axis])).unwrap(),
+                    2 => {
+                        let mut index = vec![Index::Slice(None, None, None); axis as usize];
+                        index.push(Index::Slice(None, None, Some(if r & 8 == 0 { 2 } else { -2 })));
+                        t.index(&index).unwrap()
+                    }
+                    3 => t.reshape(&[t.shape()[0] as i64, -1]).unwrap(),
+                    _ => t
+                        .expand_dims(&[0])
+                        .unwrap()
+                        .broadcast_to(&[&[2], t.shape()].concat())
+                        .unwrap(),
+                }
+            };
+            let r = random.next();
+            lazy = step(&lazy, r);
+            eager = step(&eager, r);
+            let bytes = eager.to_bytes().unwrap();
+            eager = Tensor::from_bytes(&bytes, DType::I32, eager.shape(), &Device::Cpu).unwrap();
+        }
+        assert_eq!(lazy.shape(), eager.shape(), "round {round}");
+        assert_eq!(lazy.to_bytes().unwrap(), eager.to_bytes().unwrap(), "round {round}");
+    }
+}
+
+#[test]
+fn assignment_makes_another_tensor() {
+    let x = Tensor::full(&[3, 4], Scalar::Int(0), DType::F32, &Device::Cpu).unwrap();
+    let row = x.index(&[Index::At(1)]).unwrap();
+    let five = Tensor::full(&[], Scalar::Int(5), DType::F32, &Device::Cpu).unwrap();
+    let y = x.with(&[Index::At(1), Index::Slice(None, None, Some(-2))], &five).unwrap();
+    assert_eq!(list(&y), [0.0, 0.0, 0.0, 0.0, 0.0, 5.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0]);
+    assert_eq!(list(&x), [0.0; 12]);
+    assert_eq!(list(&row), [0.0; 4]);
+    let mask = y.gt(&x).unwrap();
+    assert_eq!(list(&y.index(&[Index::Tensor(mask.clone())]).unwrap()), [5.0, 5.0]);
+    assert_eq!(
+        list(
+            &y.with(&[Index::Tensor(mask)], &x.index(&[Index::At(0), Index::At(0)]).unwrap())
+                .unwrap()
+        ),
+        [0.0; 12]
+    );
+}
+
+#[test]
+fn indices_outside_are_refused_by_number() {
+    let x = Tensor::full(&[3, 4], Scalar::Int(0), DType::F32, &Device::Cpu).unwrap();
+    let error = x.index(&[Index::At(-4)]).unwrap_err().to_string();
+    assert!(error.contains("index -4 is out of bounds for axis 0 with size 3"), "{error}");
+    let five = Tensor::full(&[1], Scalar::Int(5), DType::I64, &Device::Cpu).unwrap();
+    assert!(x.take(&five, 1).unwrap().eval().is_err());
+    assert!(x.index(&[Index::Tensor(five)]).is_err());
+    assert!(x.index(&[Index::At(0), Index::At(0), Index::At(0)]).is_err());
+}

@@ -1,0 +1,129 @@
+"""Devices by name, and what the namespace has: one program runs on all of them."""
+
+from __future__ import annotations
+
+import builtins
+import os
+from typing import Any
+
+from . import _dtypes, _kjit
+
+_kjit.use_worker(os.environ.get("KJIT_CC", os.path.join(os.path.dirname(__file__), "kjit-cc")))
+
+
+def set_device(device: str) -> None:
+    """Where new tensors are made: ``cpu``, ``cuda``, ``cuda:0``, ``rocm:1``.
+
+    Raises where there is no such device: a GPU is never replaced by the CPU.
+    """
+    _kjit.set_device(device)
+
+
+def get_device() -> str:
+    """Where new tensors are made."""
+    return _kjit.get_device()
+
+
+def device_info(device: str | None = None) -> dict[str, Any]:
+    """device, name, architecture, total_memory (bytes; 0 if unknown), compute_units."""
+    return _kjit.device_info(device)
+
+
+def device_count(kind: str = "cuda") -> int:
+    """How many devices of a kind this process sees: ``cuda``, ``rocm``, ``cpu``."""
+    return _kjit.device_count(kind)
+
+
+def is_available(kind: str = "cuda") -> builtins.bool:
+    """Whether there is a device of a kind."""
+    return _kjit.device_count(kind) > 0
+
+
+def synchronize(device: str | None = None) -> None:
+    """Waits for all work on a device; raises what an earlier kernel did wrong."""
+    _kjit.synchronize(device)
+
+
+def launches(device: str | None = None) -> int:
+    """Kernels launched on a GPU so far."""
+    return _kjit.launches(device)
+
+
+def is_cuda_available() -> builtins.bool:
+    """Whether there is an NVIDIA GPU."""
+    return is_available("cuda")
+
+
+def is_rocm_available() -> builtins.bool:
+    """Whether there is an AMD GPU."""
+    return is_available("rocm")
+
+
+rocm_is_available = is_rocm_available
+
+
+def rocm_device_count() -> int:
+    """How many AMD GPUs this process sees."""
+    return device_count("rocm")
+
+
+def rocm_get_device_info(index: int = 0) -> dict[str, Any]:
+    """What an AMD GPU is."""
+    return device_info(f"rocm:{index}")
+
+
+def get_device_type() -> str:
+    """The kind of the default device: ``cpu``, ``cuda``, ``rocm``."""
+    return get_device().split(":")[0]
+
+
+def print_device_info(device: str | None = None) -> None:
+    """Prints what a device is, a line for each fact."""
+    for name, value in device_info(device).items():
+        print(f"{name}: {value}")
+
+
+def to_device(x: Any, device: str) -> Any:
+    """A tensor's elements on another device."""
+    return x.to_device(device)
+
+
+class _Info:
+    """What ``__array_namespace_info__`` gives."""
+
+    def capabilities(self) -> dict[str, Any]:
+        return {
+            "boolean indexing": True,
+            "data-dependent shapes": True,
+            "max dimensions": None,
+        }
+
+    def default_device(self) -> str:
+        return get_device()
+
+    def default_dtypes(self, *, device: str | None = None) -> dict[str, Any]:
+        return {
+            "real floating": _kjit.float32,
+            "complex floating": _kjit.complex64,
+            "integral": _kjit.int64,
+            "indexing": _kjit.int64,
+        }
+
+    def dtypes(
+        self, *, device: str | None = None, kind: str | tuple[str, ...] | None = None
+    ) -> dict[str, Any]:
+        standard = (
+            _dtypes._KINDS["bool"]
+            + _dtypes._KINDS["integral"]
+            + _dtypes._REAL
+            + _dtypes._COMPLEX
+        )
+        return {d.name: d for d in standard if kind is None or _dtypes.isdtype(d, kind)}
+
+    def devices(self) -> tuple[str, ...]:
+        return tuple(d["device"] for d in _kjit.devices())
+
+
+def __array_namespace_info__() -> _Info:
+    """Dtypes, devices and capabilities, as the array API asks for them."""
+    return _Info()

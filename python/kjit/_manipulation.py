@@ -1,0 +1,185 @@
+"""Manipulation, indexing and linear algebra of the array API."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from . import _kjit
+from ._kjit import Tensor
+from ._elementwise import Operand
+
+
+def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
+    """Each tensor in the shape that all broadcast to."""
+    shape = broadcast_shapes(*(a.shape for a in arrays))
+    return tuple(_kjit.broadcast_to(a, shape) for a in arrays)
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that all broadcast to."""
+    return _kjit.broadcast_shapes([list(s) for s in shapes])
+
+
+def broadcast_to(x: Tensor, /, shape: tuple[int, ...]) -> Tensor:
+    """x in a shape that its own broadcasts to; a view."""
+    return _kjit.broadcast_to(x, shape)
+
+
+def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
+    """Tensors behind each other along an axis; with ``None`` their elements in one."""
+    if axis is None:
+        return _kjit.concat([_kjit.reshape(a, [-1]) for a in arrays], 0, False)
+    return _kjit.concat(list(arrays), axis, False)
+
+
+def expand_dims(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:
+    """New axes of size 1 at these places of the result; a view."""
+    return _kjit.expand_dims(x, axis)
+
+
+def flip(x: Tensor, /, *, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """Backwards along these axes, or all; a view."""
+    return _kjit.flip(x, axis)
+
+
+def moveaxis(
+    x: Tensor, source: int | tuple[int, ...], destination: int | tuple[int, ...], /
+) -> Tensor:
+    """Axes from ``source`` moved to ``destination``, the others in their order; a view."""
+    return _kjit.moveaxis(x, source, destination)
+
+
+def permute_dims(x: Tensor, /, axes: tuple[int, ...]) -> Tensor:
+    """Axes in another order; a view."""
+    return _kjit.permute(x, list(axes))
+
+
+def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+    """Each element so many times behind itself; without an axis of all elements in one."""
+    if axis is None:
+        x, axis = _kjit.reshape(x, [-1]), 0
+    if isinstance(repeats, Tensor):
+        repeats = repeats.tolist()
+    return _kjit.repeat(x, repeats if isinstance(repeats, list) else [repeats], axis)
+
+
+def reshape(
+    x: Tensor, /, shape: tuple[int, ...], *, copy: builtins.bool | None = None
+) -> Tensor:
+    """The same elements in another shape; one size may be -1."""
+    out = _kjit.reshape(x, [shape] if isinstance(shape, int) else list(shape))
+    return _kjit.copy(out) if copy else out
+
+
+def roll(
+    x: Tensor,
+    /,
+    shift: int | tuple[int, ...],
+    *,
+    axis: int | tuple[int, ...] | None = None,
+) -> Tensor:
+    """Elements moved on along axes, the last ones to the front; without an axis over all in one."""
+    if axis is None:
+        shift = sum(shift) if isinstance(shift, tuple) else shift
+        return _kjit.reshape(_kjit.roll(_kjit.reshape(x, [-1]), shift, 0), list(x.shape))
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    shifts = shift if isinstance(shift, tuple) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    for s, a in zip(shifts, axes):
+        x = _kjit.roll(x, s, a)
+    return x
+
+
+def squeeze(x: Tensor, /, axis: int | tuple[int, ...]) -> Tensor:
+    """Without these axes of size 1; a view."""
+    return _kjit.squeeze(x, axis)
+
+
+def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
+    """Tensors of one shape behind each other along a new axis."""
+    return _kjit.concat(list(arrays), axis, True)
+
+
+def tile(x: Tensor, repetitions: tuple[int, ...], /) -> Tensor:
+    """The whole, so many times along each axis."""
+    return _kjit.tile(x, list(repetitions))
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """Each slice of an axis on its own; views."""
+    return _kjit.unstack(x, axis)
+
+
+def take(x: Tensor, indices: Tensor, /, *, axis: int | None = None) -> Tensor:
+    """The slices of an axis that indices of shape (n,) name."""
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError(f"take: axis is required for {x.ndim} dimensions")
+        axis = 0
+    return _kjit.take(x, indices, axis, False)
+
+
+def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
+    """``x[i, indices[i, j]]`` for the last axis, and so on; other axes broadcast."""
+    return _kjit.take(x, indices, axis, True)
+
+
+def matmul(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """(…, m, k) × (…, k, n) → (…, m, n); a vector is a row (left) or a column (right)."""
+    return _kjit.product("matmul", x1, x2, -1)
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """The last two axes swapped; a view."""
+    return _kjit.matrix_transpose(x)
+
+
+def tensordot(
+    x1: Tensor, x2: Tensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+) -> Tensor:
+    """Sum of products over the last axes of x1 and the first of x2, or over those named."""
+    if isinstance(axes, int):
+        if axes < 0 or axes > min(x1.ndim, x2.ndim):
+            raise ValueError(f"tensordot: {axes} axes of {x1.shape} and {x2.shape}")
+        axes = (list(range(x1.ndim - axes, x1.ndim)), list(range(axes)))
+    return _kjit.tensordot(x1, x2, list(axes[0]), list(axes[1]))
+
+
+def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+    """Sum of conj(x1) * x2 over an axis of each."""
+    return _kjit.product("vecdot", x1, x2, axis)
+
+
+def where(condition: Tensor, x1: Operand, x2: Operand, /) -> Tensor:
+    """x1 where the condition (bool) holds, else x2."""
+    return _kjit.where_(condition, x1, x2)
+
+
+def scatter_add(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
+    """A copy of x with ``src`` added along an axis at ``index``, which has the shape of ``src``."""
+    return _kjit.scatter(x, axis, index, src, True)
+
+
+def scatter(x: Tensor, axis: int, index: Tensor, src: Tensor) -> Tensor:
+    """A copy of x with ``src`` written along an axis at ``index``; of several the last counts."""
+    return _kjit.scatter(x, axis, index, src, False)
+
+
+def gather(x: Tensor, axis: int, index: Tensor) -> Tensor:
+    """``x[index[i, j], j]`` for axis 0, and so on: torch's name of ``take_along_axis``."""
+    return _kjit.take(x, index, axis, True)
+
+
+def pad(x: Tensor, pairs: Sequence[tuple[int, int]], value: Any = 0) -> Tensor:
+    """``value`` before and behind each axis: a pair of numbers for each."""
+    return _kjit.pad(x, list(pairs), value)
+
+
+def transpose(x: Tensor, axis0: int, axis1: int) -> Tensor:
+    """Two axes swapped; a view."""
+    order = list(range(x.ndim))
+    order[axis0], order[axis1] = order[axis1], order[axis0]
+    return _kjit.permute(x, order)

@@ -1,0 +1,203 @@
+"""Statistical, sorting, searching, set and utility functions of the array API."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any, NamedTuple
+
+from . import _kjit
+from ._elementwise import Operand
+from ._kjit import Tensor
+
+Axes = int | tuple[int, ...] | None
+
+
+def all(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Whether every element is not zero; True without elements."""
+    return _kjit.reduce("all", x, axis, keepdims)
+
+
+def any(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """Whether any element is not zero; False without elements."""
+    return _kjit.reduce("any", x, axis, keepdims)
+
+
+def argmax(x: Tensor, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+    """Place of the first greatest element, the first NaN before all: int64."""
+    return _kjit.arg_extreme(x, axis, keepdims, True)
+
+
+def argmin(x: Tensor, /, *, axis: int | None = None, keepdims: builtins.bool = False) -> Tensor:
+    """Place of the first least element, the first NaN before all: int64."""
+    return _kjit.arg_extreme(x, axis, keepdims, False)
+
+
+def argsort(
+    x: Tensor, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+) -> Tensor:
+    """Indices that sort an axis, always stable; NaN last, when descending first: int64."""
+    return _kjit.sort(x, axis, descending, True)
+
+
+def count_nonzero(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """How many elements are not zero: int64."""
+    return _kjit.reduce("count_nonzero", x, axis, keepdims)
+
+
+def cumulative_prod(
+    x: Tensor,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: Any = None,
+    include_initial: builtins.bool = False,
+) -> Tensor:
+    """Product of all elements of an axis so far."""
+    return _kjit.cumulative(x, True, axis, dtype, include_initial)
+
+
+def cumulative_sum(
+    x: Tensor,
+    /,
+    *,
+    axis: int | None = None,
+    dtype: Any = None,
+    include_initial: builtins.bool = False,
+) -> Tensor:
+    """Sum of all elements of an axis so far. Integers and bools in 64 bits."""
+    return _kjit.cumulative(x, False, axis, dtype, include_initial)
+
+
+def diff(
+    x: Tensor,
+    /,
+    *,
+    axis: int = -1,
+    n: int = 1,
+    prepend: Tensor | None = None,
+    append: Tensor | None = None,
+) -> Tensor:
+    """Difference of neighbours along an axis, ``n`` times."""
+    if n < 0:
+        raise ValueError(f"diff: n is {n}, below 0")
+    parts = [p for p in (prepend, x, append) if p is not None]
+    return _kjit.diff(_kjit.concat(parts, axis, False) if len(parts) > 1 else x, axis, n)
+
+
+def isin(x1: Operand, x2: Operand, /, *, invert: builtins.bool = False) -> Tensor:
+    """Whether each element of x1 is in x2: bool, in the shape of x1."""
+    return _kjit.isin(x1, x2, invert)
+
+
+def max(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """The greatest element; NaN if one is. Raises without elements."""
+    return _kjit.reduce("max", x, axis, keepdims)
+
+
+def mean(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """The mean; NaN without elements. Integers in float32."""
+    return _kjit.reduce("mean", x, axis, keepdims)
+
+
+def min(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """The least element; NaN if one is. Raises without elements."""
+    return _kjit.reduce("min", x, axis, keepdims)
+
+
+def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
+    """The indices, a tensor for each axis, of elements that are not zero: int64."""
+    return _kjit.nonzero(x)
+
+
+def prod(
+    x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """The product; 1 without elements. Integers and bools in 64 bits."""
+    return _kjit.reduce("prod", x, axis, keepdims, dtype)
+
+
+def searchsorted(
+    x1: Tensor, x2: Operand, /, *, side: str = "left", sorter: Tensor | None = None
+) -> Tensor:
+    """Where in the sorted list x1 each x2 belongs, before (right: behind) equals: int64."""
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side '{side}' is none; there are left and right")
+    return _kjit.searchsorted(x1, x2, side == "right", sorter)
+
+
+def sort(
+    x: Tensor, /, *, axis: int = -1, descending: builtins.bool = False, stable: builtins.bool = True
+) -> Tensor:
+    """Sorted along an axis, always stable; NaN last, when descending first."""
+    return _kjit.sort(x, axis, descending, False)
+
+
+def std(
+    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: builtins.bool = False
+) -> Tensor:
+    """Square root of ``var``."""
+    return _kjit.variance(x, axis, correction, keepdims, True)
+
+
+def sum(
+    x: Tensor, /, *, axis: Axes = None, dtype: Any = None, keepdims: builtins.bool = False
+) -> Tensor:
+    """The sum; 0 without elements. Integers and bools in 64 bits."""
+    return _kjit.reduce("sum", x, axis, keepdims, dtype)
+
+
+def var(
+    x: Tensor, /, *, axis: Axes = None, correction: float = 0.0, keepdims: builtins.bool = False
+) -> Tensor:
+    """Mean square of the distance from the mean, of n - ``correction``."""
+    return _kjit.variance(x, axis, correction, keepdims, False)
+
+
+def logsumexp(x: Tensor, /, *, axis: Axes = None, keepdims: builtins.bool = False) -> Tensor:
+    """log(sum(exp(x))), without running over."""
+    return _kjit.reduce("logsumexp", x, axis, keepdims)
+
+
+class UniqueAll(NamedTuple):
+    """What ``unique_all`` finds."""
+
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCounts(NamedTuple):
+    """What ``unique_counts`` finds."""
+
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    """What ``unique_inverse`` finds."""
+
+    values: Tensor
+    inverse_indices: Tensor
+
+
+def unique_all(x: Tensor, /) -> UniqueAll:
+    """Distinct elements, sorted; first places; each element's number; counts. NaN are distinct."""
+    return UniqueAll(*_kjit.unique(x))
+
+
+def unique_counts(x: Tensor, /) -> UniqueCounts:
+    """Distinct elements, sorted, and how many there are of each."""
+    values, _, _, counts = _kjit.unique(x)
+    return UniqueCounts(values, counts)
+
+
+def unique_inverse(x: Tensor, /) -> UniqueInverse:
+    """Distinct elements, sorted, and each element's number, in the shape of x."""
+    values, _, inverse, _ = _kjit.unique(x)
+    return UniqueInverse(values, inverse)
+
+
+def unique_values(x: Tensor, /) -> Tensor:
+    """Distinct elements, sorted."""
+    return _kjit.unique(x)[0]

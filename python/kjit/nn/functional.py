@@ -1,0 +1,358 @@
+"""PyTorch's names for what networks are made of. Inference only: there are no gradients.
+
+Shapes are torch's: (n, channels, …) for convolutions and pools, (…, rows, width) for attention.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+from .. import _kjit
+from .._kjit import Tensor
+
+Sizes = int | Sequence[int]
+
+
+def _list(value: Sizes, n: int) -> list[int]:
+    return [value] * n if isinstance(value, int) else list(value)
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0), of any shape."""
+    return _kjit.activation("relu", x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)), of any shape."""
+    return _kjit.activation("sigmoid", x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x), of any shape."""
+    return _kjit.activation("silu", x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """Hyperbolic tangent, of any shape."""
+    return _kjit.unary("tanh", x)
+
+
+def gelu(x: Tensor, approximate: str = "none") -> Tensor:
+    """x times the normal distribution's share below x; ``approximate="tanh"`` as torch has it."""
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate '{approximate}' is none; there are none and tanh")
+    return _kjit.activation("gelu_tanh" if approximate == "tanh" else "gelu", x)
+
+
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) over an axis."""
+    return _kjit.softmax(x, dim, False)
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """log(softmax(x)), without running over."""
+    return _kjit.softmax(x, dim, True)
+
+
+def dropout(x: Tensor, p: float = 0.5, training: builtins.bool = False) -> Tensor:
+    """x: nothing is dropped in inference. Raises for ``training=True``."""
+    if training:
+        raise NotImplementedError("dropout: kjit is for inference only")
+    return x
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(…, in) with a weight (out, in) → (…, out)."""
+    return _kjit.linear(x, weight, bias)
+
+
+def embedding(input: Tensor, weight: Tensor) -> Tensor:
+    """Rows of a table (rows, width) by integers of any shape → (…, width)."""
+    return _kjit.embedding(input, weight)
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: Sizes,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Mean 0, variance 1 over the last axes, of sizes ``normalized_shape``."""
+    return _kjit.norm(x, _list(normalized_shape, 1), weight, bias, eps, False)
+
+
+def rms_norm(
+    x: Tensor, normalized_shape: Sizes, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """x / sqrt(mean(x**2) + eps) over the last axes; eps by default the dtype's own."""
+    if eps is None:
+        from .._dtypes import finfo
+
+        eps = finfo(x.dtype).eps
+    return _kjit.norm(x, _list(normalized_shape, 1), weight, None, eps, True)
+
+
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(n, channels, …): mean 0, variance 1 in each group of channels."""
+    return _kjit.group_norm(x, num_groups, weight, bias, eps)
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: builtins.bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(n, channels, …) by mean and variance (channels,) that are given."""
+    if training:
+        raise NotImplementedError("batch_norm: kjit is for inference only")
+    return _kjit.batch_norm(x, running_mean, running_var, weight, bias, eps)
+
+
+def _conv(
+    n: int,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes | str,
+    dilation: Sizes,
+    groups: int,
+) -> Tensor:
+    if x.ndim == n + 1:
+        out = _conv(n, _kjit.expand_dims(x, 0), weight, bias, stride, padding, dilation, groups)
+        return _kjit.squeeze(out, 0)
+    if x.ndim != n + 2:
+        raise ValueError(f"conv{n}d takes {n + 2} axes, or {n + 1}, got {x.shape}")
+    steps, wide = _list(stride, n), _list(dilation, n)
+    if padding == "same":
+        if any(s != 1 for s in steps):
+            raise ValueError("conv: padding 'same' goes with stride 1")
+        reach = [d * (k - 1) for d, k in zip(wide, weight.shape[2:])]
+        x = _kjit.pad(x, [(0, 0), (0, 0)] + [(r // 2, r - r // 2) for r in reach], 0)
+        padding = 0
+    elif padding == "valid":
+        padding = 0
+    return _kjit.conv(x, weight, bias, (steps, _list(padding, n), wide), groups)
+
+
+def conv1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """(n, c, w) with a weight (out, c / groups, kw) → (n, out, w')."""
+    return _conv(1, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """(n, c, h, w) with a weight (out, c / groups, kh, kw) → (n, out, h', w')."""
+    return _conv(2, x, weight, bias, stride, padding, dilation, groups)
+
+
+def conv3d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """(n, c, d, h, w) with a weight (out, c / groups, kd, kh, kw) → (n, out, d', h', w')."""
+    return _conv(3, x, weight, bias, stride, padding, dilation, groups)
+
+
+def _conv_transpose(n: int, x: Tensor, weight: Tensor, bias: Any, *rest: Any) -> Tensor:
+    stride, padding, output_padding, groups, dilation = rest
+    lists = (_list(stride, n), _list(padding, n), _list(dilation, n))
+    return _kjit.conv_transpose(x, weight, bias, lists, _list(output_padding, n), groups)
+
+
+def conv_transpose1d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """(n, c, w) with a weight (c, out / groups, kw) → (n, out, w')."""
+    return _conv_transpose(
+        1, x, weight, bias, stride, padding, output_padding, groups, dilation
+    )
+
+
+def conv_transpose2d(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """(n, c, h, w) with a weight (c, out / groups, kh, kw) → (n, out, h', w')."""
+    return _conv_transpose(
+        2, x, weight, bias, stride, padding, output_padding, groups, dilation
+    )
+
+
+def _pool_lists(
+    n: int, kernel: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes = 1
+) -> tuple[list[int], tuple[list[int], list[int], list[int]]]:
+    sizes = _list(kernel, n)
+    steps = sizes if stride is None else _list(stride, n)
+    return sizes, (steps, _list(padding, n), _list(dilation, n))
+
+
+def max_pool1d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The greatest element of each window of (…, w)."""
+    return _kjit.max_pool(x, *_pool_lists(1, kernel_size, stride, padding, dilation))
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The greatest element of each window of (…, h, w)."""
+    return _kjit.max_pool(x, *_pool_lists(2, kernel_size, stride, padding, dilation))
+
+
+def max_pool3d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The greatest element of each window of (…, d, h, w)."""
+    return _kjit.max_pool(x, *_pool_lists(3, kernel_size, stride, padding, dilation))
+
+
+def avg_pool1d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    count_include_pad: builtins.bool = True,
+) -> Tensor:
+    """The mean of each window of (…, w)."""
+    lists = _pool_lists(1, kernel_size, stride, padding)
+    return _kjit.avg_pool(x, *lists, count_include_pad)
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    count_include_pad: builtins.bool = True,
+) -> Tensor:
+    """The mean of each window of (…, h, w)."""
+    lists = _pool_lists(2, kernel_size, stride, padding)
+    return _kjit.avg_pool(x, *lists, count_include_pad)
+
+
+def avg_pool3d(
+    x: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    count_include_pad: builtins.bool = True,
+) -> Tensor:
+    """The mean of each window of (…, d, h, w)."""
+    lists = _pool_lists(3, kernel_size, stride, padding)
+    return _kjit.avg_pool(x, *lists, count_include_pad)
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Sizes) -> Tensor:
+    """(…, h, w) averaged to (…, *output_size)."""
+    return _kjit.adaptive_avg_pool(x, _list(output_size, 2))
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: builtins.bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """softmax(query keyᵀ * scale + mask) value, of (…, rows, width); a bool mask selects."""
+    if dropout_p:
+        raise NotImplementedError("scaled_dot_product_attention: kjit is for inference only")
+    return _kjit.attention(query, key, value, attn_mask, is_causal, scale)
+
+
+def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """(input - target)**2; reduction ``mean``, ``sum`` or ``none``."""
+    return _kjit.pair_loss("mse", input, target, reduction)
+
+
+def binary_cross_entropy(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """-(t log p + (1 - t) log(1 - p)) of probabilities."""
+    return _kjit.pair_loss("bce", input, target, reduction)
+
+
+bce_loss = binary_cross_entropy
+
+
+def nll_loss(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """-input at the target class, of log-probabilities (n, classes, …)."""
+    return _kjit.class_loss(False, input, target, weight, ignore_index, reduction)
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """The loss of scores (n, classes, …): classes as integers, or probabilities of each."""
+    return _kjit.class_loss(True, input, target, weight, ignore_index, reduction)

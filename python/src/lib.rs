@@ -1,0 +1,29 @@
+//! The native half of the Python package `kjit`: the class of tensors, and the operations by name.
+//! The package's own files have the signatures, the docstrings and the defaults.
+
+mod buffer;
+mod class;
+mod convert;
+mod creation;
+mod devices;
+mod dlpack;
+mod functions;
+mod kernels;
+mod networks;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _kjit(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_class::<class::Tensor>()?;
+    module.add_class::<convert::DType>()?;
+    for dtype in kjit_ops::DTYPES {
+        module.add(dtype.name(), convert::DType(dtype))?;
+    }
+    creation::add(module)?;
+    devices::add(module)?;
+    functions::add(module)?;
+    kernels::add(module)?;
+    networks::add(module)?;
+    dlpack::add(module)
+}
