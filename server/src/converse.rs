@@ -15,7 +15,7 @@ use kjit_model::cancel::Cancel;
 use kjit_model::chat::Form;
 use tokio::sync::mpsc;
 
-/// What a request with messages asks for.
+/// A request with messages, in the words of no dialect.
 pub struct Ask {
     /// The conversation so far.
     pub conversation: Conversation,

@@ -167,7 +167,7 @@ impl Fields {
         Ok(())
     }
 
-    /// The same of fields whose empty text or list asks for nothing.
+    /// As [`Fields::refuse`], but an empty text or list is accepted.
     pub fn refuse_more_than_empty(&mut self, names: &[(&str, &str)]) -> Result<(), Refusal> {
         for (name, _) in names {
             let empty = match self.peek(name) {

@@ -1,4 +1,4 @@
-//! What routers and monitors of other servers ask: SGLang's and vLLM's words.
+//! Routes of SGLang and vLLM that routers and monitors ask.
 
 use crate::caller::Caller;
 use crate::generation::{Reading, Wanted, collect, start};

@@ -40,7 +40,7 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/v1/completions", post(completions))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/inference", post(inference))
-        // The same without the version, as llama.cpp has them.
+        // Routes without the version, as llama.cpp has them.
         .route("/models", get(models))
         .route("/chat/completions", post(chat))
         .route("/completions", post(completions))

@@ -1,5 +1,5 @@
-//! An answer whose first tokens are given: how likely a prompt's tokens are is asked of the model
-//! by having it answer with them. And an answer that does not end too early.
+//! A constraint that forces the first tokens of an answer, and keeps it from ending too early. The
+//! log probabilities of a prompt are those of an answer that is forced to be the prompt.
 
 use kjit_model::sample::TokenMask;
 use kjit_model::serve::Constraint;
@@ -14,7 +14,7 @@ pub struct Steered {
     pub least: usize,
     /// Size of the vocabulary.
     pub n_vocab: usize,
-    /// What holds behind the forced tokens.
+    /// The constraint after the forced tokens.
     pub then: Option<Box<dyn Constraint>>,
     /// Tokens so far.
     pub at: usize,

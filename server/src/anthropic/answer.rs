@@ -21,7 +21,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// Of a new message.
+    /// For a new message.
     pub fn new(model: &str, stop: Vec<String>, parallel: bool) -> Manner {
         Manner { id: random_id("msg"), model: model.to_owned(), stop, parallel }
     }

@@ -1,4 +1,4 @@
-//! What a request of `/v1/messages` asks for.
+//! Reads requests to `/v1/messages`.
 
 use super::blocks::{system, turns};
 use crate::caller::Caller;
@@ -34,7 +34,7 @@ pub struct Read {
     pub parallel: bool,
 }
 
-/// What both routes have.
+/// The fields that both routes have.
 struct Words {
     at: usize,
     conversation: Conversation,
@@ -45,7 +45,7 @@ struct Words {
     caller: Caller,
 }
 
-/// Of `/v1/messages`.
+/// Reads a request to `/v1/messages`.
 pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refusal> {
     let mut f = Fields::parse(body)?;
     let words = words(&mut f, service, caller)?;
@@ -72,7 +72,7 @@ pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, R
     Ok(Read { ask, at: words.at, stream, parallel: words.parallel })
 }
 
-/// Of `/v1/messages/count_tokens`: place of the model, the conversation, the client.
+/// Reads a request to `/v1/messages/count_tokens`: the model's place, the conversation, the client.
 pub fn counted(
     service: &Service,
     body: &[u8],

@@ -79,7 +79,7 @@ pub fn texts(f: &mut Fields, name: &str, most: usize) -> Result<Vec<Text>, Refus
     found.ok_or_else(|| f.wrong(name, why))
 }
 
-/// What a completion asks for.
+/// A request for completions.
 struct Asked {
     at: usize,
     prompts: Vec<Text>,

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: what is answered, whole or in pieces.
+//! The answer of `POST /v1/completions`, whole or in pieces.
 
 use super::{END, Head, SoFar, Told, event, finish_reason, scores, usage};
 use crate::generation::{Done, Piece, Score, Whole};
@@ -16,9 +16,9 @@ pub struct Manner {
     pub n: usize,
     /// How a stream tells what it took.
     pub told: Told,
-    /// With log probabilities, and those of so many others.
+    /// Log probabilities of each token, and of this many others.
     pub logprobs: Option<usize>,
-    /// With those of the prompt, as vLLM writes them.
+    /// Log probabilities of the prompt in vLLM's form, and of this many others.
     pub prompt_logprobs: Option<usize>,
     /// Prompts are put before the answers.
     pub echo: bool,
@@ -34,7 +34,7 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// Of a text, or of tokens that were sent.
+    /// A prompt from a text, or from tokens.
     pub fn new(loaded: &Loaded, text: Option<String>, tokens: Vec<u32>) -> Echo {
         let shown = |ids: &[u32]| {
             String::from_utf8_lossy(&loaded.tokenizer.decode(ids).unwrap_or_default()).into_owned()
@@ -55,7 +55,7 @@ impl Manner {
         self.prompts.get(i / self.n)
     }
 
-    /// What is put before an answer's text.
+    /// The text before an answer's text.
     fn before(&self, i: usize) -> &str {
         self.prompt(i).filter(|_| self.echo).map_or("", |prompt| prompt.text.as_str())
     }

@@ -94,7 +94,7 @@ fn a_response_is_the_same_whole_in_events_and_kept() {
     // An item is named instead of sent.
     let item = json!([{ "type": "item_reference", "id": whole["output"][0]["id"] }, { "role": "user", "content": "x" }]);
     assert_eq!(server.post("/v1/responses", &ask(item, json!({}))).status, 200);
-    // What is not stored is not found, nor what was deleted.
+    // A response that was not stored, or was deleted, is not found.
     let unkept = server.good("/v1/responses", &ask(json!("Hi"), json!({ "store": false }))).json();
     let unkept = unkept["id"].as_str().unwrap();
     assert_eq!(server.get(&format!("/v1/responses/{unkept}")).status, 404);

@@ -19,7 +19,7 @@ pub struct Manner {
     echoed: Map<String, Value>,
     /// Items of the conversation so far; `None`: the response is not kept.
     items: Option<Vec<Arc<Value>>>,
-    /// So many of them are the request's.
+    /// Number of them that came with this request.
     new: usize,
     pub client: Client,
     /// It may have several calls.
@@ -27,7 +27,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// Of a new response.
+    /// For a new response.
     pub fn new(
         echoed: Map<String, Value>,
         items: Option<Vec<Arc<Value>>>,
@@ -86,7 +86,7 @@ pub struct Building {
 }
 
 impl Building {
-    /// Nothing of it was said yet.
+    /// A response without output.
     pub fn new(service: Arc<Service>, loaded: Lease, manner: Manner) -> Building {
         Building {
             service,
@@ -282,7 +282,7 @@ impl Building {
         let events = self.close("incomplete");
         self.status = status;
         let document = self.document();
-        // What failed is no part of a conversation.
+        // A failed response is not part of a conversation.
         if let Some(items) = self.manner.items.take().filter(|_| status != Status::Failed) {
             self.keep(items, &document);
         }
@@ -301,7 +301,7 @@ impl Building {
     }
 }
 
-/// What the text of a thought or of a message is called.
+/// The name of the text of a thought or of a message.
 fn word(thought: bool) -> &'static str {
     if thought { "reasoning_text" } else { "output_text" }
 }

@@ -11,10 +11,10 @@ use tokio::sync::watch;
 const FOR: Duration = Duration::from_secs(3600);
 /// Bytes of all together.
 const MOST_BYTES: usize = 64 << 20;
-/// Of one client.
+/// Responses of one client at most.
 const MOST: usize = 1000;
 
-/// Who made a response: the digest of an API key; `None` without one.
+/// The client that made a response: the digest of its API key, `None` without one.
 pub type Client = Option<String>;
 
 /// A response that is kept.
@@ -35,7 +35,7 @@ struct Held {
 
 #[derive(Default)]
 struct All {
-    /// Of each client, oldest first.
+    /// Responses of each client, oldest first.
     held: HashMap<Client, VecDeque<Held>>,
     bytes: usize,
     running: HashMap<(Client, String), watch::Sender<bool>>,
@@ -74,7 +74,7 @@ impl Kept {
             let Some(client) = most.map(|(client, _)| client.clone()) else { break };
             gone.extend(all.drop_oldest(&client));
         }
-        // What is large is dropped without the lock.
+        // Large entries are dropped without the lock.
         drop(all);
         drop(gone);
     }

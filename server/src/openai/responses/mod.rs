@@ -1,4 +1,4 @@
-//! OpenAI's `/v1/responses`: what is asked, what is answered, what is kept.
+//! OpenAI's `/v1/responses`.
 
 mod answer;
 mod items;
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// What a silence of a stream is filled with.
+/// A comment that fills a silence of a stream.
 const NOTHING: &str = ": \n\n";
 
 /// `POST /v1/responses`.
@@ -54,7 +54,7 @@ pub async fn answer(
     Ok(noted(json_response(&building.document()), &unheld))
 }
 
-/// The same pieces, until the response is cancelled: then its answer is dropped.
+/// Passes on the pieces until the response is cancelled. The answer is dropped then.
 fn cancellable(
     mut pieces: mpsc::Receiver<(usize, Piece)>,
     mut run: Run,

@@ -1,4 +1,4 @@
-//! What a request of `/v1/responses` asks for.
+//! Reads requests to `/v1/responses`.
 
 use super::super::{IGNORED, REFUSED, effort, place};
 use super::items::{input, turns};
@@ -53,7 +53,7 @@ pub struct Read {
     pub echoed: Map<String, Value>,
     /// The conversation's items; `None`: they are not kept.
     pub items: Option<Vec<Arc<Value>>>,
-    /// So many of them are this request's.
+    /// Number of them that came with this request.
     pub new: usize,
     pub client: Client,
 }
