@@ -73,9 +73,38 @@ pub fn text(service: &Service) -> String {
         );
         if let Some(loaded) = seen.loaded {
             out.model(&loaded);
+            out.labels = vec![format!("model_name=\"{}\"", escaped(served.name()))];
+            vllm(&mut out, &loaded.scheduler.status());
         }
     }
     out.finish()
+}
+
+/// The names that routers of vLLM read, such as Kubernetes' Gateway API Inference Extension.
+fn vllm(out: &mut Text, s: &Status) {
+    let used = s.held_tokens.saturating_sub(s.kept_tokens) as f64 / s.room.max(1) as f64;
+    for (name, help, value) in [
+        ("vllm:num_requests_running", "Requests that are being answered", s.running as f64),
+        ("vllm:num_requests_waiting", "Requests in the queue", s.waiting as f64),
+        ("vllm:kv_cache_usage_perc", "Used share of keys and values, 1 is all", used),
+    ] {
+        out.gauge(name, help, value);
+    }
+    for (name, help, value) in [
+        ("vllm:num_preemptions_total", "Preempted sequences", s.preempted),
+        (
+            "vllm:prefix_cache_queries_total",
+            "Tokens of prompts that were looked up",
+            s.prompt_tokens + s.cached_tokens,
+        ),
+        ("vllm:prefix_cache_hits_total", "Tokens of prompts that were cached", s.cached_tokens),
+        ("vllm:prompt_tokens_total", "Tokens of prompts", s.prompt_tokens + s.cached_tokens),
+        ("vllm:generation_tokens_total", "Tokens of answers", s.generated_tokens),
+    ] {
+        out.counter(name, help, value);
+    }
+    let first = "Time from the request to its first token";
+    out.histogram("vllm:time_to_first_token_seconds", first, &s.first_token);
 }
 
 /// A label's value, escaped.

@@ -88,6 +88,13 @@ fn routers_and_monitors_find_what_they_ask_for() {
         let answer = get(path);
         assert_eq!((answer.status, answer.json().pointer(at)), (200, Some(&is)), "{path}");
     }
+    let metrics = get("/metrics").body;
+    for line in [
+        "vllm:num_requests_running{model_name=\"SmolLM2-135M-Instruct.Q4_1\"} 0",
+        "vllm:generation_tokens_total{model_name=\"SmolLM2-135M-Instruct.Q4_1\"} 1",
+    ] {
+        assert!(metrics.lines().any(|is| is == line), "{line}: {metrics}");
+    }
     assert!(get("/version").json()["version"].is_string());
     let body = json!({ "model": name, "prompt": "Hi" }).to_string();
     let vector =

@@ -248,7 +248,12 @@ impl Building {
             Ended::Stop | Ended::Calls => Status::Completed,
             Ended::Length => Status::Incomplete,
         };
-        let events = self.close(status.word());
+        let mut events = String::new();
+        if self.output.is_empty() && self.open.is_none() {
+            // An answer without text is a message without text.
+            events = self.text(false, "");
+        }
+        events += &self.close(status.word());
         let (input, output) = (done.prompt_tokens, done.generated_tokens);
         self.usage = json!({
             "input_tokens": input, "input_tokens_details": { "cached_tokens": done.cached_tokens },
