@@ -16,9 +16,9 @@ ask = {"model": name, "temperature": 0, "max_output_tokens": 12}
 whole = client.responses.create(input="Name a colour.", **ask)
 assert whole.output_text and whole.status == "incomplete" and whole.usage.output_tokens == 12, whole
 with client.responses.stream(input="Name a colour.", **ask) as stream:
-    kinds = [event.type for event in stream]
-    last = stream.get_final_response()
-assert last.output_text == whole.output_text and kinds[0] == "response.created", kinds
+    events = list(stream)
+last = events[-1].response
+assert last.output_text == whole.output_text and events[0].type == "response.created", events
 assert client.responses.retrieve(whole.id).output_text == whole.output_text
 on = client.responses.create(input="Another.", previous_response_id=whole.id, **ask)
 assert on.usage.input_tokens > whole.usage.input_tokens, on
@@ -42,13 +42,13 @@ assert client.responses.create(input=history, tools=tools, store=False, **ask).o
 
 # Messages: whole, in events, with tools.
 other = anthropic.Anthropic(base_url=address, api_key=key, max_retries=0)
-ask = {"model": name, "max_tokens": 12, "temperature": 0, "messages": [{"role": "user", "content": "Name a colour."}]}
+ask = {"model": name, "max_tokens": 12, "extra_body": {"temperature": 0}, "messages": [{"role": "user", "content": "Name a colour."}]}
 message = other.messages.create(**ask)
 assert message.content[0].text == whole.output_text and message.stop_reason == "max_tokens", message
 with other.messages.stream(**ask) as stream:
     assert "".join(stream.text_stream) == whole.output_text
     final = stream.get_final_message()
-assert final.usage.output_tokens == 12 and final.content == message.content, final
+assert final.usage.output_tokens == 12 and final.content[0].text == message.content[0].text, final
 count = other.messages.count_tokens(model=name, messages=ask["messages"]).input_tokens
 assert count == message.usage.input_tokens + message.usage.cache_read_input_tokens, (count, message.usage)
 tools = [{"name": "paint", "description": "Paints.", "input_schema": schema, "cache_control": {"type": "ephemeral"}}]
@@ -66,7 +66,7 @@ assert other.messages.create(tool_choice={"type": "none"}, **ask).content
 for wrong, kind in [
     (lambda: anthropic.Anthropic(base_url=address, api_key="wrong", max_retries=0).messages.create(**ask), anthropic.AuthenticationError),
     (lambda: other.messages.create(**ask | {"model": "claude"}), anthropic.NotFoundError),
-    (lambda: other.messages.create(**ask | {"temperature": 9}), anthropic.BadRequestError),
+    (lambda: other.messages.create(**ask | {"extra_body": {"temperature": 9}}), anthropic.BadRequestError),
 ]:
     try:
         wrong()
