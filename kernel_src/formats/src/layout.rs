@@ -31,9 +31,7 @@ mod vectors;
 
 pub use vectors::Vectors;
 
-use crate::format::{
-    BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value,
-};
+use crate::format::{BlockFormat, BlockScale, Encoding, Format, GroupScale, Offset, Value};
 use crate::format::{down, half_e8m0, split_half, ue4m3};
 use half::{bf16, f16};
 
