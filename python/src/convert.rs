@@ -33,7 +33,7 @@ pub(crate) fn run<T: Send>(
 }
 
 /// A dtype as Python sees it.
-#[pyclass(module = "kjit", frozen, name = "dtype", skip_from_py_object)]
+#[pyclass(module = "kjit", frozen, name = "dtype")]
 #[derive(Clone, Copy)]
 pub(crate) struct DType(pub kjit_ops::DType);
 
