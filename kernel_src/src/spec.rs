@@ -222,7 +222,7 @@ macro_rules! registry {
                 }
             }
 
-            /// The same spec with another tuning; with none, or another family's, the default.
+            /// This spec with another tuning; with none, or another family's, the default.
             #[must_use]
             pub fn with(&self, tuning: Option<Tuning>) -> Spec {
                 match self {

@@ -8,7 +8,7 @@
 //! | section | bytes for each 32 weights | what |
 //! |---|---|---|
 //! | `c8` | 32 | 8-bit codes as they are |
-//! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 in low nibbles, 8w+4..8w+8 in high ones |
+//! | `c4` | 16 | 4-bit codes: word w holds weights 8w..8w+4 (low nibbles), 8w+4..8w+8 (high) |
 //! | `c2` | 8 | 2-bit codes: word w holds weights 16w+4j .. 16w+4j+4 in bits 2j of its bytes |
 //! | `c1` | 4 | 1-bit codes: word w holds weights 32w+4j .. 32w+4j+4 in bits j of its bytes |
 //! | `groups` | 1 or 2 | group scales, see [`Groups`] |
