@@ -25,7 +25,7 @@ fn jobs(target: &Target, dtypes: &[DType]) -> Vec<Job> {
         }
         let mut random = Random(12);
         let x = random.tensor(&[70, 9], *dtype, 3.0);
-        for t in [x.sum(Some(&[0]), false, None), x.argmin(Some(&[1]), false)] {
+        for t in [x.sum(Some(&[0]), false, None), x.argmin(Some(1), false)] {
             jobs.push(t.unwrap().kernel_job(target).unwrap());
         }
     }
