@@ -124,7 +124,7 @@ pub(crate) fn resolve(op: &'static str, from: &[usize], to: &[i64]) -> Result<Ve
         }
     }
     if let Some(slot) = open.and_then(|i| out.get_mut(i)) {
-        if known == 0 || have % known != 0 {
+        if known == 0 || !have.is_multiple_of(known) {
             return Err(fail());
         }
         *slot = have / known;
