@@ -14,7 +14,7 @@ pub(crate) fn raise(error: Error) -> PyErr {
     let text = error.to_string();
     match error {
         Error::DType { .. } => PyTypeError::new_err(text),
-        Error::Index { .. } => PyIndexError::new_err(text),
+        Error::Index { .. } | Error::Axis { .. } => PyIndexError::new_err(text),
         Error::Shape { .. } | Error::Value { .. } | Error::Devices { .. } => {
             PyValueError::new_err(text)
         }
