@@ -24,8 +24,10 @@ impl Caller {
     pub fn of(key: Option<Key>, headers: &HeaderMap, share: bool) -> Caller {
         // Behind a proxy that checks keys, a key is only a name: it decides turns and does not
         // separate prefixes.
-        let named =
-            || headers.get(header::AUTHORIZATION).map(|key| Sha256::digest(key.as_bytes()).into());
+        let named = || {
+            let key = headers.get(header::AUTHORIZATION).or_else(|| headers.get("x-api-key"))?;
+            Some(Sha256::digest(key.as_bytes()).into())
+        };
         let client = key.map(|Key(digest)| digest).or_else(named);
         let client = client
             .map(|digest: [u8; 32]| digest.iter().take(8).map(|b| format!("{b:02x}")).collect());

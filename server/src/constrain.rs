@@ -195,8 +195,7 @@ impl Follow {
             _ => None,
         };
         let strict = self.tools.iter().filter(|(_, tool)| tool.strict);
-        let tools = strict
-            .map(|(schema, tool)| (format!("tools[{}].function.parameters", tool.index), schema));
+        let tools = strict.map(|(schema, tool)| (tool.field.clone(), schema));
         for (field, schema) in form.into_iter().chain(tools) {
             let all = unheld(schema).map_err(|why| Refusal::field(&field, why))?;
             if let Some(one) = all.iter().find(|one| one.matters) {
@@ -227,7 +226,7 @@ impl Follow {
                 return left;
             }
             if let Err(why) = grammars.json_schema(schema) {
-                return Refusal::field(&format!("tools[{}].function.parameters", tool.index), why);
+                return Refusal::field(&tool.field, why);
             }
         }
         Refusal::field(field, why)
@@ -271,8 +270,10 @@ fn arguments(tool: &Tool) -> Result<Value, Refusal> {
     let nothing = takes_nothing(&schema);
     let Some(map) = schema.as_object_mut() else { return Ok(json!({ "type": "object" })) };
     if *map.entry("type").or_insert_with(|| "object".into()) != "object" {
-        let field = format!("tools[{}].function.parameters", tool.index);
-        return Err(Refusal::field(&field, "give the schema of an object: \"type\": \"object\""));
+        return Err(Refusal::field(
+            &tool.field,
+            "give the schema of an object: \"type\": \"object\"",
+        ));
     }
     match nothing {
         true => Ok(json!({ "const": {} })),

@@ -4,6 +4,7 @@ use crate::constrain::Follow;
 use crate::fields::Fields;
 use crate::generation::Reading;
 use crate::loaded::Loaded;
+use crate::offer::MOST_TOOLS;
 use crate::refusal::Refusal;
 use kjit_model::cancel::Cancel;
 use kjit_model::chat::{Form, ReplyParser};
@@ -226,11 +227,13 @@ pub fn raw(body: &[u8], path: &[&str]) -> Option<String> {
     Some(text.to_owned())
 }
 
+/// Bytes of a tool's name: Anthropic's limit, OpenAI has 64.
+const MOST_NAME: usize = 128;
 /// An offered tool.
 #[derive(Debug)]
 pub struct Tool {
     /// Position among the tools.
-    pub index: usize,
+    pub field: String,
     /// Name.
     pub name: String,
     /// Schema of the arguments, with the keys in the order of the request.
@@ -239,11 +242,24 @@ pub struct Tool {
     pub strict: bool,
 }
 
+/// The name of a tool beside these others.
+pub fn checked_name(f: &mut Fields, others: &[Tool]) -> Result<String, Refusal> {
+    let name = f.needed_text("name")?;
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+    if !(1..=MOST_NAME).contains(&name.len()) || !name.bytes().all(good) {
+        let why = format_args!("give 1 to {MOST_NAME} letters, digits, '_', '-' or '.'");
+        return Err(f.wrong("name", why));
+    }
+    match others.iter().any(|tool| tool.name == name) {
+        true => Err(f.wrong("name", "another tool has that name")),
+        false => Ok(name),
+    }
+}
 /// Reads and checks the tools of a request.
 pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, String)>, Refusal> {
     let Some(all) = fields.list("tools")?.filter(|all| !all.is_empty()) else { return Ok(None) };
-    if all.len() > 128 {
-        return Err(fields.wrong("tools", "give at most 128"));
+    if all.len() > MOST_TOOLS {
+        return Err(fields.wrong("tools", format_args!("give at most {MOST_TOOLS}")));
     }
     let whole = raw(body, &["tools"]).unwrap_or_default();
     let mut tools: Vec<Tool> = vec![];
@@ -257,16 +273,7 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
             return Err(tool.wrong("function", "is missing"));
         };
         tool.done()?;
-        let name = function.needed_text("name")?;
-        if name.is_empty()
-            || name.len() > 64
-            || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-.".contains(&b))
-        {
-            return Err(function.wrong("name", "give 1 to 64 letters, digits, '_', '-' or '.'"));
-        }
-        if tools.iter().any(|tool| tool.name == name) {
-            return Err(function.wrong("name", "another tool has that name"));
-        }
+        let name = checked_name(&mut function, &tools)?;
         function.text("description")?;
         let strict = function.flag("strict")?.unwrap_or(false);
         let parameters = match function.take("parameters") {
@@ -276,7 +283,8 @@ pub fn tools(fields: &mut Fields, body: &[u8]) -> Result<Option<(Vec<Tool>, Stri
             Some(_) => return Err(function.wrong("parameters", "give a JSON schema: an object")),
         };
         function.done()?;
-        tools.push(Tool { index, name, parameters, strict });
+        let field = format!("{at}.function.parameters");
+        tools.push(Tool { field, name, parameters, strict });
     }
     Ok(Some((tools, whole)))
 }

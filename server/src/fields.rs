@@ -2,6 +2,8 @@
 
 use crate::refusal::Refusal;
 use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::future::Future;
 use std::ops::RangeInclusive;
 
 /// The fields of a JSON object. `null` counts as absent.
@@ -45,6 +47,10 @@ impl Fields {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
+    /// A field, which stays.
+    pub fn peek(&self, name: &str) -> Option<&Value> {
+        self.map.get(name).filter(|value| !value.is_null())
+    }
     /// Takes an object.
     pub fn object(&mut self, name: &str) -> Result<Option<Fields>, Refusal> {
         let whole = self.name(name);
@@ -161,21 +167,55 @@ impl Fields {
         Ok(())
     }
 
-    /// Refuses all fields that are left.
-    pub fn done(self) -> Result<(), Refusal> {
-        match self.map.into_iter().find(|(_, value)| !value.is_null()) {
-            None => Ok(()),
-            Some((name, _)) => {
-                let name: String = name.chars().take(100).collect();
-                Err(Refusal::field(
-                    &format!("{}{name}", self.within),
-                    "this field is not known here",
-                ))
+    /// The same of fields whose empty text or list asks for nothing.
+    pub fn refuse_more_than_empty(&mut self, names: &[(&str, &str)]) -> Result<(), Refusal> {
+        for (name, _) in names {
+            let empty = match self.peek(name) {
+                Some(Value::String(text)) => text.is_empty(),
+                Some(Value::Array(all)) => all.is_empty(),
+                _ => false,
+            };
+            if empty {
+                self.ignore(&[*name]);
             }
         }
+        self.refuse(names)
+    }
+    /// Refuses all fields that are left.
+    pub fn done(self) -> Result<(), Refusal> {
+        for (name, _) in self.map.into_iter().filter(|(_, value)| !value.is_null()) {
+            let name: String = name.chars().take(100).collect();
+            let name = format!("{}{name}", self.within);
+            let noted = UNKNOWN.try_with(|all| {
+                let mut all = all.borrow_mut();
+                if all.len() < MOST_NOTED {
+                    all.push(name.clone());
+                }
+            });
+            if noted.is_err() {
+                return Err(Refusal::field(&name, "this field is not known here"));
+            }
+        }
+        Ok(())
     }
 }
 
+/// Unknown fields of one request that are named.
+const MOST_NOTED: usize = 16;
+
+tokio::task_local! {
+    /// Fields of the request that this task answers that are not known here.
+    static UNKNOWN: RefCell<Vec<String>>;
+}
+
+/// Answers a request whose unknown fields have no effect; and their names.
+pub async fn let_pass<F: Future>(answer: F) -> (F::Output, Vec<String>) {
+    let noting = async {
+        let answer = answer.await;
+        (answer, UNKNOWN.with(RefCell::take))
+    };
+    UNKNOWN.scope(RefCell::default(), noting).await
+}
 /// The refusal of a body that is not JSON.
 fn no_json(body: &[u8], error: &serde_json::Error) -> Refusal {
     let why = match body {
@@ -285,6 +325,19 @@ mod tests {
         assert!(fields(r#"{"e": ["x", 1]}"#).texts("e", 2).is_err());
         assert!(fields(r#"{"e": ["x", "y", "z"]}"#).texts("e", 2).is_err());
         assert!(Fields::parse(b"[]").is_err() && Fields::parse(b"{").is_err());
+    }
+
+    #[tokio::test]
+    async fn what_is_not_known_is_noted_where_it_may_pass() {
+        let read = async || {
+            let mut f = fields(r#"{"a": 1, "b": null, "c": {"d": 2}, "e": 3}"#);
+            f.object("c")?.unwrap().done()?;
+            f.done()
+        };
+        let (answer, unknown) = super::let_pass(read()).await;
+        assert!(answer.is_ok());
+        assert_eq!(unknown, ["c.d", "a", "e"]);
+        assert_eq!(read().await.unwrap_err().message(), "'c.d': this field is not known here");
     }
 
     #[test]

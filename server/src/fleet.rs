@@ -43,16 +43,11 @@ pub async fn inference(
     };
     let (to, pieces) = mpsc::channel(IN_FLIGHT);
     let wanted = Wanted {
-        tokens,
         max_tokens: Some(max_tokens),
         sampling,
         stop,
-        ignore_eos: false,
-        logprobs: None,
-        constraint: None,
-        reading: Reading::Plain,
-        caller,
         lookup: loaded.lookup,
+        ..Wanted::of(tokens, Reading::Plain, caller)
     };
     start(&loaded, wanted, 0, to)?;
     let reason = |ended: Ended| if ended == Ended::Length { "length" } else { "stop" };
@@ -71,6 +66,7 @@ pub async fn inference(
     Ok(streamed::events(
         pieces,
         Box::new(move |piece| match piece {
+            Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
             Some((_, Piece::Said { parts, .. })) => {
                 let text = |part| if let Part::Content(text) = part { text } else { String::new() };
                 event(&json!({ "text": parts.into_iter().map(text).collect::<String>() }))

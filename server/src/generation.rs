@@ -4,10 +4,14 @@ use crate::caller::Caller;
 use crate::constrain::Constrained;
 use crate::models::Lease;
 use crate::refusal::Refusal;
+use crate::sampling::Ends;
+use crate::steered::Steered;
 use kjit_model::SampleOptions;
 use kjit_model::chat::{Form, Part, ReplyParser};
 use kjit_model::generate::StopReason;
-use kjit_model::serve::{Answer, Event, Failure, Logprobs, Reason, Refused, Request, Stop, Usage};
+use kjit_model::serve::{
+    Answer, Constraint, Event, Failure, Logprobs, Reason, Refused, Request, Stop, Usage,
+};
 use kjit_model::stop::StopWatcher;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -37,6 +41,31 @@ pub struct Wanted {
     pub caller: Caller,
     /// Whether tokens may be drafted.
     pub lookup: bool,
+    /// Tokens behind the prompt that the answer begins with: they count as the prompt's, and are
+    /// scored.
+    pub forced: Vec<u32>,
+    /// Ends besides the model's own.
+    pub more_ends: Ends,
+}
+
+impl Wanted {
+    /// A greedy answer to this prompt, read so.
+    pub fn of(tokens: Vec<u32>, reading: Reading, caller: Caller) -> Wanted {
+        Wanted {
+            tokens,
+            max_tokens: None,
+            sampling: SampleOptions::default(),
+            stop: vec![],
+            ignore_eos: false,
+            logprobs: None,
+            constraint: None,
+            reading,
+            caller,
+            lookup: false,
+            forced: vec![],
+            more_ends: Ends::default(),
+        }
+    }
 }
 
 /// How an answer's text is read.
@@ -59,12 +88,23 @@ pub struct Score {
 /// A piece of an answer. The last is [`Piece::Done`] or [`Piece::Failed`].
 #[derive(Debug)]
 pub enum Piece {
+    /// The prompt left the queue. At most once, first.
+    Started {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens of the prompt that were cached.
+        cached_tokens: usize,
+    },
+    /// Of the forced tokens. At most once, before anything is said.
+    Prompt(Vec<Score>),
     /// A piece of text.
     Said {
         /// Its parts, in order.
         parts: Vec<Part>,
         /// Scores of its tokens.
         scores: Vec<Score>,
+        /// Tokens of the answer up to its end.
+        generated_tokens: usize,
     },
     /// The answer is complete.
     Done(Done),
@@ -77,6 +117,8 @@ pub enum Piece {
 pub struct Done {
     /// The reason of its end.
     pub ended: Ended,
+    /// Which of the stop texts came.
+    pub stop_text: Option<usize>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
     /// Tokens of the prompt that came from the cache.
@@ -118,17 +160,45 @@ pub fn start(
         Reading::Plain => "prompt",
         Reading::Reply(..) => "messages",
     };
-    let field = wanted.constraint.as_ref().map_or("response_format", |c| c.field);
     let ends = if wanted.ignore_eos { vec![] } else { loaded.tokenizer.eog_ids().to_vec() };
+    let forced = wanted.forced.len();
+    if wanted.max_tokens == Some(0) && forced == 0 {
+        return nothing(wanted.tokens.len(), index, &to);
+    }
+    let (field, constraint) = match wanted.constraint {
+        None => ("response_format", None),
+        Some(one) => (one.field, Some(one.constraint)),
+    };
+    let all_ends = || ends.iter().chain(&wanted.more_ends.ids).copied().collect::<Vec<u32>>();
+    let mut stop = match (wanted.ignore_eos, wanted.more_ends.ids.is_empty()) {
+        (false, true) => Stop::EndOfTurn,
+        (true, true) => Stop::Never,
+        (_, false) => Stop::Ids(all_ends()),
+    };
+    let constraint: Option<Box<dyn Constraint>> = match forced > 0 || wanted.more_ends.least > 0 {
+        false => constraint,
+        true => {
+            // An end among the forced tokens is none.
+            stop = Stop::Never;
+            Some(Box::new(Steered {
+                forced: wanted.forced,
+                ends: all_ends(),
+                least: wanted.more_ends.least,
+                n_vocab: loaded.n_vocab(),
+                then: constraint,
+                at: 0,
+            }))
+        }
+    };
     // The channel has no bound of its own: the context bounds the events.
     let (events_to, events) = mpsc::unbounded_channel();
     let enough = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&enough);
     let request = Request {
-        max_tokens: wanted.max_tokens,
+        max_tokens: wanted.max_tokens.map(|n| n.saturating_add(forced)),
         sampling: wanted.sampling,
-        stop: if wanted.ignore_eos { Stop::Never } else { Stop::EndOfTurn },
-        constraint: wanted.constraint.map(|c| c.constraint),
+        stop,
+        constraint,
         logprobs: wanted.logprobs,
         lookup: wanted.lookup,
         client: wanted.caller.client,
@@ -146,11 +216,32 @@ pub fn start(
         )
     };
     let answer = loaded.scheduler.submit(request).map_err(|why| refused(&why, asks))?;
-    let reader = Reader { stop: wanted.stop, reading: wanted.reading, ends, enough, field };
+    let silent = wanted.more_ends.ids;
+    let reader =
+        Reader { stop: wanted.stop, reading: wanted.reading, ends, silent, forced, enough, field };
     tokio::spawn(reader.run(loaded.clone(), answer, events, index, to));
     Ok(())
 }
 
+/// An answer of no tokens: nothing is computed.
+fn nothing(
+    prompt_tokens: usize,
+    index: usize,
+    to: &mpsc::Sender<(usize, Piece)>,
+) -> Result<(), Refusal> {
+    let none = Duration::ZERO;
+    let done = Done {
+        ended: Ended::Length,
+        stop_text: None,
+        prompt_tokens,
+        cached_tokens: 0,
+        generated_tokens: 0,
+        first_token: none,
+        total: none,
+    };
+    to.try_send((index, Piece::Done(done)))
+        .map_err(|_| Refusal::internal("the answer's end was lost"))
+}
 /// The HTTP refusal of a request that was not accepted, for this field.
 pub fn refused(why: &Refused, field: &str) -> Refusal {
     match why {
@@ -185,6 +276,10 @@ struct Reader {
     reading: Reading,
     /// Tokens that mark the end and have no text.
     ends: Vec<u32>,
+    /// Tokens that are the end, and whose text is no part of the answer.
+    silent: Vec<u32>,
+    /// Tokens that are the prompt's.
+    forced: usize,
     /// Ends the answer as a complete one.
     enough: Arc<AtomicBool>,
     /// The field that asked for a constraint.
@@ -201,7 +296,8 @@ impl Reader {
         to: mpsc::Sender<(usize, Piece)>,
     ) {
         let start = std::time::Instant::now();
-        let Reader { stop, mut reading, ends, enough, field } = self;
+        let Reader { stop, mut reading, ends, silent, forced, enough, field } = self;
+        let (mut of_prompt, mut scored, mut generated) = (vec![], forced == 0, 0);
         let markers = match &reading {
             Reading::Plain => &[],
             Reading::Reply(form, _) => form.markers(),
@@ -221,17 +317,27 @@ impl Reader {
                 return;
             };
             let (mut said, mut scores, mut ended) = (String::new(), vec![], None);
+            let mut started = None;
             // Cut by its length or by a stop text, in the middle of a token's text.
             let mut cut = false;
             // Tokens that came meanwhile are sent as one piece.
             loop {
                 match event {
                     Event::Started { prompt_tokens, cached_tokens } => {
+                        let prompt_tokens = prompt_tokens + forced;
                         (usage.prompt_tokens, usage.cached_tokens) = (prompt_tokens, cached_tokens);
+                        started = Some(Piece::Started { prompt_tokens, cached_tokens });
                     }
+                    Event::Token { id, logprobs } if !scored && of_prompt.len() < forced => {
+                        let none = || Logprobs { chosen: f32::NAN, top: vec![] };
+                        let logprobs = logprobs.unwrap_or_else(none);
+                        of_prompt.push(Score { id, logprobs });
+                    }
+                    Event::Token { id, .. } if silent.contains(&id) => generated += 1,
                     Event::Token { id, logprobs } => {
+                        generated += 1;
                         first.get_or_insert_with(|| start.elapsed());
-                        usage.generated_tokens += 1;
+                        usage.generated_tokens = generated;
                         let logprobs = logprobs.filter(|_| !ends.contains(&id));
                         scores.extend(logprobs.map(|logprobs| Score { id, logprobs }));
                         let mut keep = |piece: &str| {
@@ -255,6 +361,8 @@ impl Reader {
                             text.finish(&mut keep)
                         };
                         usage = whole;
+                        usage.prompt_tokens += forced;
+                        usage.generated_tokens = usage.generated_tokens.saturating_sub(forced);
                         ended = Some(Ok(match reason {
                             Reason::Length | Reason::ContextFull => Ended::Length,
                             Reason::Stop
@@ -273,10 +381,25 @@ impl Reader {
                     Err(_) => break,
                 }
             }
+            if let Some(started) = started {
+                match tokio::time::timeout(PATIENCE, to.send((index, started))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) | Err(_) => return,
+                }
+            }
+            if !scored && of_prompt.len() == forced {
+                scored = true;
+                let piece = Piece::Prompt(std::mem::take(&mut of_prompt));
+                match tokio::time::timeout(PATIENCE, to.send((index, piece))).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) | Err(_) => return,
+                }
+            }
             let (parts, partial) = read(&mut reading, said, ended.is_some(), cut);
             calls |= parts.iter().any(|part| matches!(part, Part::Call(_)));
             if !parts.is_empty() || !scores.is_empty() {
-                let sent = to.send((index, Piece::Said { parts, scores }));
+                let sent =
+                    to.send((index, Piece::Said { parts, scores, generated_tokens: generated }));
                 match tokio::time::timeout(PATIENCE, sent).await {
                     Ok(Ok(())) => {}
                     // The receiver is gone, or the client took nothing in time.
@@ -297,6 +420,7 @@ impl Reader {
                     } else {
                         ended
                     },
+                    stop_text: text.stopped_by(),
                     prompt_tokens: usage.prompt_tokens,
                     cached_tokens: usage.cached_tokens,
                     generated_tokens: usage.generated_tokens,
@@ -337,6 +461,8 @@ pub struct Whole {
     pub reasoning: String,
     /// Tool calls.
     pub calls: Vec<kjit_model::chat::ToolCall>,
+    /// Of the forced tokens.
+    pub prompt: Vec<Score>,
     /// Scores of its tokens.
     pub scores: Vec<Score>,
     /// Its figures.
@@ -369,7 +495,9 @@ pub async fn collect(
     while let Some((index, piece)) = pieces.recv().await {
         let Some(whole) = all.get_mut(index) else { continue };
         match piece {
-            Piece::Said { parts, scores } => whole.add(parts, scores),
+            Piece::Started { .. } => {}
+            Piece::Prompt(scores) => whole.prompt = scores,
+            Piece::Said { parts, scores, .. } => whole.add(parts, scores),
             Piece::Done(done) => whole.done = Some(done),
             Piece::Failed(refusal) => return Err(refusal),
         }

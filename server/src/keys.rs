@@ -37,19 +37,28 @@ impl Keys {
         if self.is_empty() {
             return Ok(None);
         }
-        let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-        let given = match given.split_at_checked(7) {
-            Some((word, key)) if word.eq_ignore_ascii_case(b"bearer ") => key.trim_ascii(),
-            _ => b"",
-        };
+        // Anthropic's clients send `x-api-key`, some beside a bearer of another service.
+        let named = headers.get("x-api-key").map(|value| value.as_bytes().trim_ascii());
+        let given = [bearer(headers), named];
+        let found = given.into_iter().flatten().find_map(|given| self.find(given));
+        found.map(Some).ok_or_else(Refusal::no_key)
+    }
+
+    /// The key, if it is one of them.
+    fn find(&self, given: &[u8]) -> Option<Key> {
         let given: [u8; 32] = Sha256::digest(given).into();
         let same =
             |key: &[u8; 32]| key.iter().zip(&given).fold(0, |all, (a, b)| all | (a ^ b)) == 0;
-        let found = self.0.iter().fold(false, |found, key| found | same(key));
-        if found { Ok(Some(Key(given))) } else { Err(Refusal::no_key()) }
+        self.0.iter().fold(false, |found, key| found | same(key)).then_some(Key(given))
     }
 }
 
+/// The key in `Authorization: Bearer KEY`.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let given = headers.get(header::AUTHORIZATION)?.as_bytes();
+    let (word, key) = given.split_at_checked(7)?;
+    word.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+}
 /// The pages and host names that may reach a server.
 #[derive(Debug, Default, Clone)]
 pub struct Origins {
@@ -161,6 +170,10 @@ mod tests {
             assert!(!check(wrong), "{wrong}");
         }
         assert!(keys.check(&HeaderMap::new()).is_err());
+        let check = |all: &[(&'static str, &str)]| keys.check(&headers(all)).is_ok();
+        assert!(check(&[("x-api-key", "alpha")]));
+        assert!(check(&[("authorization", "Bearer other"), ("x-api-key", "beta")]));
+        assert!(!check(&[("x-api-key", "other")]) && !check(&[("x-api-key", "")]));
         assert!(
             Keys::parse("\n# none\n").is_empty()
                 && Keys::default().check(&HeaderMap::new()).is_ok()

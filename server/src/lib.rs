@@ -30,12 +30,15 @@
     )
 )]
 
+mod anthropic;
 mod base64;
 mod bodies;
 mod caller;
+mod choice;
 mod connection;
 mod constrain;
 mod conversation;
+mod converse;
 mod desk;
 mod doing;
 mod fields;
@@ -46,20 +49,25 @@ mod hive;
 mod inside;
 mod keys;
 mod listen;
+mod llama;
 mod loaded;
 mod metrics;
 mod models;
+mod neutral;
+mod offer;
 mod ollama;
 mod openai;
 mod options;
 mod page;
 mod places;
+mod probes;
 mod refusal;
 mod routes;
 mod running;
 mod sampling;
 mod service;
 mod status;
+mod steered;
 mod streamed;
 mod tls;
 

@@ -194,6 +194,10 @@ impl Loaded {
         })
     }
 
+    /// Size of the vocabulary as the model's rows have it.
+    pub fn n_vocab(&self) -> usize {
+        self.n_vocab
+    }
     /// The form in which the model writes reasoning and calls.
     pub fn form(&self) -> Form {
         self.template.as_ref().map_or(Form::Hermes, ChatTemplate::form)

@@ -64,6 +64,8 @@ pub struct Options {
     pub share_prefixes: bool,
     /// Control tokens that a user's or a tool's message spells are text.
     pub literal_user_text: bool,
+    /// Fields that are not known refuse a request; else they have no effect, and are named.
+    pub strict_fields: bool,
     /// Origins of web pages that are accepted.
     pub origins: Origins,
     /// Whether anybody may use the server, without a key, from other machines.

@@ -22,6 +22,8 @@ pub struct Refusal {
 pub enum Dialect {
     /// `{"error": {"message", "type", "param", "code"}}`
     OpenAi,
+    /// `{"type": "error", "error": {"type", "message"}}`
+    Anthropic,
     /// `{"error": "…"}`
     Ollama,
 }
@@ -29,7 +31,11 @@ pub enum Dialect {
 impl Dialect {
     /// The dialect of a path.
     pub fn of(path: &str) -> Dialect {
-        if path.starts_with("/api/") { Dialect::Ollama } else { Dialect::OpenAi }
+        match path.split('/').find(|part| !part.is_empty() && *part != "v1") {
+            Some("api") => Dialect::Ollama,
+            Some("messages") => Dialect::Anthropic,
+            _ => Dialect::OpenAi,
+        }
     }
 }
 
@@ -81,7 +87,8 @@ impl Refusal {
 
     /// 401: no valid key.
     pub fn no_key() -> Refusal {
-        let why = "this server wants its API key: send the header 'Authorization: Bearer KEY'";
+        let why = "this server wants its API key: send the header 'Authorization: Bearer KEY' \
+            or 'x-api-key: KEY'";
         Refusal { code: Some("invalid_api_key"), ..Refusal::new(StatusCode::UNAUTHORIZED, why) }
     }
 
@@ -105,6 +112,10 @@ impl Refusal {
         }
     }
 
+    /// 404: something that is not here.
+    pub fn unknown(why: impl Into<String>) -> Refusal {
+        Refusal::new(StatusCode::NOT_FOUND, why)
+    }
     /// 404: an unknown path, or 405: another method is needed.
     pub fn no_route(status: StatusCode, method: &str, path: &str) -> Refusal {
         Refusal::new(status, format!("there is no {method} {} here", path.escape_debug()))
@@ -165,6 +176,17 @@ impl Refusal {
         &self.message
     }
 
+    /// The kind, as Anthropic's clients know it.
+    fn anthropic_kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            404 => "not_found_error",
+            413 => "request_too_large",
+            503 => "overloaded_error",
+            500.. => "api_error",
+            _ => self.kind(),
+        }
+    }
+
     fn kind(&self) -> &'static str {
         match self.status.as_u16() {
             401 => "authentication_error",
@@ -179,6 +201,9 @@ impl Refusal {
     pub fn json(&self, dialect: Dialect) -> serde_json::Value {
         match dialect {
             Dialect::Ollama => json!({ "error": self.message }),
+            Dialect::Anthropic => json!({ "type": "error", "error": {
+                "type": self.anthropic_kind(), "message": self.message
+            } }),
             Dialect::OpenAi => json!({ "error": {
                 "message": self.message, "type": self.kind(), "param": self.field, "code": self.code
             } }),

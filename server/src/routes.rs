@@ -1,19 +1,19 @@
 //! The routes, and the checks that each request passes before it reaches one.
 
 use crate::caller::Caller;
-use crate::fields::Fields;
+use crate::fields::{Fields, let_pass};
 use crate::keys::Key;
 use crate::models::Seen;
 use crate::openai::{self, json_response, random_id};
 use crate::refusal::{Dialect, Refusal};
 use crate::service::Service;
-use crate::{fleet, head, metrics, ollama, page, status};
-use axum::Router;
+use crate::{anthropic, fleet, head, llama, metrics, ollama, page, probes, status};
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use axum::{Extension, Router};
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use std::future::{Future, poll_fn};
@@ -21,6 +21,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 type Shared = State<Arc<Service>>;
+/// The client: the guard has let it in.
+type Of = Extension<Caller>;
 
 /// UTF-8's byte order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
@@ -38,6 +40,32 @@ pub fn routes(service: &Arc<Service>) -> Router {
         .route("/v1/completions", post(completions))
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/inference", post(inference))
+        // The same without the version, as llama.cpp has them.
+        .route("/models", get(models))
+        .route("/chat/completions", post(chat))
+        .route("/completions", post(completions))
+        .route("/embeddings", post(embeddings))
+        .route("/responses", post(responses))
+        .route("/messages", post(messages))
+        .route("/v1/health", get(health))
+        .route("/ping", get(health).post(health))
+        .route("/health_generate", get(health_generate))
+        .route("/version", get(async || json_response(&probes::version())))
+        .route("/get_model_info", get(model_info))
+        .route("/get_server_info", get(server_info))
+        .route("/props", get(props))
+        .route("/slots", get(slots))
+        .route("/tokenize", post(tokenize))
+        .route("/detokenize", post(detokenize))
+        .route("/apply-template", post(apply_template))
+        .route("/completion", post(completion))
+        .route("/api/embeddings", post(ollama_embeddings))
+        .route("/v1/responses", post(responses))
+        .route("/v1/responses/{id}", get(response).delete(delete_response))
+        .route("/v1/responses/{id}/cancel", post(cancel_response))
+        .route("/v1/responses/{id}/input_items", get(response_items))
+        .route("/v1/messages", post(messages))
+        .route("/v1/messages/count_tokens", post(count_tokens))
         .route("/api/version", get(async || json_response(&json!({ "version": ollama::VERSION }))))
         .route("/api/tags", get(tags))
         .route("/api/ps", get(ps))
@@ -92,8 +120,10 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
     head::check(request)?;
     let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
     service.options.origins.check(head::host(request.uri(), headers), headers)?;
+    // The page has nothing in it; whoever watches whether the server lives needs no key.
+    let open =
     // The page holds no data, and health checks need no key.
-    let open = matches!(path, "/" | "/health") || method == Method::OPTIONS;
+        matches!(path, "/" | "/health" | "/v1/health" | "/ping") || method == Method::OPTIONS;
     let key = if open { None } else { service.options.keys.check(headers)? };
     if service.stopping() && method == Method::POST {
         return Err(Refusal::unavailable(30, "the server is stopping"));
@@ -103,7 +133,7 @@ fn admit(service: &Service, request: &Request) -> Result<Option<Key>, Refusal> {
 
 /// The route's name in the counts.
 fn route_name(path: &str) -> &'static str {
-    const NAMED: [&str; 15] = [
+    const NAMED: [&str; 19] = [
         "/",
         "/health",
         "/metrics",
@@ -113,6 +143,10 @@ fn route_name(path: &str) -> &'static str {
         "/v1/completions",
         "/v1/embeddings",
         "/v1/inference",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/completion",
         "/api/version",
         "/api/tags",
         "/api/chat",
@@ -120,7 +154,9 @@ fn route_name(path: &str) -> &'static str {
         "/api/embed",
         "/api/show",
     ];
-    NAMED.iter().find(|name| **name == path).copied().unwrap_or("other")
+    let versioned = |name: &str| name.strip_prefix("/v1") == Some(path);
+    let is = |name: &&&str| **name == path || versioned(name);
+    NAMED.iter().find(is).copied().unwrap_or("other")
 }
 
 /// The client's request id, if it is safe in a log, else a new one.
@@ -143,7 +179,10 @@ fn preflight(headers: &HeaderMap) -> Response {
         .filter(|asked| names_headers(asked))
         .cloned();
     let allowed = [
-        (header::ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("GET, POST, OPTIONS")),
+        (
+            header::ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("GET, POST, DELETE, OPTIONS"),
+        ),
         (header::ACCESS_CONTROL_ALLOW_HEADERS, asked.unwrap_or(usual)),
         (header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600")),
     ];
@@ -194,6 +233,7 @@ where
 {
     let dialect = Dialect::of(request.uri().path());
     let caller: Caller = request.extensions_mut().remove().unwrap_or_default();
+    let strict = service.options.strict_fields;
     let answer = async {
         head::plain_body(request.headers())?;
         let mut bytes = service.bodies.read(request.into_body(), &service.options.limits).await?;
@@ -204,7 +244,21 @@ where
         let caller = Caller { bytes: bytes.len(), ..caller };
         answer(service, bytes, caller).await
     };
-    answer.await.unwrap_or_else(|refusal| refusal.response(dialect))
+    let (answer, unknown) = match strict {
+        true => (answer.await, vec![]),
+        false => let_pass(answer).await,
+    };
+    let mut response = answer.unwrap_or_else(|refusal| refusal.response(dialect));
+    if !unknown.is_empty() {
+        let names: Vec<String> =
+            unknown.iter().map(|name| name.escape_default().to_string()).collect();
+        let names = names.join("', '");
+        let warning = format!("299 kjit \"not known here, without effect: '{names}'\"");
+        if let Ok(warning) = HeaderValue::from_str(&warning) {
+            response.headers_mut().insert(header::WARNING, warning);
+        }
+    }
+    response
 }
 
 async fn chat(State(service): Shared, request: Request) -> Response {
@@ -221,6 +275,78 @@ async fn embeddings(State(service): Shared, request: Request) -> Response {
 
 async fn inference(State(service): Shared, request: Request) -> Response {
     answered(service, request, fleet::inference).await
+}
+
+async fn health_generate(State(service): Shared, of: Of) -> Response {
+    said(probes::generate(&service, of.0).await.map(|document| json_response(&document)))
+}
+
+async fn model_info(State(service): Shared) -> Response {
+    said(probes::model_info(&service).map(|document| json_response(&document)))
+}
+
+async fn server_info(State(service): Shared) -> Response {
+    said(probes::server_info(&service).map(|document| json_response(&document)))
+}
+
+async fn props(State(service): Shared) -> Response {
+    said(llama::props(&service).map(|document| json_response(&document)))
+}
+
+async fn slots(State(service): Shared) -> Response {
+    json_response(&llama::slots(&service))
+}
+
+async fn tokenize(State(service): Shared, request: Request) -> Response {
+    answered(service, request, llama::tokens::tokenize).await
+}
+
+async fn detokenize(State(service): Shared, request: Request) -> Response {
+    answered(service, request, llama::tokens::detokenize).await
+}
+
+async fn apply_template(State(service): Shared, request: Request) -> Response {
+    answered(service, request, llama::tokens::apply_template).await
+}
+
+async fn completion(State(service): Shared, request: Request) -> Response {
+    answered(service, request, llama::completion::answer).await
+}
+
+async fn ollama_embeddings(State(service): Shared, request: Request) -> Response {
+    answered(service, request, openai::embeddings::ollama_one).await
+}
+
+async fn responses(State(service): Shared, request: Request) -> Response {
+    answered(service, request, openai::responses::answer).await
+}
+
+async fn response(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+    said(openai::responses::get(&service, &of.0, &id))
+}
+
+async fn delete_response(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+    said(openai::responses::delete(&service, &of.0, &id))
+}
+
+async fn cancel_response(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+    said(openai::responses::cancel(&service, &of.0, &id))
+}
+
+async fn response_items(State(service): Shared, Path(id): Path<String>, of: Of) -> Response {
+    said(openai::responses::input_items(&service, &of.0, &id))
+}
+
+fn said(answer: Result<Response, Refusal>) -> Response {
+    answer.unwrap_or_else(|refusal| refusal.response(Dialect::OpenAi))
+}
+
+async fn messages(State(service): Shared, request: Request) -> Response {
+    answered(service, request, anthropic::messages).await
+}
+
+async fn count_tokens(State(service): Shared, request: Request) -> Response {
+    answered(service, request, anthropic::count_tokens).await
 }
 
 async fn ollama_chat(State(service): Shared, request: Request) -> Response {

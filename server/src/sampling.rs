@@ -1,6 +1,8 @@
 //! Sampling options of requests.
 
+use crate::constrain::Follow;
 use crate::fields::Fields;
+use crate::neutral;
 use crate::refusal::Refusal;
 use kjit_model::SampleOptions;
 use serde_json::Value;
@@ -8,46 +10,82 @@ use std::hash::{BuildHasher, RandomState};
 
 /// Number of last tokens for OpenAI's penalties: the whole answer.
 const ALL: usize = 1 << 16;
+/// Tokens of one request that end an answer.
+const MOST_STOPS: usize = 64;
 /// Maximum biases of a request.
 const MOST_BIASES: usize = 1024;
 
 /// OpenAI's fields and common additions: `top_k`, `min_p`, `repeat_penalty` (also
 /// `repetition_penalty`). Defaults are OpenAI's: temperature 1, no cuts.
 pub fn openai(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
-    let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
-        None => fields.number("repetition_penalty", 0.01..=10.0)?,
-        given => given,
-    };
-    Ok(SampleOptions {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0),
-        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(1.0),
-        top_k: fields.count("top_k", 0..=1_000_000)?.unwrap_or(0),
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
-        repeat_penalty: repeat.unwrap_or(1.0),
-        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        window: ALL,
-        seed: seed(fields)?,
-        bias: biases(fields)?,
-    })
+    let usual = SampleOptions { temperature: 1.0, top_p: 1.0, ..plain() };
+    read(fields, &usual)
 }
 
 /// Ollama's `options`. Defaults are Ollama's: temperature 0.8, top-k 40, top-p 0.9.
 pub fn ollama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
-    Ok(SampleOptions {
-        temperature: fields.number("temperature", 0.0..=2.0)?.unwrap_or(0.8),
-        top_k: fields.count("top_k", 0..=1_000_000)?.unwrap_or(40),
-        top_p: fields.number("top_p", 0.0..=1.0)?.unwrap_or(0.9),
-        min_p: fields.number("min_p", 0.0..=1.0)?.unwrap_or(0.0),
-        repeat_penalty: fields.number("repeat_penalty", 0.01..=10.0)?.unwrap_or(1.0),
-        presence_penalty: fields.number("presence_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        frequency_penalty: fields.number("frequency_penalty", -2.0..=2.0)?.unwrap_or(0.0),
-        window: match fields.whole("repeat_last_n", -1..=65536)? {
-            None => 64,
-            Some(n) => usize::try_from(n).unwrap_or(ALL),
-        },
-        seed: seed(fields)?,
+    let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p: 0.9, window: 64, ..plain() };
+    read(fields, &usual)
+}
+
+/// llama.cpp's fields. What is not given is as llama.cpp has it.
+pub fn llama(fields: &mut Fields) -> Result<SampleOptions, Refusal> {
+    let (top_p, min_p) = (0.95, 0.05);
+    let usual = SampleOptions { temperature: 0.8, top_k: 40, top_p, min_p, window: 64, ..plain() };
+    read(fields, &usual)
+}
+
+/// Nothing is cut or weighed.
+fn plain() -> SampleOptions {
+    SampleOptions {
+        temperature: 1.0,
+        top_p: 1.0,
+        top_k: 0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        presence_penalty: 0.0,
+        frequency_penalty: 0.0,
+        window: ALL,
+        seed: 0,
         bias: vec![],
+    }
+}
+
+/// Fields of any dialect; `usual` has those that are not given.
+fn read(fields: &mut Fields, usual: &SampleOptions) -> Result<SampleOptions, Refusal> {
+    neutral::take(fields)?;
+    let repeat = match fields.number("repeat_penalty", 0.01..=10.0)? {
+        None => fields.number("repetition_penalty", 0.01..=10.0)?,
+        given => given,
+    };
+    let top_k = match fields.whole("top_k", -1..=1_000_000)? {
+        None => usual.top_k,
+        // -1 is vLLM's word for all tokens.
+        Some(n) => usize::try_from(n).unwrap_or(0),
+    };
+    let window = match fields.whole("repeat_last_n", -1..=65536)? {
+        None => usual.window,
+        Some(n) => usize::try_from(n).unwrap_or(ALL),
+    };
+    let number = |fields: &mut Fields, name, range, usual| {
+        fields.number(name, range).map(|given| given.unwrap_or(usual))
+    };
+    Ok(SampleOptions {
+        temperature: number(fields, "temperature", 0.0..=2.0, usual.temperature)?,
+        top_p: number(fields, "top_p", 0.0..=1.0, usual.top_p)?,
+        top_k,
+        min_p: number(fields, "min_p", 0.0..=1.0, usual.min_p)?,
+        repeat_penalty: repeat.unwrap_or(usual.repeat_penalty),
+        presence_penalty: number(fields, "presence_penalty", -2.0..=2.0, usual.presence_penalty)?,
+        frequency_penalty: number(
+            fields,
+            "frequency_penalty",
+            -2.0..=2.0,
+            usual.frequency_penalty,
+        )?,
+        window,
+        seed: seed(fields)?,
+        bias: biases(fields)?,
     })
 }
 
@@ -94,11 +132,59 @@ fn biases(fields: &mut Fields) -> Result<Vec<(u32, f32)>, Refusal> {
     }
 }
 
+/// Tokens of an answer at most: -1 is no limit but the context.
+pub fn most(fields: &mut Fields, name: &str) -> Result<Option<Option<usize>>, Refusal> {
+    match fields.whole(name, -1..=i64::MAX)? {
+        None => Ok(None),
+        Some(0) => Err(fields.wrong(name, "give a whole number from 1 up, or -1")),
+        Some(n) => Ok(Some(usize::try_from(n).ok())),
+    }
+}
+
+/// Ends of an answer besides the model's own and stop texts.
+#[derive(Debug, Clone, Default)]
+pub struct Ends {
+    /// Tokens that end it. Their text is no part of it.
+    pub ids: Vec<u32>,
+    /// Tokens before it may end at a token.
+    pub least: usize,
+}
+
+impl Ends {
+    /// Checks that they can be held beside what the answer follows.
+    ///
+    /// # Errors
+    /// A form has an end of its own.
+    pub fn beside(&self, follow: &Follow) -> Result<(), Refusal> {
+        match self.least > 0 && !follow.nothing() {
+            true => {
+                let why = "cannot be given together with a form of the answer";
+                Err(Refusal::field("min_tokens", why))
+            }
+            false => Ok(()),
+        }
+    }
+}
+
+/// vLLM's `stop_token_ids` and `min_tokens`.
+pub fn ends(f: &mut Fields) -> Result<Ends, Refusal> {
+    let all = f.list("stop_token_ids")?.unwrap_or_default();
+    let ids: Option<Vec<u32>> = all.iter().map(|id| id.as_u64()?.try_into().ok()).collect();
+    let ids = ids.filter(|ids| ids.len() <= MOST_STOPS).ok_or_else(|| {
+        f.wrong("stop_token_ids", format_args!("give a list of at most {MOST_STOPS} token ids"))
+    })?;
+    Ok(Ends { ids, least: f.count("min_tokens", 0..=i64::MAX)?.unwrap_or(0) })
+}
 /// Stop texts of a request.
 pub fn stop(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
-    let texts = fields.texts("stop", 16)?;
+    stops(fields, "stop")
+}
+
+/// Texts that end an answer, in a field of this name.
+pub fn stops(fields: &mut Fields, name: &str) -> Result<Vec<String>, Refusal> {
+    let texts = fields.texts(name, 16)?;
     match texts.iter().all(|text| !text.is_empty() && text.len() <= 1024) {
         true => Ok(texts),
-        false => Err(fields.wrong("stop", "give texts of 1 to 1024 bytes")),
+        false => Err(fields.wrong(name, "give texts of 1 to 1024 bytes")),
     }
 }

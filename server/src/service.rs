@@ -6,6 +6,7 @@ use crate::desk::Desk;
 use crate::generation::refused;
 use crate::metrics::Metrics;
 use crate::models::{Keep, Lease, Models, Seen};
+use crate::openai::responses::kept::Kept;
 use crate::openai::unix_time;
 use crate::options::{Options, Served};
 use crate::refusal::Refusal;
@@ -33,6 +34,8 @@ pub struct Service {
     pub models: Models,
     /// Requests that are being prepared.
     pub desk: Arc<Desk>,
+    /// Responses that conversations can go on from.
+    pub kept: Arc<Kept>,
     stopping: AtomicBool,
 }
 
@@ -47,6 +50,7 @@ impl Service {
             started: Instant::now(),
             started_unix: unix_time(),
             desk: Arc::default(),
+            kept: Arc::default(),
             stopping: AtomicBool::new(false),
         }
     }

@@ -38,6 +38,14 @@ pub fn events(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Respons
     response(pieces, format, "text/event-stream", ": \n\n")
 }
 
+/// Server-sent events with names; a silence is filled with this event.
+pub fn named_events(
+    pieces: mpsc::Receiver<(usize, Piece)>,
+    format: Format,
+    nothing: &'static str,
+) -> Response {
+    response(pieces, format, "text/event-stream", nothing)
+}
 /// One JSON document per line (Ollama).
 pub fn lines(pieces: mpsc::Receiver<(usize, Piece)>, format: Format) -> Response {
     response(pieces, format, "application/x-ndjson", "\n")

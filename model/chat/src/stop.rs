@@ -38,6 +38,8 @@ pub struct StopWatcher<'a> {
     text: String,
     /// Bytes of `text` that were passed on.
     shown: usize,
+    /// Index of the stop text that appeared.
+    stopped_by: Option<usize>,
 }
 
 impl<'a> StopWatcher<'a> {
@@ -48,6 +50,7 @@ impl<'a> StopWatcher<'a> {
             stop,
             text: String::new(),
             shown: 0,
+            stopped_by: None,
         }
     }
 
@@ -56,7 +59,7 @@ impl<'a> StopWatcher<'a> {
     pub fn showing(tokenizer: &'a Tokenizer, stop: &'a [String], markers: &[&str]) -> Self {
         let markers = markers.iter().filter_map(|text| tokenizer.special_id(text)).collect();
         let detokenizer = Detokenizer::new(tokenizer, false).showing(markers);
-        StopWatcher { detokenizer, stop, text: String::new(), shown: 0 }
+        StopWatcher { detokenizer, stop, text: String::new(), shown: 0, stopped_by: None }
     }
 
     /// Adds the next token. Text that can begin no stop text goes to `on_text`; `Break` interrupts.
@@ -73,10 +76,12 @@ impl<'a> StopWatcher<'a> {
         let found = self
             .stop
             .iter()
-            .filter(|s| !s.is_empty())
-            .filter_map(|s| unseen.find(s.as_str()))
+            .enumerate()
+            .filter(|(_, s)| !s.is_empty())
+            .filter_map(|(i, s)| Some((unseen.find(s.as_str())?, i)))
             .min();
-        if let Some(at) = found {
+        if let Some((at, i)) = found {
+            self.stopped_by = Some(i);
             self.text.truncate(self.shown + at);
             let _ = self.show(self.text.len(), on_text);
             return ControlFlow::Break(StopReason::StopText);
@@ -100,6 +105,11 @@ impl<'a> StopWatcher<'a> {
     pub fn cut(&mut self, on_text: &mut dyn FnMut(&str) -> ControlFlow<()>) {
         self.detokenizer.finish();
         let _ = self.show(self.text.len(), on_text);
+    }
+
+    /// Index of the stop text that ended the answer.
+    pub fn stopped_by(&self) -> Option<usize> {
+        self.stopped_by
     }
 
     /// The answer's whole text.

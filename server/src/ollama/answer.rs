@@ -48,6 +48,7 @@ pub fn stream_format(manner: Manner) -> Format {
         None => {
             format!("{}\n", Refusal::internal("the answer's end was lost").json(Dialect::Ollama))
         }
+        Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
         Some((_, Piece::Said { parts, .. })) => {
             let mut whole = Whole::default();
             parts.into_iter().for_each(|part: Part| whole.add(vec![part], vec![]));

@@ -3,8 +3,10 @@
 use super::answer::{Kind, Manner, document, nothing, stream_format};
 use super::keep::keep_alive;
 use crate::caller::Caller;
-use crate::constrain::{Constrained, Follow, Form, not_held, noted};
-use crate::conversation::{Called, Conversation, Prompt, Tool, Turn, tools};
+use crate::choice::Choice;
+use crate::constrain::{Follow, Form, not_held, noted};
+use crate::conversation::{Called, Conversation, Tool, Turn, tools};
+use crate::converse::{self, Ask};
 use crate::fields::Fields;
 use crate::generation::{Reading, Wanted, collect, start};
 use crate::models::{Keep, Lease};
@@ -12,7 +14,7 @@ use crate::openai::completions::Text;
 use crate::openai::{json_response, place};
 use crate::options::Served;
 use crate::refusal::Refusal;
-use crate::sampling;
+use crate::sampling::{self, Ends};
 use crate::service::Service;
 use crate::streamed::{self, IN_FLIGHT};
 use axum::response::Response;
@@ -66,7 +68,7 @@ pub async fn generate(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let mut f = Fields::parse(&body)?;
-    f.refuse(&[
+    f.refuse_more_than_empty(&[
         ("suffix", "is not supported"),
         ("template", "is not supported: the model's own is used, or --template"),
         ("context", "is not supported: use /api/chat, whose history is reused as a cached prefix"),
@@ -95,8 +97,19 @@ pub async fn generate(
             Ok((tokens, follow.constraints(&worker, None, 1, cancel)?))
         };
         let (tokens, constraints) = service.prepare(&loaded, &caller, prepare).await?;
-        return run(loaded, asked, (tokens, constraints, Reading::Plain), Kind::Generate, caller)
-            .await;
+        let unheld = not_held(&constraints);
+        let wanted = Wanted {
+            max_tokens: asked.max_tokens,
+            sampling: asked.sampling,
+            stop: asked.stop,
+            constraint: constraints.into_iter().next(),
+            lookup: loaded.lookup,
+            ..Wanted::of(tokens, Reading::Plain, caller)
+        };
+        let (to, pieces) = mpsc::channel(IN_FLIGHT);
+        start(&loaded, wanted, 0, to)?;
+        let begun = converse::Asked { pieces, unheld };
+        return answered(&loaded, Kind::Generate, asked.stream, begun).await;
     }
     let turn =
         |role: &str, content: String| Turn { role: role.to_owned(), content, ..Turn::default() };
@@ -106,11 +119,8 @@ pub async fn generate(
     converse(&service, loaded, asked, conversation, vec![], Kind::Generate, caller).await
 }
 
-/// The prompt, its constraints, and the reading of its answer.
-type Prepared = (Vec<u32>, Vec<Constrained>, Reading);
-
 async fn converse(
-    service: &Arc<Service>,
+    service: &Service,
     loaded: Lease,
     asked: Asked,
     conversation: Conversation,
@@ -118,47 +128,31 @@ async fn converse(
     kind: Kind,
     caller: Caller,
 ) -> Result<Response, Refusal> {
-    let mut follow = Follow { form: asked.form.clone(), parallel: true, ..Follow::default() };
-    if follow.form.is_some() && !offered.is_empty() {
-        follow.any_tool(offered)?;
-    } else {
-        follow.strict_tools(offered)?;
-    }
-    let worker = loaded.clone();
-    let prepare = move |cancel: &Cancel| {
-        let prompt: Prompt = conversation.prompt(&worker, cancel)?;
-        let constraints = follow.constraints(&worker, Some(&prompt), 1, cancel)?;
-        let reading = prompt.reading(&follow);
-        Ok((prompt.tokens, constraints, reading))
-    };
-    let prepared: Prepared = service.prepare(&loaded, &caller, prepare).await?;
-    run(loaded, asked, prepared, kind, caller).await
-}
-
-async fn run(
-    loaded: Lease,
-    asked: Asked,
-    (tokens, constraints, reading): Prepared,
-    kind: Kind,
-    caller: Caller,
-) -> Result<Response, Refusal> {
-    let unheld = not_held(&constraints);
-    let wanted = Wanted {
-        tokens,
+    let ask = Ask {
+        conversation,
+        follow: Choice::Auto.follow(offered, asked.form, true)?,
+        n: 1,
         max_tokens: asked.max_tokens,
         sampling: asked.sampling,
         stop: asked.stop,
+        ends: Ends::default(),
         ignore_eos: false,
         logprobs: None,
-        constraint: constraints.into_iter().next(),
-        reading,
         caller,
-        lookup: loaded.lookup,
     };
-    let (to, pieces) = mpsc::channel(IN_FLIGHT);
-    start(&loaded, wanted, 0, to)?;
+    let begun = converse::ask(service, &loaded, ask).await?;
+    answered(&loaded, kind, asked.stream, begun).await
+}
+
+/// The answer, in pieces or whole.
+async fn answered(
+    loaded: &Lease,
+    kind: Kind,
+    stream: bool,
+    converse::Asked { pieces, unheld }: converse::Asked,
+) -> Result<Response, Refusal> {
     let manner = Manner { kind, model: loaded.name().to_owned() };
-    if asked.stream {
+    if stream {
         return Ok(noted(streamed::lines(pieces, stream_format(manner)), &unheld));
     }
     let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
@@ -220,11 +214,6 @@ fn read(f: &mut Fields, service: &Service) -> Result<Asked, Refusal> {
         "numa",
         "low_vram",
     ]);
-    options.refuse(&[
-        ("mirostat", "is not supported"),
-        ("typical_p", "is not supported"),
-        ("tfs_z", "is not supported"),
-    ])?;
     let max_tokens =
         options.whole("num_predict", -2..=i64::MAX)?.and_then(|n| usize::try_from(n).ok());
     let sampling = sampling::ollama(&mut options)?;

@@ -1,39 +1,30 @@
 //! `POST /v1/chat/completions`: the request.
 
 use super::chat_answer::{Manner, document, stream_format};
-use super::{Head, IGNORED, REFUSED, form, json_response, place, stream};
+use super::{Head, IGNORED, REFUSED, Told, effort, form, json_response, place, stream};
 use crate::caller::Caller;
-use crate::constrain::{Follow, not_held, noted};
+use crate::choice::Choice;
+use crate::constrain::noted;
 use crate::conversation::{Called, Conversation, Tool, Turn, tools};
+use crate::converse::{Ask, Asked, ask};
 use crate::fields::Fields;
-use crate::generation::{Wanted, collect, start};
+use crate::generation::collect;
 use crate::models::Lease;
 use crate::refusal::Refusal;
 use crate::sampling;
 use crate::service::Service;
-use crate::streamed::{self, IN_FLIGHT};
+use crate::streamed;
 use axum::response::Response;
 use hyper::body::Bytes;
-use kjit_model::SampleOptions;
-use kjit_model::cancel::Cancel;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use tokio::sync::mpsc;
 
 /// Fields of a chat request.
-struct Asked {
-    conversation: Conversation,
-    n: usize,
+struct Chat {
+    ask: Ask,
     stream: bool,
-    include_usage: bool,
-    max_tokens: Option<usize>,
-    sampling: SampleOptions,
-    stop: Vec<String>,
-    ignore_eos: bool,
-    logprobs: Option<usize>,
-    follow: Follow,
+    told: Told,
     parallel: bool,
-    caller: Caller,
 }
 
 /// Answers a chat request.
@@ -43,53 +34,23 @@ pub async fn answer(
     caller: Caller,
 ) -> Result<Response, Refusal> {
     let (loaded, asked) = read(&service, &body, caller).await?;
-    let caller = asked.caller;
-    let (conversation, follow, n) = (asked.conversation, asked.follow, asked.n);
-    let (prompt, follow, constraints) = {
-        let of = loaded.clone();
-        let prepare = move |cancel: &Cancel| {
-            let prompt = conversation.prompt(&of, cancel)?;
-            let constraints = follow.constraints(&of, Some(&prompt), n, cancel)?;
-            Ok((prompt, follow, constraints))
-        };
-        service.prepare(&loaded, &caller, prepare).await?
-    };
-    let unheld = not_held(&constraints);
-    let mut constraints = constraints.into_iter();
-    let (to, pieces) = mpsc::channel(IN_FLIGHT);
-    for i in 0..n {
-        let wanted = Wanted {
-            tokens: prompt.tokens.clone(),
-            max_tokens: asked.max_tokens,
-            sampling: sampling::nth(&asked.sampling, i),
-            stop: asked.stop.clone(),
-            ignore_eos: asked.ignore_eos,
-            logprobs: asked.logprobs,
-            constraint: constraints.next(),
-            reading: prompt.reading(&follow),
-            caller: caller.clone(),
-            lookup: loaded.lookup,
-        };
-        start(&loaded, wanted, i, to.clone())?;
-    }
-    drop(to);
+    let n = asked.ask.n;
+    let scores = asked.ask.logprobs.is_some();
+    let Asked { pieces, unheld } = ask(&service, &loaded, asked.ask).await?;
     let manner = Manner {
         head: Head::new("chatcmpl", loaded.name()),
-        scores: asked.logprobs.is_some(),
+        scores,
         parallel: asked.parallel,
-        include_usage: asked.include_usage,
+        told: asked.told,
     };
     if asked.stream {
-        return Ok(noted(
-            streamed::events(pieces, stream_format(loaded, manner, asked.n)),
-            &unheld,
-        ));
+        return Ok(noted(streamed::events(pieces, stream_format(loaded, manner, n)), &unheld));
     }
-    let answers = collect(pieces, asked.n).await?;
+    let answers = collect(pieces, n).await?;
     Ok(noted(json_response(&document(&loaded, &manner, answers)), &unheld))
 }
 
-async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, Asked), Refusal> {
+async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, Chat), Refusal> {
     let mut f = Fields::parse(body)?;
     f.ignore(&IGNORED);
     f.refuse(&REFUSED)?;
@@ -99,11 +60,11 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
         ("verbosity", "is not supported"),
     ])?;
     let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
-    let mut turns = turns(&mut f)?;
-    let (stream, include_usage) = stream(&mut f)?;
+    let turns = turns(&mut f)?;
+    let (stream, told) = stream(&mut f)?;
     let n = f.count("n", 1..=16)?.unwrap_or(1);
-    let max_tokens = match f.count("max_completion_tokens", 1..=i64::MAX)? {
-        None => f.count("max_tokens", 1..=i64::MAX)?,
+    let max_tokens = match sampling::most(&mut f, "max_completion_tokens")?.flatten() {
+        None => sampling::most(&mut f, "max_tokens")?.flatten(),
         given => {
             f.ignore(&["max_tokens"]);
             given
@@ -111,6 +72,7 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     };
     let sampling = sampling::openai(&mut f)?;
     let stop = sampling::stop(&mut f)?;
+    let ends = sampling::ends(&mut f)?;
     let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
     let logprobs = logprobs(&mut f)?;
     if let Some(kinds) = f.list("modalities")?
@@ -124,45 +86,27 @@ async fn read(service: &Service, body: &[u8], caller: Caller) -> Result<(Lease, 
     let (offered, tools) = offered.unwrap_or_default();
     let choice = tool_choice(&mut f, &offered)?;
     // Tools that must not be called are left out of the prompt.
-    let tools = Some(tools).filter(|tools| !tools.is_empty() && !matches!(choice, Choice::None));
-    let mut follow = Follow { form: form::wanted(&mut f)?, parallel, ..Follow::default() };
+    let tools = Some(tools).filter(|tools| !tools.is_empty() && choice != Choice::None);
+    let form = form::wanted(&mut f)?;
     f.done()?;
-    match choice {
-        Choice::None => {}
-        // Content follows the schema, and calls follow the tools.
-        Choice::Auto if follow.form.is_some() && !offered.is_empty() => follow.any_tool(offered)?,
-        Choice::Auto => follow.strict_tools(offered)?,
-        Choice::Required => follow.call(offered, parallel)?,
-        Choice::Call(name) => {
-            follow.call(offered.into_iter().filter(|tool| tool.name == name).collect(), false)?
-        }
-    }
+    let follow = choice.follow(offered, form, parallel)?;
+    ends.beside(&follow)?;
     // All checks that need no model come before it is loaded.
     let loaded = service.model(at, None).await?;
-    sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
-    if loaded.form() != kjit_model::chat::Form::Channels {
-        // Templates other than gpt-oss's know only the older role.
-        turns
-            .iter_mut()
-            .filter(|turn| turn.role == "developer")
-            .for_each(|turn| turn.role = "system".to_owned());
-    }
     let conversation = Conversation { turns, tools, variables };
-    let asked = Asked {
+    let ask = Ask {
         conversation,
+        follow,
         n,
-        stream,
-        include_usage,
         max_tokens,
         sampling,
         stop,
+        ends,
         ignore_eos,
         logprobs,
-        follow,
-        parallel,
         caller,
     };
-    Ok((loaded, asked))
+    Ok((loaded, Chat { ask, stream, told, parallel }))
 }
 
 fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {
@@ -174,31 +118,14 @@ fn logprobs(f: &mut Fields) -> Result<Option<usize>, Refusal> {
 }
 
 /// Variables of the template: `chat_template_kwargs` and `reasoning_effort`.
-fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+pub fn variables(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
     let mut variables = match f.take("chat_template_kwargs") {
         None => Map::new(),
         Some(Value::Object(map)) => map,
         Some(_) => return Err(f.wrong("chat_template_kwargs", "give an object")),
     };
-    if let Some(effort) = f.text("reasoning_effort")? {
-        match effort.as_str() {
-            "none" => variables.insert("enable_thinking".to_owned(), false.into()),
-            "minimal" | "low" | "medium" | "high" => {
-                variables.insert("reasoning_effort".to_owned(), effort.into())
-            }
-            _ => return Err(f.wrong("reasoning_effort", "give none, minimal, low, medium or high")),
-        };
-    }
+    effort(f, "reasoning_effort", &mut variables)?;
     Ok(variables)
-}
-
-enum Choice {
-    Auto,
-    None,
-    /// Any tool must be called.
-    Required,
-    /// This tool must be called.
-    Call(String),
 }
 
 fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
@@ -224,12 +151,12 @@ fn tool_choice(f: &mut Fields, tools: &[Tool]) -> Result<Choice, Refusal> {
         _ => return Err(f.wrong("tool_choice", "give none, auto, required, or a tool")),
     };
     match tools.iter().any(|tool| tool.name == named) {
-        true => Ok(Choice::Call(named)),
+        true => Ok(Choice::Tool(named)),
         false => Err(f.wrong("tool_choice", "no such tool is among the tools")),
     }
 }
 
-fn turns(f: &mut Fields) -> Result<Vec<Turn>, Refusal> {
+pub fn turns(f: &mut Fields) -> Result<Vec<Turn>, Refusal> {
     let messages = f.list("messages")?.unwrap_or_default();
     if messages.is_empty() {
         return Err(f.wrong("messages", "give at least one"));
@@ -286,6 +213,8 @@ fn content(f: &mut Fields) -> Result<String, Refusal> {
                     "refusal" => text += &part.needed_text("refusal")?,
                     _ => return Err(part.wrong("type", "this model reads text only")),
                 }
+                // A hint for caches, which are found without.
+                part.ignore(&["cache_control"]);
                 part.done()?;
             }
             Ok(text)

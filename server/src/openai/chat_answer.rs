@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`: the answer, whole or streamed.
 
-use super::{END, Head, event, finish_reason, random_id, scores, usage};
+use super::{END, Head, SoFar, Told, event, finish_reason, random_id, scores, usage};
 use crate::generation::{Done, Piece, Score, Whole};
 use crate::loaded::Loaded;
 use crate::models::Lease;
@@ -17,7 +17,7 @@ pub struct Manner {
     /// Whether it may have several calls.
     pub parallel: bool,
     /// Whether a stream ends with its usage.
-    pub include_usage: bool,
+    pub told: Told,
 }
 
 /// The whole answer.
@@ -67,6 +67,7 @@ fn call(call: &ToolCall, index: Option<usize>) -> Value {
 struct Choice {
     begun: bool,
     calls: usize,
+    so_far: SoFar,
 }
 
 /// Formats the pieces of this many answers as events.
@@ -78,9 +79,19 @@ pub fn stream_format(loaded: Lease, manner: Manner, n: usize) -> Format {
         let Some((i, piece)) = piece else { return end(&manner, &done, failed, n) };
         let (Some(choice), false) = (choices.get_mut(i), failed) else { return String::new() };
         match piece {
-            Piece::Said { parts, scores } => said(&loaded, &manner, i, choice, parts, &scores),
+            Piece::Started { prompt_tokens, .. } => {
+                choice.so_far.prompt = prompt_tokens;
+                String::new()
+            }
+            Piece::Prompt(_) => String::new(),
+            Piece::Said { parts, scores, generated_tokens } => {
+                choice.so_far.generated = generated_tokens;
+                said(&loaded, &manner, i, choice, parts, &scores)
+            }
             Piece::Done(d) => {
-                let text = delta(&manner, i, first(choice), None, Some(finish_reason(&d)));
+                choice.so_far.generated = d.generated_tokens;
+                let (map, so_far) = (first(choice), choice.so_far);
+                let text = delta(&manner, (i, so_far), map, None, Some(finish_reason(&d)));
                 done.push(d);
                 text
             }
@@ -123,26 +134,25 @@ fn said(
                 map.insert("tool_calls".to_owned(), vec![call(&c, Some(index))].into())
             }
         };
-        text += &delta(manner, i, map, scores.take(), None);
+        text += &delta(manner, (i, choice.so_far), map, scores.take(), None);
     }
     if scores.is_some() {
-        text += &delta(manner, i, first(choice), scores, None);
+        let map = first(choice);
+        text += &delta(manner, (i, choice.so_far), map, scores, None);
     }
     text
 }
 
 fn delta(
     manner: &Manner,
-    i: usize,
+    (i, so_far): (usize, SoFar),
     delta: Map<String, Value>,
     scores: Option<Value>,
     reason: Option<&str>,
 ) -> String {
     let choice = json!({ "index": i, "delta": delta, "logprobs": scores, "finish_reason": reason });
     let mut document = manner.head.document("chat.completion.chunk", vec![choice].into());
-    if let Some(map) = document.as_object_mut().filter(|_| manner.include_usage) {
-        map.insert("usage".to_owned(), Value::Null);
-    }
+    manner.told.tell(&mut document, so_far);
     event(&document)
 }
 
@@ -155,7 +165,7 @@ fn end(manner: &Manner, done: &[Done], failed: bool, n: usize) -> String {
         return event(&Refusal::internal("an answer's end was lost").json(Dialect::OpenAi));
     }
     let mut text = String::new();
-    if manner.include_usage {
+    if manner.told.at_the_end() {
         let mut document = manner.head.document("chat.completion.chunk", Value::Array(vec![]));
         if let Some(map) = document.as_object_mut() {
             map.insert("usage".to_owned(), usage(done.first(), done));

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// Maximum texts of a request.
-const MOST: usize = 256;
+const MOST: usize = 2048;
 
 /// Vectors of length 1, and the tokens of all texts.
 async fn vectors(
@@ -109,6 +109,21 @@ pub async fn answer(
     })))
 }
 
+/// Answers as Ollama did before `/api/embed`: the vector of one text.
+pub async fn ollama_one(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
+    let mut f = Fields::parse(&body)?;
+    f.ignore(&["options"]);
+    let (at, keep) = (place(&mut f, &service)?, keep_alive(&mut f)?);
+    let text = Text::Words(f.needed_text("prompt")?);
+    f.done()?;
+    let loaded = service.model(at, keep).await?;
+    let (vectors, _) = vectors(&service, &loaded, vec![text], &caller).await?;
+    Ok(json_response(&json!({ "embedding": vectors.first() })))
+}
 /// Answers Ollama's request.
 pub async fn ollama(
     service: Arc<Service>,

@@ -3,8 +3,10 @@
 pub mod chat;
 mod chat_answer;
 pub mod completions;
+mod completions_answer;
 pub mod embeddings;
 pub mod form;
+pub mod responses;
 mod scores;
 
 use crate::fields::Fields;
@@ -15,7 +17,7 @@ use crate::refusal::Refusal;
 use crate::service::Service;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -109,6 +111,22 @@ pub fn usage<'a>(
     })
 }
 
+/// How much is reasoned, in a field of this name, as variables of the template.
+pub fn effort(
+    f: &mut Fields,
+    name: &str,
+    variables: &mut Map<String, Value>,
+) -> Result<(), Refusal> {
+    let Some(effort) = f.text(name)? else { return Ok(()) };
+    let (variable, value) = match effort.as_str() {
+        "none" => ("enable_thinking", false.into()),
+        "minimal" | "low" | "medium" | "high" => ("reasoning_effort", effort.into()),
+        "xhigh" => ("reasoning_effort", "high".into()),
+        _ => return Err(f.wrong(name, "give none, minimal, low, medium, high or xhigh")),
+    };
+    variables.insert(variable.to_owned(), value);
+    Ok(())
+}
 /// Position of the requested model. A request for reproducible scores is refused if the model was
 /// not opened with `--reproducible`.
 pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
@@ -123,15 +141,62 @@ pub fn place(fields: &mut Fields, service: &Service) -> Result<usize, Refusal> {
     }
 }
 
+/// How usage is told in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Not.
+    Never,
+    /// In a last event.
+    AtTheEnd,
+    /// In each event, and in a last one.
+    Always,
+}
+
+/// Tokens of an answer so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SoFar {
+    /// Of its prompt.
+    pub prompt: usize,
+    /// Its own.
+    pub generated: usize,
+}
+
+impl Told {
+    /// Whether there is a last event.
+    pub fn at_the_end(self) -> bool {
+        self != Told::Never
+    }
+
+    /// Adds to an event what it tells.
+    pub fn tell(self, event: &mut Value, so_far: SoFar) {
+        let SoFar { prompt, generated } = so_far;
+        let usage = match self {
+            Told::Never => return,
+            Told::AtTheEnd => Value::Null,
+            Told::Always => json!({
+                "prompt_tokens": prompt, "completion_tokens": generated,
+                "total_tokens": prompt + generated
+            }),
+        };
+        if let Some(map) = event.as_object_mut() {
+            map.insert("usage".to_owned(), usage);
+        }
+    }
+}
 /// Reads `stream`, and whether usage comes at its end.
-pub fn stream(fields: &mut Fields) -> Result<(bool, bool), Refusal> {
+pub fn stream(fields: &mut Fields) -> Result<(bool, Told), Refusal> {
     let stream = fields.flag("stream")?.unwrap_or(false);
-    let mut usage = false;
+    let mut usage = Told::Never;
     if let Some(mut options) = fields.object("stream_options")? {
         if !stream {
             return Err(fields.wrong("stream_options", "is for streams: give stream, too"));
         }
-        usage = options.flag("include_usage")?.unwrap_or(false);
+        if options.flag("include_usage")?.unwrap_or(false) {
+            usage = Told::AtTheEnd;
+        }
+        if options.flag("continuous_usage_stats")?.unwrap_or(false) {
+            usage = Told::Always;
+        }
         options.ignore(&["include_obfuscation"]);
         options.done()?;
     }

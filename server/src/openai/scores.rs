@@ -79,32 +79,73 @@ fn key(bytes: &[u8]) -> String {
     }
 }
 
-/// The form of completions: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`. Offsets
-/// count characters from `at` on. A token that is part of a character has the character's offset.
-pub fn completion(loaded: &Loaded, scores: &[Score], at: &mut At) -> Value {
-    let (mut tokens, mut chosen, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-    for score in scores {
-        let bytes_of = bytes(loaded, score.id);
-        let token = key(&bytes_of);
-        offsets.push(at.characters);
-        // Control tokens have no text.
-        if !loaded.tokenizer.is_control(score.id).unwrap_or(true) {
+/// Scores of a completion: `{"tokens", "token_logprobs", "top_logprobs", "text_offset"}`.
+#[derive(Debug, Default)]
+pub struct Written {
+    tokens: Vec<String>,
+    chosen: Vec<Option<f32>>,
+    tops: Vec<Option<Map<String, Value>>>,
+    offsets: Vec<usize>,
+}
+
+impl Written {
+    /// A token whose probability nobody knows: the first of all. `says`: it is part of the text.
+    pub fn unknown(&mut self, loaded: &Loaded, id: u32, says: bool, at: &mut At) {
+        let bytes_of = bytes(loaded, id);
+        self.offsets.push(at.characters);
+        if says {
             at.push(&bytes_of);
         }
+        self.tokens.push(key(&bytes_of));
+        self.chosen.push(None);
+        self.tops.push(None);
+    }
+
+    /// A token with the `most` likeliest others. Offsets, in characters, go on from `at`: that of a
+    /// part of a character is the character's.
+    pub fn push(&mut self, loaded: &Loaded, score: &Score, most: usize, says: bool, at: &mut At) {
+        self.unknown(loaded, score.id, says, at);
         let mut top = Map::new();
-        for other in &score.logprobs.top {
+        for other in score.logprobs.top.iter().take(most) {
             // Two tokens may have the same text. Then the more likely one is kept.
             top.entry(key(&bytes(loaded, other.id))).or_insert_with(|| json!(other.logprob));
         }
         // The chosen token is among them, with its own value.
-        if !top.is_empty() {
+        if let Some(token) = self.tokens.last().filter(|_| !top.is_empty()) {
             top.insert(token.clone(), json!(score.logprobs.chosen));
         }
-        tokens.push(token);
-        chosen.push(score.logprobs.chosen);
-        tops.push(top);
+        if let (Some(chosen), Some(tops)) = (self.chosen.last_mut(), self.tops.last_mut()) {
+            (*chosen, *tops) = (Some(score.logprobs.chosen), Some(top));
+        }
     }
-    json!({ "tokens": tokens, "token_logprobs": chosen, "top_logprobs": tops, "text_offset": offsets })
+
+    /// As OpenAI writes them.
+    pub fn json(self) -> Value {
+        json!({
+            "tokens": self.tokens, "token_logprobs": self.chosen, "top_logprobs": self.tops,
+            "text_offset": self.offsets
+        })
+    }
+}
+
+/// Of a prompt, as vLLM writes them: `[null, {"ID": {"logprob", "rank", "decoded_token"}}]`. A rank
+/// is known among the likeliest.
+pub fn of_prompt(loaded: &Loaded, scores: &[Score], most: usize) -> Value {
+    let one = |score: &Score| {
+        let mut all = Map::new();
+        let entry = |id: u32, logprob: f32, rank: Option<usize>| {
+            let decoded = text(&bytes(loaded, id));
+            json!({ "logprob": logprob, "rank": rank, "decoded_token": decoded })
+        };
+        for (i, other) in score.logprobs.top.iter().take(most).enumerate() {
+            all.insert(other.id.to_string(), entry(other.id, other.logprob, Some(i + 1)));
+        }
+        let rank = score.logprobs.top.iter().position(|other| other.id == score.id);
+        all.entry(score.id.to_string())
+            .or_insert_with(|| entry(score.id, score.logprobs.chosen, rank.map(|i| i + 1)));
+        Value::Object(all)
+    };
+    std::iter::once(Value::Null).chain(scores.iter().map(one)).collect()
 }
 
 #[cfg(test)]

@@ -78,6 +78,9 @@ pub struct Serve {
     /// message can end its turn or open another one
     #[arg(long)]
     pub literal_user_text: bool,
+    /// Refuse requests with unknown fields (default: ignore the fields and name them in a header)
+    #[arg(long)]
+    pub strict_fields: bool,
     /// Maximum number of waiting requests per model; more are refused with 429
     #[arg(long, default_value_t = 256, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub max_queue: usize,

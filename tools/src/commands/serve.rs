@@ -75,6 +75,7 @@ pub fn serve(args: &args::Serve, shared: &Shared) -> anyhow::Result<ExitCode> {
         keys,
         share_prefixes: args.share_prefixes,
         literal_user_text: args.literal_user_text,
+        strict_fields: args.strict_fields,
         origins: Origins { named: args.cors.clone(), loopback: host.is_loopback() },
         allow_anyone: args.allow_anyone,
         max_queue: args.max_queue,

@@ -157,7 +157,7 @@ fn ollamas_words_are_answered_and_tools_are_spoken_of() {
 
 #[test]
 fn what_is_not_honoured_is_refused_by_name() {
-    let server = Served::start(&[]);
+    let server = Served::start(&["--strict-fields"]);
     let user = json!([{ "role": "user", "content": "Hi" }]);
     for (path, body, status, says) in [
         ("/v1/chat/completions", json!({ "messages": user, "frobnicate": 1 }), 400, "'frobnicate'"),

@@ -43,6 +43,11 @@ fn pythons_clients_find_what_they_expect() {
 }
 
 #[test]
+fn newer_words_of_pythons_clients_are_spoken() {
+    asks("newer.py", &[], "anthropic");
+}
+
+#[test]
 fn langchain_finds_what_it_expects() {
     asks("chain.py", &["SmolLM2-135M-Instruct.Q4_1"], "langchain-openai");
 }

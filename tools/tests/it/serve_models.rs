@@ -370,7 +370,8 @@ fn a_wrong_request_loads_nothing_and_keep_alive_is_honoured() {
         .arg("serve")
         .arg(model("tiny/tiny-llama-q4_k_m.gguf"))
         .arg(model("tiny/tiny-llama-q4_k_m.gguf"));
-    let server = Served::with(&mut command, &["--alias", "a", "--alias", "b"]);
+    let flags = ["--alias", "a", "--alias", "b", "--strict-fields"];
+    let server = Served::with(&mut command, &flags);
     server.wait_for("b was looked at", |s| s["models"][1]["state"] == "unloaded");
     let loads =
         |server: &Served| server.get("/status").json()["models"][1]["loads"].as_u64().unwrap();

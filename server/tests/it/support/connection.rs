@@ -68,6 +68,7 @@ pub fn server() -> &'static (Runtime, Inside) {
             keys: Keys::default(),
             share_prefixes: false,
             literal_user_text: false,
+            strict_fields: false,
             origins: Origins { named: vec![], loopback: true },
             allow_anyone: false,
             max_queue: 64,

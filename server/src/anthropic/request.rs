@@ -1,0 +1,194 @@
+//! What a request of `/v1/messages` asks for.
+
+use super::blocks::{system, turns};
+use crate::caller::Caller;
+use crate::choice::Choice;
+use crate::constrain::Form;
+use crate::conversation::{Conversation, Tool, Turn};
+use crate::converse::Ask;
+use crate::fields::Fields;
+use crate::offer::Offer;
+use crate::openai::place;
+use crate::refusal::Refusal;
+use crate::sampling::{self, Ends};
+use crate::service::Service;
+use serde_json::{Map, Value};
+
+/// Accepted, and without effect: they are about accounts, billing, caches and where a service runs.
+const IGNORED: [&str; 6] =
+    ["metadata", "service_tier", "inference_geo", "speed", "cache_control", "context_management"];
+
+/// Refused by name: they would change the answer.
+const REFUSED: [(&str, &str); 2] = [
+    ("mcp_servers", "there are no hosted tools here"),
+    ("container", "there are no hosted tools here"),
+];
+
+/// A request for a message.
+pub struct Read {
+    pub ask: Ask,
+    /// Place of the model.
+    pub at: usize,
+    pub stream: bool,
+    /// An answer may have several calls.
+    pub parallel: bool,
+}
+
+/// What both routes have.
+struct Words {
+    at: usize,
+    conversation: Conversation,
+    offered: Vec<Tool>,
+    choice: Choice,
+    parallel: bool,
+    form: Option<(Form, &'static str)>,
+    caller: Caller,
+}
+
+/// Of `/v1/messages`.
+pub fn message(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refusal> {
+    let mut f = Fields::parse(body)?;
+    let words = words(&mut f, service, caller)?;
+    let max_tokens = f.count("max_tokens", 1..=i64::MAX)?;
+    if max_tokens.is_none() {
+        return Err(f.wrong("max_tokens", "is missing"));
+    }
+    let stream = f.flag("stream")?.unwrap_or(false);
+    let sampling = sampling::openai(&mut f)?;
+    let stop = sampling::stops(&mut f, "stop_sequences")?;
+    f.done()?;
+    let ask = Ask {
+        conversation: words.conversation,
+        follow: words.choice.follow(words.offered, words.form, words.parallel)?,
+        n: 1,
+        max_tokens,
+        sampling,
+        stop,
+        ends: Ends::default(),
+        ignore_eos: false,
+        logprobs: None,
+        caller: words.caller,
+    };
+    Ok(Read { ask, at: words.at, stream, parallel: words.parallel })
+}
+
+/// Of `/v1/messages/count_tokens`: place of the model, the conversation, the client.
+pub fn counted(
+    service: &Service,
+    body: &[u8],
+    caller: Caller,
+) -> Result<(usize, Conversation, Caller), Refusal> {
+    let mut f = Fields::parse(body)?;
+    let words = words(&mut f, service, caller)?;
+    f.done()?;
+    Ok((words.at, words.conversation, words.caller))
+}
+
+fn words(f: &mut Fields, service: &Service, caller: Caller) -> Result<Words, Refusal> {
+    f.ignore(&IGNORED);
+    f.refuse(&REFUSED)?;
+    let (at, caller) = (place(f, service)?, caller.salted(f)?);
+    let mut all: Vec<Turn> = system(f)?.into_iter().collect();
+    all.extend(turns(f)?);
+    let offer = tools(f)?;
+    let (choice, parallel) = tool_choice(f, &offer)?;
+    let mut variables = thinking(f)?;
+    let form = output(f, &mut variables)?;
+    let (offered, tools) = offer.into_parts();
+    // Tools that must not be called are not shown to the model.
+    let tools = tools.filter(|_| choice != Choice::None);
+    let conversation = Conversation { turns: all, tools, variables };
+    Ok(Words { at, conversation, offered, choice, parallel, form, caller })
+}
+
+fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
+    let mut offer = Offer::default();
+    for (i, value) in f.list("tools")?.unwrap_or_default().into_iter().enumerate() {
+        let mut tool = Fields::of(value, &format!("tools[{i}]"))?;
+        if let Some(kind) = tool.text("type")?.filter(|kind| kind != "custom") {
+            let why = format_args!("'{kind}' is a hosted tool: give tools with an input_schema");
+            return Err(tool.wrong("type", why));
+        }
+        tool.ignore(&[
+            "cache_control",
+            "eager_input_streaming",
+            "input_examples",
+            "defer_loading",
+            "allowed_callers",
+        ]);
+        offer.add(&mut tool, "input_schema")?;
+        tool.done()?;
+    }
+    Ok(offer)
+}
+
+/// Which tools are called, and whether several may be.
+fn tool_choice(f: &mut Fields, offer: &Offer) -> Result<(Choice, bool), Refusal> {
+    let Some(mut choice) = f.object("tool_choice")? else { return Ok((Choice::Auto, true)) };
+    let chosen = match choice.needed_text("type")?.as_str() {
+        "auto" => Choice::Auto,
+        "none" => Choice::None,
+        "any" if offer.is_empty() => return Err(choice.wrong("type", "there are no tools to call")),
+        "any" => Choice::Required,
+        "tool" => match choice.needed_text("name")? {
+            name if offer.has(&name) => Choice::Tool(name),
+            _ => return Err(choice.wrong("name", "no such tool is among the tools")),
+        },
+        _ => return Err(choice.wrong("type", "give auto, any, tool or none")),
+    };
+    let parallel = !choice.flag("disable_parallel_tool_use")?.unwrap_or(false);
+    choice.done()?;
+    Ok((chosen, parallel))
+}
+
+/// Variables of the template. As with Anthropic's service a model that can do without reasons only
+/// if asked to.
+fn thinking(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    let mut reasons = false;
+    if let Some(mut thinking) = f.object("thinking")? {
+        reasons = match thinking.needed_text("type")?.as_str() {
+            "enabled" | "adaptive" => true,
+            "disabled" => false,
+            _ => return Err(thinking.wrong("type", "give enabled, adaptive or disabled")),
+        };
+        thinking.count("budget_tokens", 1..=i64::MAX)?;
+        thinking.ignore(&["display"]);
+        thinking.done()?;
+    }
+    Ok([("enable_thinking".to_owned(), reasons.into())].into_iter().collect())
+}
+
+/// The form of the text, by `output_config` or the older `output_format`; and the effort.
+fn output(
+    f: &mut Fields,
+    variables: &mut Map<String, Value>,
+) -> Result<Option<(Form, &'static str)>, Refusal> {
+    let mut config = f.object("output_config")?;
+    if let Some(config) = &mut config
+        && let Some(effort) = config.text("effort")?
+    {
+        let effort = match effort.as_str() {
+            "low" | "medium" | "high" => effort,
+            "xhigh" | "max" => "high".to_owned(),
+            _ => return Err(config.wrong("effort", "give low, medium, high, xhigh or max")),
+        };
+        variables.insert("reasoning_effort".to_owned(), effort.into());
+    }
+    let (format, field) = match config.as_mut().map(|config| config.object("format")).transpose()? {
+        Some(Some(format)) => (Some(format), "output_config.format.schema"),
+        _ => (f.object("output_format")?, "output_format.schema"),
+    };
+    if let Some(config) = config {
+        config.done()?;
+    }
+    let Some(mut format) = format else { return Ok(None) };
+    if format.needed_text("type")? != "json_schema" {
+        return Err(format.wrong("type", "give json_schema"));
+    }
+    let schema = match format.take("schema") {
+        Some(schema @ Value::Object(_)) => schema,
+        _ => return Err(format.wrong("schema", "give a JSON schema: an object")),
+    };
+    format.done()?;
+    Ok(Some((Form::json(schema), field)))
+}

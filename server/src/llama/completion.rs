@@ -1,0 +1,137 @@
+//! `POST /completion`: text goes on, in llama.cpp's words.
+
+use crate::caller::Caller;
+use crate::constrain::{Follow, Form, not_held, noted};
+use crate::fields::Fields;
+use crate::generation::{Done, Ended, Piece, Reading, Wanted, Whole, collect, start};
+use crate::openai::completions::{Text, texts};
+use crate::openai::{event, json_response, place};
+use crate::refusal::{Dialect, Refusal};
+use crate::sampling;
+use crate::service::Service;
+use crate::streamed::{self, Format, IN_FLIGHT};
+use axum::response::Response;
+use hyper::body::Bytes;
+use kjit_model::cancel::Cancel;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Refused by name: they would change the answer.
+const REFUSED: [(&str, &str); 3] = [
+    ("grammar", "GBNF is not read here: give json_schema, or a Lark grammar to /v1/completions"),
+    ("image_data", "this model reads text only"),
+    ("lora", "adapters are not supported"),
+];
+
+/// How the answer is written.
+struct Manner {
+    model: String,
+    stop: Vec<String>,
+}
+
+/// `POST /completion`.
+///
+/// # Errors
+/// The request is refused, or the answer fails.
+pub async fn answer(
+    service: Arc<Service>,
+    body: Bytes,
+    caller: Caller,
+) -> Result<Response, Refusal> {
+    let mut f = Fields::parse(&body)?;
+    f.refuse(&REFUSED)?;
+    let (at, caller) = (place(&mut f, &service)?, caller.salted(&mut f)?);
+    let text = texts(&mut f, "prompt", 1)?.pop().unwrap_or(Text::Ids(vec![]));
+    let stream = f.flag("stream")?.unwrap_or(false);
+    let max_tokens = match f.whole("n_predict", -1..=i64::MAX)? {
+        None => f.whole("max_tokens", -1..=i64::MAX)?,
+        given => given,
+    };
+    let max_tokens = max_tokens.and_then(|n| usize::try_from(n).ok());
+    let sampling = sampling::llama(&mut f)?;
+    let stop = sampling::stop(&mut f)?;
+    let ignore_eos = f.flag("ignore_eos")?.unwrap_or(false);
+    let form = match f.take("json_schema") {
+        None => None,
+        Some(schema @ Value::Object(_)) => Some((Form::json(schema), "json_schema")),
+        Some(_) => return Err(f.wrong("json_schema", "give a JSON schema: an object")),
+    };
+    f.done()?;
+    if max_tokens == Some(0) {
+        return Err(Refusal::field("n_predict", "give -1, or a whole number from 1 up"));
+    }
+    let loaded = service.model(at, None).await?;
+    sampling::known(&sampling, loaded.tokenizer.n_vocab())?;
+    let (of, follow) = (loaded.clone(), Follow { form, ..Follow::default() });
+    let work = move |cancel: &Cancel| {
+        let tokens = text.tokens(&of, cancel)?;
+        Ok((tokens, follow.constraints(&of, None, 1, cancel)?))
+    };
+    let (tokens, constraints) = service.prepare(&loaded, &caller, work).await?;
+    let unheld = not_held(&constraints);
+    let wanted = Wanted {
+        max_tokens,
+        sampling,
+        stop: stop.clone(),
+        ignore_eos,
+        constraint: constraints.into_iter().next(),
+        lookup: loaded.lookup,
+        ..Wanted::of(tokens, Reading::Plain, caller)
+    };
+    let (to, pieces) = mpsc::channel(IN_FLIGHT);
+    start(&loaded, wanted, 0, to)?;
+    let manner = Manner { model: loaded.name().to_owned(), stop };
+    if stream {
+        return Ok(noted(streamed::events(pieces, stream_format(manner)), &unheld));
+    }
+    let whole = collect(pieces, 1).await?.pop().unwrap_or_default();
+    let Some(done) = whole.done else {
+        return Err(Refusal::internal("the answer's end was lost"));
+    };
+    Ok(noted(json_response(&last(&manner, whole.content, &done)), &unheld))
+}
+
+fn last(manner: &Manner, content: String, done: &Done) -> Value {
+    let word = done.stop_text.and_then(|i| manner.stop.get(i));
+    let kind = match (done.ended, word) {
+        (Ended::Length, _) => "limit",
+        (_, Some(_)) => "word",
+        (Ended::Stop | Ended::Calls, None) => "eos",
+    };
+    let (computed, ms) = (done.prompt_tokens - done.cached_tokens, 1e3);
+    let (prompt, answer) = (done.first_token, done.total.saturating_sub(done.first_token));
+    json!({
+        "index": 0, "content": content, "stop": true, "model": manner.model, "stop_type": kind,
+        "stopping_word": word.map_or("", String::as_str), "truncated": false,
+        "tokens_predicted": done.generated_tokens, "tokens_evaluated": done.prompt_tokens,
+        "tokens_cached": done.cached_tokens,
+        "timings": {
+            "cache_n": done.cached_tokens,
+            "prompt_n": computed, "prompt_ms": prompt.as_secs_f64() * ms,
+            "predicted_n": done.generated_tokens, "predicted_ms": answer.as_secs_f64() * ms
+        }
+    })
+}
+
+fn stream_format(manner: Manner) -> Format {
+    let mut ended = false;
+    Box::new(move |piece| match piece {
+        _ if ended => String::new(),
+        Some((_, Piece::Started { .. } | Piece::Prompt(_))) => String::new(),
+        Some((_, Piece::Said { parts, scores, .. })) => {
+            let mut whole = Whole::default();
+            whole.add(parts, scores);
+            event(&json!({ "index": 0, "content": whole.content, "stop": false }))
+        }
+        Some((_, Piece::Done(done))) => {
+            ended = true;
+            event(&last(&manner, String::new(), &done))
+        }
+        Some((_, Piece::Failed(refusal))) => {
+            ended = true;
+            event(&refusal.json(Dialect::OpenAi))
+        }
+        None => event(&Refusal::internal("the answer's end was lost").json(Dialect::OpenAi)),
+    })
+}

@@ -1,0 +1,98 @@
+//! Fields of other servers whose neutral value asks for nothing: it is accepted, any other is
+//! refused by name.
+
+use crate::fields::Fields;
+use crate::refusal::Refusal;
+use serde_json::Value;
+
+/// Numbers, each with its neutral value.
+const NUMBERS: [(&str, f64); 12] = [
+    ("typical_p", 1.0),
+    ("tfs_z", 1.0),
+    ("mirostat", 0.0),
+    ("dynatemp_range", 0.0),
+    ("xtc_probability", 0.0),
+    ("dry_multiplier", 0.0),
+    ("top_n_sigma", -1.0),
+    ("top_a", 0.0),
+    ("n_probs", 0.0),
+    ("min_keep", 0.0),
+    ("length_penalty", 1.0),
+    ("truncate_prompt_tokens", -1.0),
+];
+
+/// Flags, each with its neutral value.
+const FLAGS: [(&str, bool); 9] = [
+    ("skip_special_tokens", true),
+    ("spaces_between_special_tokens", true),
+    ("use_beam_search", false),
+    ("include_stop_str_in_output", false),
+    ("add_generation_prompt", true),
+    ("continue_final_message", false),
+    ("return_tokens_as_token_ids", false),
+    ("return_token_ids", false),
+    ("return_tokens", false),
+];
+
+/// They refine what is neutral, or are about how a server computes.
+const WITHOUT_EFFECT: [&str; 14] = [
+    "mirostat_tau",
+    "mirostat_eta",
+    "dynatemp_exponent",
+    "xtc_threshold",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "dry_sequence_breakers",
+    "cache_prompt",
+    "id_slot",
+    "slot_id",
+    "timings_per_token",
+    "return_progress",
+    "priority",
+];
+
+/// Takes them.
+///
+/// # Errors
+/// One has another value than its neutral one.
+pub fn take(f: &mut Fields) -> Result<(), Refusal> {
+    for (name, neutral) in NUMBERS {
+        if f.take(name).is_some_and(|value| value.as_f64() != Some(neutral)) {
+            return Err(f.wrong(name, format_args!("is not supported: leave it out, or {neutral}")));
+        }
+    }
+    for (name, neutral) in FLAGS {
+        if f.take(name).is_some_and(|value| value != Value::Bool(neutral)) {
+            return Err(f.wrong(name, format_args!("is not supported: leave it out, or {neutral}")));
+        }
+    }
+    f.ignore(&WITHOUT_EFFECT);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fields, take};
+
+    #[test]
+    fn a_neutral_value_asks_for_nothing_and_any_other_is_refused() {
+        let read = |json: &str| {
+            let mut f = Fields::parse(json.as_bytes()).unwrap();
+            take(&mut f).and_then(|()| f.done()).map_err(|why| why.message().to_owned())
+        };
+        let neutral = r#"{"typical_p": 1, "mirostat": 0, "mirostat_tau": 5.0, "tfs_z": 1.0,
+            "skip_special_tokens": true, "cache_prompt": true, "top_n_sigma": -1}"#;
+        assert_eq!(read(neutral), Ok(()));
+        for (json, why) in [
+            (r#"{"mirostat": 2}"#, "'mirostat': is not supported: leave it out, or 0"),
+            (r#"{"typical_p": "1"}"#, "'typical_p': is not supported: leave it out, or 1"),
+            (
+                r#"{"skip_special_tokens": false}"#,
+                "'skip_special_tokens': is not supported: leave it out, or true",
+            ),
+        ] {
+            assert_eq!(read(json), Err(why.to_owned()));
+        }
+    }
+}

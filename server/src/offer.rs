@@ -1,0 +1,62 @@
+//! Tools of dialects that do not write them as templates have them.
+
+use crate::conversation::{Tool, checked_name};
+use crate::fields::Fields;
+use crate::refusal::Refusal;
+use serde_json::{Value, json};
+
+/// Tools of one request at most.
+pub const MOST_TOOLS: usize = 128;
+
+/// Tools that a request offers.
+#[derive(Debug, Default)]
+pub struct Offer {
+    tools: Vec<Tool>,
+    /// Each as templates have it.
+    written: Vec<Value>,
+}
+
+impl Offer {
+    /// Adds a tool: `name`, `description` and `strict` of these fields, and its schema, which the
+    /// field `schema` has.
+    ///
+    /// # Errors
+    /// A field is wrong, or another tool has the name.
+    pub fn add(&mut self, f: &mut Fields, schema: &str) -> Result<(), Refusal> {
+        if self.tools.len() >= MOST_TOOLS {
+            return Err(Refusal::field("tools", format_args!("give at most {MOST_TOOLS}")));
+        }
+        let name = checked_name(f, &self.tools)?;
+        let description = f.text("description")?;
+        let strict = f.flag("strict")?.unwrap_or(false);
+        let parameters = match f.take(schema) {
+            None => json!({}),
+            Some(schema @ Value::Object(_)) => schema,
+            Some(_) => return Err(f.wrong(schema, "give a JSON schema: an object")),
+        };
+        let mut function = json!({ "name": name });
+        if let Some(map) = function.as_object_mut() {
+            map.extend(description.map(|text| ("description".to_owned(), text.into())));
+            map.insert("parameters".to_owned(), parameters.clone());
+        }
+        self.written.push(json!({ "type": "function", "function": function }));
+        self.tools.push(Tool { field: f.name(schema), name, parameters, strict });
+        Ok(())
+    }
+
+    /// Whether a tool has this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.tools.iter().any(|tool| tool.name == name)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tools.is_empty()
+    }
+
+    /// The tools, and all of them as templates have them; `None`: there are none.
+    pub fn into_parts(self) -> (Vec<Tool>, Option<String>) {
+        let written = (!self.written.is_empty()).then(|| Value::from(self.written).to_string());
+        (self.tools, written)
+    }
+}

@@ -1,0 +1,198 @@
+//! `POST /v1/completions`: what is answered, whole or in pieces.
+
+use super::{END, Head, SoFar, Told, event, finish_reason, scores, usage};
+use crate::generation::{Done, Piece, Score, Whole};
+use crate::loaded::Loaded;
+use crate::models::Lease;
+use crate::refusal::{Dialect, Refusal};
+use crate::streamed::Format;
+use kjit_model::chat::Part;
+use serde_json::{Map, Value, json};
+
+/// How the answer to a request is written.
+pub struct Manner {
+    pub head: Head,
+    /// Answers to each prompt.
+    pub n: usize,
+    /// How a stream tells what it took.
+    pub told: Told,
+    /// With log probabilities, and those of so many others.
+    pub logprobs: Option<usize>,
+    /// With those of the prompt, as vLLM writes them.
+    pub prompt_logprobs: Option<usize>,
+    /// Prompts are put before the answers.
+    pub echo: bool,
+    pub prompts: Vec<Echo>,
+}
+
+/// A prompt as it is said again.
+pub struct Echo {
+    pub tokens: Vec<u32>,
+    text: String,
+    /// The first token is none of the text's.
+    begins: bool,
+}
+
+impl Echo {
+    /// Of a text, or of tokens that were sent.
+    pub fn new(loaded: &Loaded, text: Option<String>, tokens: Vec<u32>) -> Echo {
+        let shown = |ids: &[u32]| {
+            String::from_utf8_lossy(&loaded.tokenizer.decode(ids).unwrap_or_default()).into_owned()
+        };
+        let first = tokens.first().copied();
+        let begins = text.as_ref().is_some_and(|text| {
+            first.is_some_and(|id| {
+                loaded.tokenizer.bos() == first && !text.starts_with(&shown(&[id]))
+            })
+        });
+        let text = text.unwrap_or_else(|| shown(&tokens));
+        Echo { tokens, text, begins }
+    }
+}
+
+impl Manner {
+    fn prompt(&self, i: usize) -> Option<&Echo> {
+        self.prompts.get(i / self.n)
+    }
+
+    /// What is put before an answer's text.
+    fn before(&self, i: usize) -> &str {
+        self.prompt(i).filter(|_| self.echo).map_or("", |prompt| prompt.text.as_str())
+    }
+
+    /// The scores of an answer, behind those of its prompt where that is said again.
+    fn scores(
+        &self,
+        loaded: &Loaded,
+        i: usize,
+        of_prompt: Option<&[Score]>,
+        scores: &[Score],
+        at: &mut scores::At,
+    ) -> Option<Value> {
+        let top = self.logprobs?;
+        let mut all = scores::Written::default();
+        let prompt = self.prompt(i).filter(|_| self.echo && of_prompt.is_some());
+        if let Some(prompt) = prompt {
+            if let Some(first) = prompt.tokens.first() {
+                all.unknown(loaded, *first, !prompt.begins, at);
+            }
+            for score in of_prompt.unwrap_or_default() {
+                all.push(loaded, score, top, true, at);
+            }
+        }
+        for score in scores {
+            // Control tokens are no text.
+            let says = !loaded.tokenizer.is_control(score.id).unwrap_or(true);
+            all.push(loaded, score, top, says, at);
+        }
+        Some(all.json())
+    }
+}
+
+/// The whole answer.
+pub fn document(loaded: &Loaded, manner: &Manner, answers: Vec<Whole>) -> Value {
+    let mut choices = vec![];
+    let mut done = vec![];
+    for (i, answer) in answers.into_iter().enumerate() {
+        let text = format!("{}{}", manner.before(i), answer.content);
+        let mut at = scores::At::default();
+        let scores = manner.scores(loaded, i, Some(&answer.prompt), &answer.scores, &mut at);
+        let mut one = choice(i, &text, scores, answer.done.as_ref().map(finish_reason));
+        if let (Some(top), Some(map)) = (manner.prompt_logprobs, one.as_object_mut()) {
+            let of_prompt = scores::of_prompt(loaded, &answer.prompt, top);
+            map.insert("prompt_logprobs".to_owned(), of_prompt);
+        }
+        choices.push(one);
+        done.extend(answer.done);
+    }
+    let mut document = manner.head.document("text_completion", choices.into());
+    if let Some(map) = document.as_object_mut() {
+        map.insert("usage".to_owned(), usage(done.iter().step_by(manner.n), &done));
+    }
+    document
+}
+
+fn choice(i: usize, text: &str, scores: Option<Value>, reason: Option<&str>) -> Value {
+    json!({ "index": i, "text": text, "logprobs": scores, "finish_reason": reason })
+}
+
+/// A stream's answer so far.
+#[derive(Default, Clone)]
+struct Choice {
+    begun: bool,
+    at: scores::At,
+    so_far: SoFar,
+    done: Option<Done>,
+}
+
+/// Pieces as events, for so many answers.
+pub fn stream_format(loaded: Lease, manner: Manner, answers: usize) -> Format {
+    let mut choices = vec![Choice::default(); answers];
+    let mut failed = false;
+    Box::new(move |piece| {
+        let Some((i, piece)) = piece else {
+            return if failed { String::new() } else { end(&manner, &choices) };
+        };
+        let (Some(one), false) = (choices.get_mut(i), failed) else { return String::new() };
+        let mut extra = Map::new();
+        let (text, of_prompt, scored, reason) = match piece {
+            Piece::Started { prompt_tokens, .. } => {
+                one.so_far.prompt = prompt_tokens;
+                return String::new();
+            }
+            Piece::Prompt(of_prompt) => {
+                if let Some(top) = manner.prompt_logprobs {
+                    let written = scores::of_prompt(&loaded, &of_prompt, top);
+                    extra.insert("prompt_logprobs".to_owned(), written);
+                }
+                (String::new(), Some(of_prompt), vec![], None)
+            }
+            Piece::Said { parts, scores, generated_tokens } => {
+                one.so_far.generated = generated_tokens;
+                let text = |part| if let Part::Content(text) = part { text } else { String::new() };
+                (parts.into_iter().map(text).collect(), None, scores, None)
+            }
+            Piece::Done(done) => {
+                one.so_far.generated = done.generated_tokens;
+                one.done = Some(done);
+                (String::new(), None, vec![], Some(finish_reason(&done)))
+            }
+            Piece::Failed(refusal) => {
+                failed = true;
+                return event(&refusal.json(Dialect::OpenAi));
+            }
+        };
+        let first = !std::mem::replace(&mut one.begun, true);
+        let before = if first { manner.before(i) } else { "" };
+        // A prompt of one token has nothing to score.
+        let alone = manner.echo && manner.prompt(i).is_some_and(|p| p.tokens.len() == 1);
+        let of_prompt = of_prompt.or_else(|| (first && alone).then(Vec::new));
+        let some = of_prompt.is_some() || !scored.is_empty();
+        let scores = match some {
+            true => manner.scores(&loaded, i, of_prompt.as_deref(), &scored, &mut one.at),
+            false => None,
+        };
+        let mut written = choice(i, &format!("{before}{text}"), scores, reason);
+        if let Some(map) = written.as_object_mut() {
+            map.extend(extra);
+        }
+        let mut document = manner.head.document("text_completion", vec![written].into());
+        manner.told.tell(&mut document, one.so_far);
+        event(&document)
+    })
+}
+
+fn end(manner: &Manner, choices: &[Choice]) -> String {
+    let Some(done) = choices.iter().map(|one| one.done).collect::<Option<Vec<Done>>>() else {
+        return event(&Refusal::internal("an answer's end was lost").json(Dialect::OpenAi));
+    };
+    let mut text = String::new();
+    if manner.told.at_the_end() {
+        let mut document = manner.head.document("text_completion", Value::Array(vec![]));
+        if let Some(map) = document.as_object_mut() {
+            map.insert("usage".to_owned(), usage(done.iter().step_by(manner.n), &done));
+        }
+        text = event(&document);
+    }
+    text + END
+}

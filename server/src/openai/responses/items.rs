@@ -1,0 +1,244 @@
+//! Items of a Responses conversation as turns.
+
+use super::kept::{Client, Kept};
+use crate::conversation::{Called, Turn};
+use crate::fields::Fields;
+use crate::refusal::Refusal;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Between two system messages that follow each other: templates know one.
+const BETWEEN: &str = "\n\n";
+
+/// `input`: a text, or items. References are replaced by what they mean.
+pub fn input(f: &mut Fields, kept: &Kept, client: &Client) -> Result<Vec<Arc<Value>>, Refusal> {
+    match f.take("input") {
+        None => Ok(vec![]),
+        Some(Value::String(text)) => {
+            Ok(vec![Arc::new(json!({ "type": "message", "role": "user", "content": text }))])
+        }
+        Some(Value::Array(all)) => {
+            let one = |(i, item): (usize, Value)| {
+                if item.get("type").and_then(Value::as_str) != Some("item_reference") {
+                    return Ok(Arc::new(item));
+                }
+                let mut f = Fields::of(item, &format!("input[{i}]"))?;
+                let id = f.needed_text("id")?;
+                kept.item(client, &id)
+                    .ok_or_else(|| f.wrong("id", "no such item is kept: send the item, not its id"))
+            };
+            all.into_iter().enumerate().map(one).collect()
+        }
+        Some(_) => Err(f.wrong("input", "give a text, or a list of items")),
+    }
+}
+
+/// The conversation. `before`: so many items are of earlier responses.
+pub fn turns(
+    instructions: Option<String>,
+    items: &[Arc<Value>],
+    before: usize,
+) -> Result<Vec<Turn>, Refusal> {
+    let mut read = Turns::default();
+    if let Some(text) = instructions.filter(|text| !text.is_empty()) {
+        read.message("developer", text);
+    }
+    for (i, item) in items.iter().enumerate() {
+        let at = match i.checked_sub(before) {
+            Some(i) => format!("input[{i}]"),
+            None => "previous_response_id".to_owned(),
+        };
+        read.item(Fields::of(Value::clone(item), &at)?)?;
+    }
+    read.close();
+    Ok(read.all)
+}
+
+#[derive(Default)]
+struct Turns {
+    all: Vec<Turn>,
+    /// Names of the called tools by the calls' ids.
+    called: HashMap<String, String>,
+    /// The assistant's turn that goes on.
+    open: Option<Turn>,
+}
+
+impl Turns {
+    fn item(&mut self, mut f: Fields) -> Result<(), Refusal> {
+        let kind = f.text("type")?;
+        f.ignore(&["id", "status", "phase"]);
+        match kind.as_deref().unwrap_or("message") {
+            "message" => {
+                let role = f.needed_text("role")?;
+                let text = content(&mut f, "content")?;
+                match role.as_str() {
+                    "assistant" => append(&mut self.assistant().content, &text),
+                    "user" | "system" | "developer" => self.message(&role, text),
+                    _ => return Err(f.wrong("role", "give user, assistant, system or developer")),
+                }
+            }
+            "reasoning" => {
+                let summary = content(&mut f, "summary")?;
+                let text = content(&mut f, "content")?;
+                // Only the service that wrote it can read it.
+                f.ignore(&["encrypted_content"]);
+                let text = if text.is_empty() { summary } else { text };
+                if !text.is_empty() {
+                    // A thought begins a turn.
+                    let spoke = |turn: &Turn| !turn.content.is_empty() || !turn.calls.is_empty();
+                    if self.open.as_ref().is_some_and(spoke) {
+                        self.close();
+                    }
+                    append(self.assistant().reasoning.get_or_insert_default(), &text);
+                }
+            }
+            "function_call" => {
+                let id = f.needed_text("call_id")?;
+                let name = f.needed_text("name")?;
+                let arguments = f.text("arguments")?.unwrap_or_else(|| "{}".to_owned());
+                f.ignore(&["namespace"]);
+                self.called.insert(id.clone(), name.clone());
+                self.assistant().calls.push(Called { id, name, arguments });
+            }
+            "function_call_output" => {
+                let id = f.needed_text("call_id")?;
+                let text = content(&mut f, "output")?;
+                let name = self.called.get(&id).cloned();
+                self.close();
+                self.all.push(Turn {
+                    role: "tool".to_owned(),
+                    content: text,
+                    call_id: Some(id),
+                    name,
+                    ..Turn::default()
+                });
+            }
+            other => {
+                let why = format_args!(
+                    "'{other}' is not known here: give message, reasoning, function_call or \
+                     function_call_output"
+                );
+                return Err(f.wrong("type", why));
+            }
+        }
+        f.done()
+    }
+
+    fn message(&mut self, role: &str, text: String) {
+        self.close();
+        match self.all.last_mut() {
+            Some(turn) if role != "user" && turn.role == role => {
+                turn.content = [&turn.content, text.as_str()].join(BETWEEN);
+            }
+            _ => self.all.push(Turn { role: role.to_owned(), content: text, ..Turn::default() }),
+        }
+    }
+
+    /// The assistant's turn: thoughts, text and calls that follow each other are one.
+    fn assistant(&mut self) -> &mut Turn {
+        let begin = || Turn { role: "assistant".to_owned(), ..Turn::default() };
+        self.open.get_or_insert_with(begin)
+    }
+
+    fn close(&mut self) {
+        self.all.extend(self.open.take());
+    }
+}
+
+fn append(to: &mut String, text: &str) {
+    if !to.is_empty() && !text.is_empty() {
+        to.push('\n');
+    }
+    to.push_str(text);
+}
+
+/// A text, or parts that are texts.
+fn content(f: &mut Fields, name: &str) -> Result<String, Refusal> {
+    match f.take(name) {
+        None => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text),
+        Some(Value::Array(parts)) => {
+            let mut text = String::new();
+            for (j, part) in parts.into_iter().enumerate() {
+                let mut part = Fields::of(part, &f.name(&format!("{name}[{j}]")))?;
+                match part.needed_text("type")?.as_str() {
+                    "input_text" | "output_text" | "text" | "reasoning_text" | "summary_text" => {
+                        text += &part.needed_text("text")?;
+                    }
+                    "refusal" => text += &part.needed_text("refusal")?,
+                    _ => return Err(part.wrong("type", "this model reads text only")),
+                }
+                part.ignore(&["annotations", "logprobs", "cache_control"]);
+                part.done()?;
+            }
+            Ok(text)
+        }
+        Some(_) => Err(f.wrong(name, "give a text, or a list of parts")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Arc, Value, json, turns};
+
+    fn items(all: Value) -> Vec<Arc<Value>> {
+        all.as_array().unwrap().iter().cloned().map(Arc::new).collect()
+    }
+
+    #[test]
+    fn items_of_one_answer_are_one_turn() {
+        let all = items(json!([
+            { "role": "developer", "content": [{ "type": "input_text", "text": "B" }] },
+            { "type": "message", "role": "user", "content": "Hi", "id": "m", "status": "completed" },
+            { "type": "reasoning", "id": "r", "summary": [], "content": [{ "type": "reasoning_text", "text": "hm" }], "encrypted_content": "x" },
+            { "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": "I look.", "annotations": [], "logprobs": [] }] },
+            { "type": "function_call", "id": "f", "call_id": "1", "name": "look", "arguments": "{\"z\":1}" },
+            { "type": "function_call", "call_id": "2", "name": "hear", "arguments": "{}" },
+            { "type": "function_call_output", "call_id": "2", "output": "noise" },
+            { "type": "function_call_output", "call_id": "1", "output": [{ "type": "input_text", "text": "a cat" }] },
+            { "type": "reasoning", "summary": [{ "type": "summary_text", "text": "so" }] },
+            { "role": "assistant", "content": "A cat." }
+        ]));
+        let all = turns(Some("A".into()), &all, 0).unwrap();
+        let seen: Vec<_> = all.iter().map(|t| (t.role.as_str(), t.content.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                ("developer", "A\n\nB"),
+                ("user", "Hi"),
+                ("assistant", "I look."),
+                ("tool", "noise"),
+                ("tool", "a cat"),
+                ("assistant", "A cat.")
+            ]
+        );
+        assert_eq!(all[2].reasoning.as_deref(), Some("hm"));
+        assert_eq!(all[2].calls.len(), 2);
+        assert_eq!((all[3].name.as_deref(), all[4].name.as_deref()), (Some("hear"), Some("look")));
+        assert_eq!(all[5].reasoning.as_deref(), Some("so"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_refused_by_name() {
+        for (item, why) in [
+            (
+                json!({ "type": "web_search_call", "id": "w" }),
+                "'input[1].type': 'web_search_call' is not known here: give message, reasoning, \
+                 function_call or function_call_output",
+            ),
+            (
+                json!({ "role": "user", "content": [{ "type": "input_image", "image_url": "x" }] }),
+                "'input[1].content[0].type': this model reads text only",
+            ),
+            (
+                json!({ "role": "robot", "content": "" }),
+                "'input[1].role': give user, assistant, system or developer",
+            ),
+        ] {
+            let before = json!({ "role": "user", "content": "x" });
+            let all = items(json!([before, before, item]));
+            assert_eq!(turns(None, &all, 1).unwrap_err().message(), why);
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What a request of `/v1/responses` asks for.
+
+use super::super::{IGNORED, REFUSED, effort, place};
+use super::items::{input, turns};
+use super::kept::Client;
+use crate::caller::Caller;
+use crate::choice::Choice;
+use crate::constrain::Form;
+use crate::conversation::Conversation;
+use crate::converse::Ask;
+use crate::fields::Fields;
+use crate::offer::Offer;
+use crate::refusal::Refusal;
+use crate::sampling::{self, Ends};
+use crate::service::Service;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+
+/// Accepted, and without effect.
+const NO_EFFECT: [&str; 4] = ["max_tool_calls", "include", "stream_options", "client_metadata"];
+
+/// Refused by name.
+const NOT_HERE: [(&str, &str); 3] = [
+    ("conversation", "conversations are not kept: give previous_response_id"),
+    ("prompt", "there are no stored prompts here: give input"),
+    ("context_management", "is not supported"),
+];
+
+/// Fields that the answer says again.
+const SAID_AGAIN: [&str; 11] = [
+    "instructions",
+    "max_output_tokens",
+    "metadata",
+    "previous_response_id",
+    "reasoning",
+    "temperature",
+    "text",
+    "tool_choice",
+    "tools",
+    "top_p",
+    "user",
+];
+
+/// A request for a response.
+pub struct Read {
+    pub ask: Ask,
+    /// Place of the model.
+    pub at: usize,
+    pub stream: bool,
+    /// It may have several calls.
+    pub parallel: bool,
+    /// Fields that the answer says again.
+    pub echoed: Map<String, Value>,
+    /// The conversation's items; `None`: they are not kept.
+    pub items: Option<Vec<Arc<Value>>>,
+    /// So many of them are this request's.
+    pub new: usize,
+    pub client: Client,
+}
+
+pub fn read(service: &Service, body: &[u8], caller: Caller) -> Result<Read, Refusal> {
+    let mut f = Fields::parse(body)?;
+    let (mut echoed, client) = (echoed(&f), caller.client.clone());
+    let store = f.flag("store")?.unwrap_or(true);
+    echoed.insert("store".to_owned(), store.into());
+    f.ignore(&IGNORED);
+    f.ignore(&NO_EFFECT);
+    f.refuse(&REFUSED)?;
+    f.refuse(&NOT_HERE)?;
+    if f.flag("background")?.unwrap_or(false) {
+        return Err(f.wrong("background", "is not supported: give stream"));
+    }
+    if f.text("truncation")?.is_some_and(|word| word != "disabled") {
+        return Err(f.wrong("truncation", "a conversation is not cut: give disabled"));
+    }
+    if f.count("top_logprobs", 0..=20)?.is_some_and(|n| n > 0) {
+        return Err(f.wrong("top_logprobs", "are given by /v1/chat/completions"));
+    }
+    let (at, caller) = (place(&mut f, service)?, caller.salted(&mut f)?);
+    let mut items = match f.text("previous_response_id")? {
+        None => vec![],
+        Some(id) => match service.kept.get(&client, &id) {
+            Some(entry) => entry.items,
+            None => {
+                let why = "no such response is kept: they are kept for an hour, with store";
+                return Err(f.wrong("previous_response_id", why));
+            }
+        },
+    };
+    let before = items.len();
+    items.extend(input(&mut f, &service.kept, &client)?);
+    let turns = turns(f.text("instructions")?, &items, before)?;
+    if items.is_empty() {
+        return Err(f.wrong("input", "give a text, or at least one item"));
+    }
+    let stream = f.flag("stream")?.unwrap_or(false);
+    let max_tokens = f.count("max_output_tokens", 1..=i64::MAX)?;
+    let sampling = sampling::openai(&mut f)?;
+    let stop = sampling::stop(&mut f)?;
+    let (form, variables) = (text(&mut f)?, reasoning(&mut f)?);
+    let offer = tools(&mut f)?;
+    let choice = tool_choice(&mut f, &offer)?;
+    let parallel = f.flag("parallel_tool_calls")?.unwrap_or(true);
+    echoed.insert("parallel_tool_calls".to_owned(), parallel.into());
+    f.done()?;
+    let (offered, tools) = offer.into_parts();
+    let tools = tools.filter(|_| choice != Choice::None);
+    let ask = Ask {
+        conversation: Conversation { turns, tools, variables },
+        follow: choice.follow(offered, form, parallel)?,
+        n: 1,
+        max_tokens,
+        sampling,
+        stop,
+        ends: Ends::default(),
+        ignore_eos: false,
+        logprobs: None,
+        caller,
+    };
+    let new = items.len() - before;
+    let items = store.then_some(items);
+    Ok(Read { ask, at, stream, parallel, echoed, items, new, client })
+}
+
+fn echoed(f: &Fields) -> Map<String, Value> {
+    let usual = |name: &str| match name {
+        "metadata" => json!({}),
+        "text" => json!({ "format": { "type": "text" } }),
+        "tool_choice" => json!("auto"),
+        "tools" => json!([]),
+        "temperature" | "top_p" => json!(1.0),
+        _ => Value::Null,
+    };
+    let one = |name: &str| (name.to_owned(), f.peek(name).cloned().unwrap_or_else(|| usual(name)));
+    SAID_AGAIN.iter().map(|name| one(name)).collect()
+}
+
+/// `text.format`.
+fn text(f: &mut Fields) -> Result<Option<(Form, &'static str)>, Refusal> {
+    let Some(mut text) = f.object("text")? else { return Ok(None) };
+    text.ignore(&["verbosity"]);
+    let format = text.object("format")?;
+    text.done()?;
+    let Some(mut format) = format else { return Ok(None) };
+    let form = match format.needed_text("type")?.as_str() {
+        "text" => None,
+        "json_object" => Some((Form::json(json!({ "type": "object" })), "text.format")),
+        "json_schema" => {
+            format.ignore(&["name", "description"]);
+            let exact = format.flag("strict")?.unwrap_or(false);
+            match format.take("schema") {
+                Some(schema @ Value::Object(_)) => {
+                    Some((Form::Json { schema, exact }, "text.format.schema"))
+                }
+                Some(_) => return Err(format.wrong("schema", "give a JSON schema: an object")),
+                None => return Err(format.wrong("schema", "is missing")),
+            }
+        }
+        _ => return Err(format.wrong("type", "give text, json_object or json_schema")),
+    };
+    format.done()?;
+    Ok(form)
+}
+
+/// Variables of the template.
+fn reasoning(f: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    let mut variables = Map::new();
+    if let Some(mut reasoning) = f.object("reasoning")? {
+        effort(&mut reasoning, "effort", &mut variables)?;
+        // Thoughts are shown as they are.
+        reasoning.ignore(&["summary", "generate_summary", "context"]);
+        reasoning.done()?;
+    }
+    Ok(variables)
+}
+
+fn tools(f: &mut Fields) -> Result<Offer, Refusal> {
+    let mut offer = Offer::default();
+    for (i, value) in f.list("tools")?.unwrap_or_default().into_iter().enumerate() {
+        let mut tool = Fields::of(value, &format!("tools[{i}]"))?;
+        let kind = tool.needed_text("type")?;
+        if kind != "function" {
+            let why = format_args!("'{kind}' is a hosted tool: give function");
+            return Err(tool.wrong("type", why));
+        }
+        tool.ignore(&["defer_loading"]);
+        offer.add(&mut tool, "parameters")?;
+        tool.done()?;
+    }
+    Ok(offer)
+}
+
+fn tool_choice(f: &mut Fields, offer: &Offer) -> Result<Choice, Refusal> {
+    match f.take("tool_choice") {
+        None => Ok(Choice::Auto),
+        Some(Value::String(word)) => match word.as_str() {
+            "auto" => Ok(Choice::Auto),
+            "none" => Ok(Choice::None),
+            "required" if !offer.is_empty() => Ok(Choice::Required),
+            "required" => Err(f.wrong("tool_choice", "there are no tools to call")),
+            _ => Err(f.wrong("tool_choice", "give none, auto, required, or a tool")),
+        },
+        Some(choice) => {
+            let mut choice = Fields::of(choice, "tool_choice")?;
+            let kind = choice.needed_text("type")?;
+            if kind != "function" {
+                let why = format_args!("'{kind}' is not known here: give function");
+                return Err(choice.wrong("type", why));
+            }
+            let name = choice.needed_text("name")?;
+            if !offer.has(&name) {
+                return Err(choice.wrong("name", "no such tool is among the tools"));
+            }
+            choice.done()?;
+            Ok(Choice::Tool(name))
+        }
+    }
+}

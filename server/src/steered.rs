@@ -1,0 +1,68 @@
+//! An answer whose first tokens are given: how likely a prompt's tokens are is asked of the model
+//! by having it answer with them. And an answer that does not end too early.
+
+use kjit_model::sample::TokenMask;
+use kjit_model::serve::Constraint;
+
+/// Steers an answer.
+pub struct Steered {
+    /// The first tokens.
+    pub forced: Vec<u32>,
+    /// Tokens that end the answer after them.
+    pub ends: Vec<u32>,
+    /// Tokens behind the forced ones before one of these may come.
+    pub least: usize,
+    /// Size of the vocabulary.
+    pub n_vocab: usize,
+    /// What holds behind the forced tokens.
+    pub then: Option<Box<dyn Constraint>>,
+    /// Tokens so far.
+    pub at: usize,
+}
+
+impl Constraint for Steered {
+    fn allowed(&mut self) -> Result<TokenMask, String> {
+        if let Some(next) = self.forced.get(self.at) {
+            return Ok(TokenMask::new(self.n_vocab, [*next]));
+        }
+        if let Some(then) = &mut self.then {
+            return then.allowed();
+        }
+        let early = self.at - self.forced.len() < self.least;
+        let may = |id: &u32| !(early && self.ends.contains(id));
+        let all = 0..u32::try_from(self.n_vocab).unwrap_or(u32::MAX);
+        Ok(TokenMask::new(self.n_vocab, all.filter(may)))
+    }
+
+    fn accept(&mut self, token: u32) -> Result<bool, String> {
+        self.at += 1;
+        if self.at <= self.forced.len() {
+            return Ok(false);
+        }
+        let complete = match &mut self.then {
+            Some(then) => then.accept(token)?,
+            None => false,
+        };
+        Ok(complete || self.ends.contains(&token))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Constraint, Steered, TokenMask};
+
+    #[test]
+    fn forced_tokens_come_first_and_ends_neither_among_them_nor_too_early() {
+        let all = |without: &[u32]| TokenMask::new(5, (0..5).filter(|id| !without.contains(id)));
+        let (forced, ends) = (vec![3, 4, 1], vec![4]);
+        let mut steered = Steered { forced, ends, least: 1, n_vocab: 5, then: None, at: 0 };
+        for id in [3, 4, 1] {
+            assert_eq!(steered.allowed().unwrap(), TokenMask::new(5, [id]));
+            assert!(!steered.accept(id).unwrap());
+        }
+        assert_eq!(steered.allowed().unwrap(), all(&[4]));
+        assert!(!steered.accept(0).unwrap());
+        assert_eq!(steered.allowed().unwrap(), all(&[]));
+        assert!(steered.accept(4).unwrap());
+    }
+}
