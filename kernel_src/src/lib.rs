@@ -1,5 +1,5 @@
-//! The GPU sources, and beside each the Rust that specialises it; and the block formats, described
-//! once for host and GPU.
+//! The GPU sources, and beside each the Rust that specialises it; and the block formats
+//! (of `kjit-formats`, re-exported).
 //!
 //! This crate is text plus arithmetic: it calls no GPU and opens no file. A *spec* says what is to
 //! be computed; from it and a [`Target`](kjit_engine::Target) come a [`Kernel`] (source, constants,
@@ -46,63 +46,35 @@
     warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
 )]
 
-pub mod activations;
-pub mod adjust;
-pub mod argmax;
-pub mod attend;
+mod attention;
 pub mod cases;
-pub mod changes;
-pub mod combine;
-pub mod conv;
+mod choice;
 pub mod copies;
-pub mod decay;
-pub mod draw;
-pub mod embed;
-pub mod expert_sum;
-pub mod experts;
-pub mod family;
-pub mod flash;
-pub mod format;
-pub mod gemm;
-pub mod ggml;
-pub mod heads;
 pub mod issue;
-pub mod keep;
-mod kept;
-pub mod kernel;
-pub mod key_scores;
-pub mod kv;
-pub mod latent;
-pub mod latent_flash;
-pub mod layout;
-pub mod linear;
-pub mod map;
 pub mod matrix;
-pub mod matvec;
-pub mod moe;
-pub mod noise;
-pub mod norm;
 pub mod persistent;
-pub mod product;
-pub mod quantize;
-pub mod read;
-pub mod reduce;
-pub mod render;
-pub mod repack;
-pub mod rope_kv;
-pub mod route;
-pub mod rows;
-pub mod scan;
-pub mod segments;
-pub mod small_gemm;
-pub mod softmax;
+mod products;
+mod rows;
 pub mod spec;
-pub mod tiles;
-pub mod top_keys;
+mod state;
 pub mod tuning;
+mod vocabulary;
 
-pub use family::{Family, Size};
-pub use kernel::{Kernel, SpecError};
+pub use attention::{
+    attend, flash, heads, keep, key_scores, kv, latent, latent_flash, rope_kv, top_keys,
+};
+pub use choice::{adjust, argmax, changes, draw, noise, route};
+pub use kjit_formats::{block_format_ids, format, ggml, layout, scattered_format_ids};
+pub use products::{experts, gemm, matvec, segments, small_gemm};
+pub use rows::{
+    combine, copy, embed, expert_sum, map, moe, norm, quantize, read, reduce, repack, softmax,
+    tiles,
+};
+pub use state::{conv, decay, linear, scan};
+pub use vocabulary::family::Family;
+pub use vocabulary::kernel::{Kernel, SpecError};
+pub use vocabulary::launch::Size;
+pub use vocabulary::{activations, arguments, launch, mma, shape, step, variant};
 
 /// The README's example, compiled.
 #[cfg(doctest)]

@@ -1,14 +1,15 @@
 //! One of each kernel at the sizes of real models: what the compile matrix is made of, and what may
 //! not spill anywhere. Which those are, each family says itself ([`Family::samples`]).
 
-use crate::family::{Family, Size, Work};
-use crate::format::{ALL, Encoding, Format};
-use crate::heads::{HeadsForm, RopeForm, Scores};
-use crate::kernel::{Kernel, SpecError};
-use crate::kv::KvLayout;
-use crate::segments::Segment;
-use crate::spec::{self, Spec};
+use crate::attention::heads::{HeadsForm, RopeForm, Scores};
+use crate::attention::kv::KvLayout;
+use crate::products::segments::Segment;
+use crate::spec;
+use crate::spec::{Registered, Spec};
+use crate::vocabulary::kernel::{Kernel, SpecError};
+use crate::vocabulary::launch::{Size, Work};
 use kjit_engine::Target;
+use kjit_formats::format::{ALL, Encoding, Format};
 
 /// A kernel at a size of a real model.
 #[derive(Debug, Clone)]
@@ -64,7 +65,7 @@ impl Samples<'_> {
     pub(crate) fn add(
         &mut self,
         name: String,
-        spec: impl Family,
+        spec: impl Registered,
         size: Size,
     ) -> Result<(), SpecError> {
         let (kernel, work) = (spec.kernel(self.target)?, spec.work(size));

@@ -2,9 +2,12 @@
 //! benches time and what tuning is kept by.
 
 use crate::cases::{Case, Random};
-use crate::family::{Declared, Family, Launch, Size, Variant, Work};
-use crate::kernel::{Kernel, SpecError};
 use crate::matrix::Samples;
+use crate::vocabulary::arguments::Declared;
+use crate::vocabulary::family::{Family, Named};
+use crate::vocabulary::kernel::{Kernel, SpecError};
+use crate::vocabulary::launch::{Launch, Size, Work};
+use crate::vocabulary::variant::Variant;
 use kjit_engine::Target;
 use std::fmt;
 
@@ -110,7 +113,7 @@ macro_rules! registry {
             ///
             /// # Errors
             /// As the family's.
-            pub fn inside(&self, target: &Target, inside: crate::persistent::Inside) -> Result<crate::persistent::Step, SpecError> {
+            pub fn inside(&self, target: &Target, inside: crate::vocabulary::step::Inside) -> Result<crate::vocabulary::step::Step, SpecError> {
                 match self {
                     $(Spec::$name(spec) => spec.inside(target, inside),)*
                 }
@@ -154,7 +157,7 @@ macro_rules! registry {
 
             /// The tuning in force if this table were the shipped one.
             #[must_use]
-            pub fn tuning_by(&self, table: &crate::tuning::shipped::Table, target: &Target) -> Option<Tuning> {
+            pub fn tuning_by(&self, table: &crate::vocabulary::shipped::Table, target: &Target) -> Option<Tuning> {
                 match self {
                     $(Spec::$name(spec) => choice(spec.tuning_by(table, target).ok()?).map(Tuning::$name),)*
                 }
@@ -178,9 +181,13 @@ macro_rules! registry {
                 }
             }
 
-            fn what(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        }
+
+        /// The family's name and what is computed, at which sizes, without the tuning.
+        impl fmt::Display for Spec {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 match self {
-                    $(Spec::$name(spec) => spec.text(f),)*
+                    $(Spec::$name(spec) => Named(spec).fmt(f),)*
                 }
             }
         }
@@ -198,76 +205,81 @@ macro_rules! registry {
 
 registry! {
     /// Matrix × vector.
-    Matvec(crate::matvec::MatvecSpec);
+    Matvec(crate::products::matvec::MatvecSpec);
     /// Matrix × vector through chosen experts.
-    Experts(crate::experts::ExpertsSpec);
+    Experts(crate::products::experts::ExpertsSpec);
     /// Matrix × matrix.
-    Gemm(crate::gemm::GemmSpec);
+    Gemm(crate::products::gemm::GemmSpec);
     /// Matrix × a few rows.
-    SmallGemm(crate::small_gemm::SmallGemmSpec);
+    SmallGemm(crate::products::small_gemm::SmallGemmSpec);
     /// Attention of new tokens, one a sequence.
-    Attend(crate::attend::AttendSpec);
+    Attend(crate::attention::attend::AttendSpec);
     /// Attention of new tokens to latents.
-    Latent(crate::latent::LatentSpec);
+    Latent(crate::attention::latent::LatentSpec);
     /// Attention of a prompt to latents.
-    LatentFlash(crate::latent_flash::LatentFlashSpec);
+    LatentFlash(crate::attention::latent_flash::LatentFlashSpec);
     /// Rows to a cache.
-    Keep(crate::keep::KeepSpec);
+    Keep(crate::attention::keep::KeepSpec);
     /// How well kept keys answer.
-    KeyScores(crate::key_scores::KeyScoresSpec);
+    KeyScores(crate::attention::key_scores::KeyScoresSpec);
     /// The positions of the best scores.
-    TopKeys(crate::top_keys::TopKeysSpec);
+    TopKeys(crate::attention::top_keys::TopKeysSpec);
     /// Short convolutions along the tokens.
-    Conv(crate::conv::ConvSpec);
+    Conv(crate::state::conv::ConvSpec);
     /// Selective state spaces.
-    Scan(crate::scan::ScanSpec);
+    Scan(crate::state::scan::ScanSpec);
     /// Attention whose past is one matrix for each head.
-    Linear(crate::linear::LinearSpec);
+    Linear(crate::state::linear::LinearSpec);
     /// What stays of a state.
-    Decay(crate::decay::DecaySpec);
+    Decay(crate::state::decay::DecaySpec);
     /// Attention of a prompt.
-    Flash(crate::flash::FlashSpec);
+    Flash(crate::attention::flash::FlashSpec);
     /// Heads of a prompt: normed, rotated, kept.
-    RopeKv(crate::rope_kv::RopeKvSpec);
+    RopeKv(crate::attention::rope_kv::RopeKvSpec);
     /// Columns of activations, quantised.
-    Quantize(crate::quantize::QuantizeSpec);
+    Quantize(crate::rows::quantize::QuantizeSpec);
     /// Activations as halves in tiles.
-    Tiles(crate::tiles::TilesSpec);
+    Tiles(crate::rows::tiles::TilesSpec);
     /// Tokens counted by expert.
-    MoeCount(crate::moe::MoeCountSpec);
+    MoeCount(crate::rows::moe::MoeCountSpec);
     /// Tokens grouped by expert.
-    MoeGroup(crate::moe::MoeGroupSpec);
+    MoeGroup(crate::rows::moe::MoeGroupSpec);
     /// Weighted sums of grouped rows.
-    MoeSum(crate::moe::MoeSumSpec);
+    MoeSum(crate::rows::moe::MoeSumSpec);
     /// Rows of the embedding.
-    Embed(crate::embed::EmbedSpec);
+    Embed(crate::rows::embed::EmbedSpec);
     /// Rows as they lie on a device.
-    Repack(crate::repack::RepackSpec);
+    Repack(crate::rows::repack::RepackSpec);
     /// Norms.
-    Norm(crate::norm::NormSpec);
+    Norm(crate::rows::norm::NormSpec);
     /// Softmax.
-    Softmax(crate::softmax::SoftmaxSpec);
+    Softmax(crate::rows::softmax::SoftmaxSpec);
     /// Sums and gated units.
-    Combine(crate::combine::CombineSpec);
+    Combine(crate::rows::combine::CombineSpec);
     /// Rows made element by element.
-    Map(crate::map::MapSpec);
+    Map(crate::rows::map::MapSpec);
     /// Copies of rows.
-    Rows(crate::rows::RowsSpec);
+    Rows(crate::rows::copy::RowsSpec);
     /// Choice of experts.
-    Route(crate::route::RouteSpec);
+    Route(crate::choice::route::RouteSpec);
     /// Weighted sums of experts' results.
-    ExpertSum(crate::expert_sum::ExpertSumSpec);
+    ExpertSum(crate::rows::expert_sum::ExpertSumSpec);
     /// Biases, masks and penalties.
-    Adjust(crate::adjust::AdjustSpec);
+    Adjust(crate::choice::adjust::AdjustSpec);
     /// The likeliest token.
-    Argmax(crate::argmax::ArgmaxSpec);
+    Argmax(crate::choice::argmax::ArgmaxSpec);
     /// A token at random.
-    Draw(crate::draw::DrawSpec);
+    Draw(crate::choice::draw::DrawSpec);
     /// Sums over devices.
-    Reduce(crate::reduce::ReduceSpec);
+    Reduce(crate::rows::reduce::ReduceSpec);
     /// Memory, read as fast as it goes.
-    Read(crate::read::ReadSpec);
+    Read(crate::rows::read::ReadSpec);
 }
+
+/// A family that is in the registry.
+pub trait Registered: Family + Into<Spec> + TryFrom<Spec> {}
+
+impl<F: Family + Into<Spec> + TryFrom<Spec>> Registered for F {}
 
 /// The tuning, where there is anything to choose.
 fn choice<T: Variant>(tuning: T) -> Option<T> {
@@ -296,14 +308,5 @@ impl Spec {
         let mut all = std::iter::once(default).chain(self.candidates(target));
         let found = all.find(|t| t.to_string() == text)?;
         self.with(Some(found)).covered(target).then_some(found)
-    }
-}
-
-/// The family's name and what is computed, at which sizes, without the tuning. Tuning is kept by
-/// it.
-impl fmt::Display for Spec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ", self.family())?;
-        self.what(f)
     }
 }

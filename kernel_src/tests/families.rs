@@ -2,8 +2,8 @@
 //! arguments that are the kernel's; and that there is no other list.
 
 use kjit_engine::Target;
+use kjit_kernels::arguments::{Declared, Kind};
 use kjit_kernels::cases::{self, Case};
-use kjit_kernels::family::{Declared, Kind};
 use kjit_kernels::matrix::{Sample, representative};
 use kjit_kernels::spec::FAMILIES;
 use kjit_kernels::tuning::shipped::Table;

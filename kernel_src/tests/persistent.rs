@@ -12,11 +12,12 @@ use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::layout::Layout;
 use kjit_kernels::matvec::MatvecSpec;
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::{Inside, Persistent, Probe};
+use kjit_kernels::persistent::{Persistent, Probe};
 use kjit_kernels::reduce::ReduceSpec;
 use kjit_kernels::route::{Gating, RouteSpec};
 use kjit_kernels::segments::{Finish, Segment};
 use kjit_kernels::spec::Spec;
+use kjit_kernels::step::Inside;
 
 fn format(name: &str) -> &'static Format {
     ALL.iter().find(|f| f.name == name).unwrap()

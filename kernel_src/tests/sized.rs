@@ -177,7 +177,7 @@ fn every_family_with_a_choice_is_among_those_whose_variants_are_tried_here() {
 #[test]
 fn a_family_without_variants_has_no_other_case() {
     let target = Target::parse("sm_90").unwrap();
-    let spec: Spec = kjit_kernels::rows::RowsSpec { words: 64 }.into();
+    let spec: Spec = kjit_kernels::copy::RowsSpec { words: 64 }.into();
     let size = Size { tokens: 1, past: 0 };
     let mut case = spec.case(&target, 4, size, &mut Random::new(1)).unwrap();
     assert!(case.vary(&spec, &target, 4, size).unwrap_err().to_string().contains("one variant"));

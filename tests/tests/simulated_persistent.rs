@@ -3,7 +3,8 @@
 
 use kjit_engine::{Arg, Device, Geometry};
 use kjit_kernels::norm::{NormKind, NormSpec};
-use kjit_kernels::persistent::{HEAD, Inside, Persistent, Probe};
+use kjit_kernels::persistent::{HEAD, Persistent, Probe};
+use kjit_kernels::step::Inside;
 use kjit_model::gguf::Gguf;
 use kjit_model::sample::SampleOptions;
 use kjit_model::session::{KvType, OpenOptions, Persistence, Session, Want};

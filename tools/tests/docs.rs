@@ -32,11 +32,12 @@ fn texts(folders: &[&str], endings: &[&str]) -> Vec<(PathBuf, String)> {
         .collect()
 }
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
     "cache/src",
     "engine/src",
     "engine/sys",
     "hub/src",
+    "kernel_src/formats/src",
     "kernel_src/src",
     "model/src",
     "server/src",
@@ -273,6 +274,7 @@ fn each_crate_that_others_may_use_says_what_it_is_and_shows_an_example_that_is_c
         "cache",
         "engine",
         "kernel_src",
+        "kernel_src/formats",
         "hub",
         "model",
         "engine/sys/hip-sys",

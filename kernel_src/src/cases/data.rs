@@ -2,10 +2,10 @@
 
 use super::Content;
 use super::few::{FEW, Few};
-use crate::format::{BlockScale, Encoding, Format, GroupScale, Offset};
-use crate::kernel::SpecError;
-use crate::layout::{Layout, LayoutError};
+use crate::vocabulary::kernel::SpecError;
 use half::f16;
+use kjit_formats::format::{BlockScale, Encoding, Format, GroupScale, Offset};
+use kjit_formats::layout::{Layout, LayoutError};
 use std::sync::Arc;
 
 /// SplitMix64 (Steele, Lea & Flood 2014).

@@ -5,8 +5,8 @@
 
 use super::data::{Random, Rows};
 use super::tiled::Tiles;
-use crate::format::Format;
-use crate::kernel::SpecError;
+use crate::vocabulary::kernel::SpecError;
+use kjit_formats::format::Format;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::hash::Hash;
@@ -85,7 +85,8 @@ mod tests {
         let (tiles, poison) = (of(1), half::f16::from_le_bytes([0xff, 0xff]));
         assert!(tiles.values.len() == 3 && tiles.values[0] != tiles.values[1] && poison.is_nan());
         let at = |row, col| {
-            tiles.content()[2 * crate::product::tiled_index(row, col, 70)..][..2] == [0xff, 0xff]
+            tiles.content()[2 * crate::vocabulary::mma::tiled_index(row, col, 70)..][..2]
+                == [0xff, 0xff]
         };
         assert!(at(3, 0) && at(255, 127) && !at(2, 69) && !at(2, 127));
     }

@@ -16,10 +16,13 @@ pub use content::Content;
 pub use data::Random;
 pub use few::Few;
 
-use crate::activations::Column;
-use crate::family::{Arguments, Declared, Family, Kind, Launch, Size};
-use crate::kernel::{Kernel, SpecError, require};
-use crate::spec::{self, Spec};
+use crate::spec;
+use crate::spec::Spec;
+use crate::vocabulary::activations::Column;
+use crate::vocabulary::arguments::{Arguments, Declared, Kind};
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, require};
+use crate::vocabulary::launch::{Launch, Size};
 use kjit_engine::{Arg, Geometry, HostArg, Target};
 
 /// One launch and what must come of it.

@@ -2,11 +2,11 @@
 
 use super::data::Matrix;
 use super::{CaseArg, QUANTISED, Random, SINGLE, Tolerance, floats, input, optional};
-use crate::activations::{Column, Form, Prologue};
-use crate::family::SegmentArgs;
-use crate::heads::{HeadsForm, Scores};
-use crate::kernel::SpecError;
-use crate::segments::{Finish, MOST, Segment};
+use crate::attention::heads::{HeadsForm, Scores};
+use crate::products::segments::{Finish, MOST, Segment};
+use crate::vocabulary::activations::{Column, Form, Prologue};
+use crate::vocabulary::arguments::SegmentArgs;
+use crate::vocabulary::kernel::SpecError;
 
 /// The epsilon of norms.
 pub(crate) const EPS: f32 = 1e-5;

@@ -2,7 +2,7 @@
 //! poisoned.
 
 use super::Random;
-use crate::kv::{KvLayout, PAGE};
+use crate::attention::kv::{KvLayout, PAGE};
 
 /// Where the positions of some slots lie.
 pub(crate) struct Pages {

@@ -1,7 +1,7 @@
 //! Activations as halves in tiles and in panels, and what must become of them.
 
 use super::{Content, Random, Tolerance};
-use crate::product::{panel_bytes, panel_index, tiled_bytes, tiled_index};
+use crate::vocabulary::mma::{panel_bytes, panel_index, tiled_bytes, tiled_index};
 use half::f16;
 use std::sync::Arc;
 

@@ -19,7 +19,7 @@ use crate::session::SessionError;
 use kjit_engine::{
     Arena, Arg, DeviceBuffer, DeviceClock, Error, Event, Kernel, Result, Stream, Target,
 };
-use kjit_kernels::family::Arguments;
+use kjit_kernels::arguments::Arguments;
 use kjit_kernels::layout::Layout;
 use kjit_kernels::repack::{RepackArgs, RepackSpec};
 use std::cell::Cell;

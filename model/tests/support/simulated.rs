@@ -5,7 +5,7 @@ use half::f16;
 use kjit_engine::Target;
 use kjit_kernels::heads::angles;
 use kjit_kernels::layout::Layout;
-use kjit_kernels::product::tiled_index;
+use kjit_kernels::mma::tiled_index;
 use kjit_kernels::tuning::Shipped;
 use kjit_model::gguf::Gguf;
 use kjit_model::gpu::plan::{

@@ -15,7 +15,7 @@ pub use read::Bundle;
 pub use write::{Exported, LIMIT, Wish, export};
 
 use kjit_engine::Error;
-use kjit_kernels::kernel::SpecError;
+use kjit_kernels::SpecError;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 

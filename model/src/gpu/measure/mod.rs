@@ -19,7 +19,7 @@ pub use subject::{Subject, of_plan, representative};
 use crate::gpu::settle::settled;
 use kjit_engine::{Device, Engine, KernelReport};
 use kjit_kernels::cases::Random;
-use kjit_kernels::family::Work;
+use kjit_kernels::launch::Work;
 
 /// What came of one subject.
 #[derive(Debug, Clone)]

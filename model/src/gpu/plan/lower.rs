@@ -7,10 +7,10 @@ use super::{Bind, BufferId, Dim, GemmUse, JobId, PlanError};
 use crate::gpu::fuse::{Finish, Input, Segment, Step, head_size};
 use crate::graph::{Activation, Graph, StateId, StateKind, ValueId, WeightId};
 use kjit_engine::Target;
-use kjit_kernels::family::{Arguments, SegmentArgs};
+use kjit_kernels::arguments::{Arguments, SegmentArgs};
 use kjit_kernels::kv::{KvLayout, KvStorage};
 use kjit_kernels::segments;
-use kjit_kernels::spec::Spec;
+use kjit_kernels::spec::{Registered, Spec};
 use kjit_kernels::tuning::Choices;
 use kjit_kernels::{Family, SpecError};
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ impl Lower<'_> {
     }
 
     /// The spec with the tuning that was measured best for it, where one was.
-    pub fn tuned<F: Family>(&self, spec: F) -> F {
+    pub fn tuned<F: Registered>(&self, spec: F) -> F {
         if self.reproducible {
             // What was measured, for one number of rows and not for another, has no say.
             let usual = spec.usual(&self.target).ok();
@@ -119,7 +119,7 @@ impl Lower<'_> {
     }
 
     /// A kernel's job.
-    pub fn job<F: Family>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
+    pub fn job<F: Registered>(&mut self, name: &str, spec: F) -> Result<Ready<F>, PlanError> {
         let spec: Spec = spec.into();
         let arguments = spec.arguments().len();
         let Made { job, block, shared } = match self.jobs.known(&spec) {

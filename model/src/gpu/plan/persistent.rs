@@ -26,9 +26,10 @@ use crate::graph::{Graph, Op, State, StateKind};
 use kjit_engine::{MatrixUnit, Target};
 use kjit_kernels::SpecError;
 use kjit_kernels::matvec::MatvecSpec;
-use kjit_kernels::persistent::{Inside, MEETS_BEHIND, Persistent, Probe, SUM, Step, packets};
+use kjit_kernels::persistent::{MEETS_BEHIND, Persistent, Probe, SUM};
 use kjit_kernels::segments::Finish;
 use kjit_kernels::spec::Spec;
+use kjit_kernels::step::{Inside, Step, packets};
 
 /// Bytes of a layer's weights from which on one launch is worth its compilation.
 const WORTH: usize = 50 << 20;

@@ -13,7 +13,7 @@ use crate::graph::ValueId;
 use kjit_kernels::Family;
 use kjit_kernels::activations::Prologue;
 use kjit_kernels::gemm::{GemmArgs, GemmSpec};
-use kjit_kernels::product::{panel_bytes, tiled_bytes};
+use kjit_kernels::mma::{panel_bytes, tiled_bytes};
 use kjit_kernels::segments::MOST;
 use kjit_kernels::small_gemm::{SmallGemmArgs, SmallGemmSpec, WHOLE};
 use kjit_kernels::tiles::{TilesArgs, TilesSpec};

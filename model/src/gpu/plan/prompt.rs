@@ -17,7 +17,7 @@ use kjit_kernels::moe::{
     MoeCountArgs, MoeCountSpec, MoeGroupArgs, MoeGroupSpec, MoeSpec, MoeSumArgs, MoeSumSpec,
 };
 use kjit_kernels::rope_kv::{RopeKvArgs, RopeKvSpec};
-use kjit_kernels::rows::{RowsArgs, RowsSpec};
+use kjit_kernels::copy::{RowsArgs, RowsSpec};
 use kjit_kernels::segments;
 
 /// Tokens grouped by expert.

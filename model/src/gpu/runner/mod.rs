@@ -39,7 +39,7 @@ use half::f16;
 use kjit_engine::{Device, DeviceInfo, Graph as Recording, PinnedBuffer, Vendor};
 use kjit_kernels::changes::{self, HEAD, MOST};
 use kjit_kernels::noise::inverse;
-use kjit_kernels::product::tiled_index;
+use kjit_kernels::mma::tiled_index;
 use pages::Pages;
 use std::sync::Arc;
 

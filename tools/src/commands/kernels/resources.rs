@@ -11,7 +11,7 @@ use anyhow::Context;
 use kjit_engine::arch::issue::IssueBound;
 use kjit_engine::arch::{ARCHS, Card};
 use kjit_engine::{Engine, Job, KernelReport, Target};
-use kjit_kernels::family::Work;
+use kjit_kernels::launch::Work;
 use kjit_kernels::matrix::{Sample, representative};
 use std::io::{self, Write};
 use std::process::ExitCode;

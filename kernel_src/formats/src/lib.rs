@@ -1,0 +1,25 @@
+//! Block formats of GGML: ids, sizes, codes and scales, and the layout of a row on a GPU.
+//!
+//! The crate is data plus arithmetic. It opens no file and depends on no other crate of kjit, so a
+//! reader of GGUF files links no compiler.
+//!
+//! | to … | there is |
+//! |---|---|
+//! | decode a block | [`format::Format`], [`format::ALL`] |
+//! | know the size of any tensor type of ggml | [`ggml::GgmlType`] |
+//! | lay weights out as the kernels read them | [`layout::Layout`] |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::unreachable)
+)]
+
+pub mod format;
+pub mod ggml;
+pub mod layout;
+
+/// The README's example, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

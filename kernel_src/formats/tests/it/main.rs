@@ -1,0 +1,3 @@
+//! Integration tests of `kjit-formats`.
+
+mod dequant_oracle;

@@ -1,0 +1,561 @@
+//! Attention of one new token per sequence, with everything that comes before it in a layer:
+//! `gpu/attend.h`, on matrix units `gpu/attend_mma.h`.
+
+mod cases;
+
+use crate::attention::heads::{HeadsForm, Scores};
+use crate::attention::kv::{KvLayout, KvStorage};
+use crate::cases::{Case, Random};
+use crate::matrix::Samples;
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::arguments::{Declared, with_table};
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::mma::Product;
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::step::{Inside, Step, packets};
+use crate::vocabulary::variant::{Variant, choice};
+use kjit_engine::{Constants, MatrixUnit, Target, Vendor};
+use std::fmt;
+
+/// Decode attention: heads made ready, the new token's key and value written to the cache,
+/// attention over it.
+///
+/// Numerics: f32 throughout; queries are not rounded. On matrix units a query, and a probability,
+/// is the sum of two halves: 22 bits of it; with 8-bit keys and values a query is 15 bits of its
+/// largest element, a probability times a value's scale a half.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct AttendSpec {
+    /// Heads.
+    pub form: HeadsForm,
+    /// What becomes of scores.
+    pub scores: Scores,
+    /// How the work is spread; `None`: the default.
+    pub tuning: Option<AttendTuning>,
+}
+
+arguments! {
+    /// The arguments of decode attention.
+    AttendArgs {
+        /// `sequences × heads × head_dim` f32, as projected.
+        q: Pointer,
+        /// `sequences × kv heads × head_dim` f32; null, as `v`, where they are kept already.
+        k: Pointer,
+        /// As `k`.
+        v: Pointer,
+        /// `head_dim` f32, or null.
+        q_norm: Pointer,
+        /// As `q_norm`.
+        k_norm: Pointer,
+        /// A score for each head, or null.
+        sinks: Pointer,
+        /// From [`angles`](crate::heads::angles).
+        angles: Pointer,
+        /// A u32 per sequence, its slot; null: sequence `s` has slot `s`.
+        slots: Pointer,
+        /// A u32 per slot: tokens before the new one.
+        position: Pointer,
+        /// Per [`KvLayout`], slot `s` at `s · sequence_bytes`.
+        keys: Pointer,
+        /// As `keys`.
+        values: Pointer,
+        /// [`AttendSpec::part_bytes`] of working memory.
+        part: Pointer,
+        /// [`AttendSpec::counters`] u32, zero before the first launch and after every one.
+        counters: Pointer,
+        /// As `q`.
+        out: Pointer,
+        /// Factor on scores.
+        scale: F32,
+        /// The norms' epsilon.
+        eps: F32,
+        /// Positions of a slot.
+        capacity: U32,
+        /// Slices of the context.
+        splits: U32,
+        /// Bytes from one slot's keys, or values, to the next one's; 0 with pages.
+        sequence_bytes: U64,
+        /// A u32 for each [`PAGE`](crate::kv::PAGE) positions of a sequence, slot after slot; only
+        /// where there are pages.
+        table: Pointer,
+    }
+}
+
+const NAME: &str = "attend";
+const MMA: &str = "attend_mma";
+const WIDE: &str = "attend_wide";
+
+/// How the work is spread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AttendTuning {
+    /// `gpu/attend.h`, everywhere: a lane has eight elements of a position.
+    Lanes {
+        /// Lanes in a wave.
+        wave: u32,
+        /// Threads of a block.
+        block: u32,
+        /// Positions that a lane takes at a time; a power of two.
+        tile: u32,
+        /// Blocks launched for each compute unit, over all heads and sequences.
+        blocks_per_unit: u32,
+    },
+    /// `gpu/attend_mma.h` (sm_80 and later, keys in halves or bytes): sixteen positions at a time
+    /// through the matrix units.
+    Rings {
+        /// Waves of a block.
+        waves: u32,
+        /// Tiles of sixteen positions on their way to each wave.
+        stages: u32,
+        /// Tiles that are worth a block: shorter contexts have fewer blocks, one where there are
+        /// less than three times as many.
+        least: u32,
+        /// Blocks launched for each compute unit, over all heads and sequences.
+        blocks_per_unit: u32,
+    },
+    /// `gpu/attend_wide.h`, everywhere, for heads wider than 256: a lane has some elements of a
+    /// position, then eight columns of the result.
+    Wide {
+        /// Lanes in a wave.
+        wave: u32,
+        /// Blocks launched for each compute unit, over all heads and sequences.
+        blocks_per_unit: u32,
+    },
+}
+
+/// `(largest head, waves, stages, least, blocks per unit)`.
+type Row = (usize, u32, u32, u32, u32);
+
+/// Halves: measured on an H200 (docs/performance.md).
+const RINGS: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
+/// Bytes: half of the memory, and more work for each byte.
+const RINGS_BYTES: &[Row] = &[(64, 12, 2, 16, 1), (128, 8, 2, 8, 1), (256, 8, 1, 4, 1)];
+/// What is worth trying: waves, stages, blocks per unit.
+const BLOCKS: [(u32, u32, u32); 10] = [
+    (8, 2, 1),
+    (8, 1, 1),
+    (8, 3, 1),
+    (12, 1, 1),
+    (12, 2, 1),
+    (4, 2, 2),
+    (4, 3, 2),
+    (8, 1, 2),
+    (8, 2, 2),
+    (16, 1, 1),
+];
+/// The matrix units' products have sixteen positions.
+const POSITIONS: usize = 16;
+/// Bytes of shared memory that a kernel declares itself, at most: eight heads of 256 and a rotation
+/// in singles, sums.
+const FIXED: usize = 14 << 10;
+/// Elements of a head whose results fit the registers of the other two.
+const NARROW: usize = 256;
+/// Threads of a block of `gpu/attend_wide.h`.
+const WIDE_BLOCK: u32 = 256;
+/// Bytes of tiles and queries in a persistent kernel whose weights stream: what they take, the ring
+/// of weights has not.
+const BESIDE_WEIGHTS: usize = 72 << 10;
+
+impl Variant for AttendTuning {}
+
+impl AttendTuning {
+    /// Blocks launched for each compute unit, over all heads and sequences.
+    #[must_use]
+    pub const fn blocks_per_unit(&self) -> u32 {
+        match *self {
+            AttendTuning::Lanes { blocks_per_unit, .. }
+            | AttendTuning::Rings { blocks_per_unit, .. }
+            | AttendTuning::Wide { blocks_per_unit, .. } => blocks_per_unit,
+        }
+    }
+
+    /// What is worth trying on a device; what a shape does not fit is no kernel.
+    fn all(target: &Target) -> Vec<AttendTuning> {
+        let mut all = vec![];
+        for (waves, stages, blocks_per_unit) in BLOCKS {
+            for least in [4, 8, 16] {
+                all.push(AttendTuning::Rings { waves, stages, least, blocks_per_unit });
+            }
+        }
+        for &wave in target.waves() {
+            all.extend(
+                [1, 2, 3].map(|blocks_per_unit| AttendTuning::Wide { wave, blocks_per_unit }),
+            );
+            for waves in [2, 4, 8] {
+                for tile in [1, 2, 4] {
+                    for blocks_per_unit in [1, 2, 3, 4] {
+                        // With matrix units the other kernel is twice as fast: one of these shows
+                        // it.
+                        if target.arch().matrix != MatrixUnit::Wgmma
+                            || (waves, tile, blocks_per_unit) == (4, 4, 2)
+                        {
+                            all.push(AttendTuning::Lanes {
+                                wave,
+                                block: waves * wave,
+                                tile,
+                                blocks_per_unit,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+        all
+    }
+
+    /// Threads of a block.
+    const fn block(&self) -> u32 {
+        match *self {
+            AttendTuning::Lanes { block, .. } => block,
+            AttendTuning::Rings { waves, .. } => 32 * waves,
+            AttendTuning::Wide { .. } => WIDE_BLOCK,
+        }
+    }
+
+    /// Bytes of a wave's ring: of tiles of keys and of values.
+    fn ring(&self, kv: &KvLayout) -> usize {
+        let AttendTuning::Rings { stages, .. } = *self else { return 0 };
+        let scales = if kv.storage == KvStorage::Q8_0 { kv.head_dim / kv.group() } else { 0 };
+        let side = POSITIONS * kv.row_bytes() + (POSITIONS * scales + scales % 2).div_ceil(2) * 4;
+        let side = side.next_multiple_of(128);
+        2 * stages as usize * side
+    }
+
+    /// Bytes of dynamic shared memory: rings and a tile of queries, from the next multiple of 128
+    /// on.
+    fn shared(&self, kv: &KvLayout) -> usize {
+        let AttendTuning::Rings { waves, .. } = *self else { return 0 };
+        128 + waves as usize * self.ring(kv) + kv.head_dim.div_ceil(64) * POSITIONS * 128
+    }
+
+    /// The results of `group` heads have room where a wave's ring was: its own, and four elements
+    /// of a slice for each lane.
+    fn results_fit(&self, kv: &KvLayout, group: usize) -> bool {
+        group * 4 * kv.head_dim.max(128) <= self.ring(kv)
+    }
+}
+
+impl AttendSpec {
+    /// Query heads that a block computes together: all that share a key head, up to eight, of wide
+    /// heads four.
+    fn group(&self) -> usize {
+        let all = (self.form.heads / self.form.kv.heads.max(1)).max(1);
+        (1..=all.min(if self.wide() { 4 } else { 8 }))
+            .rev()
+            .find(|g| all.is_multiple_of(*g))
+            .unwrap_or(1)
+    }
+
+    /// Heads are too wide for registers.
+    const fn wide(&self) -> bool {
+        self.form.kv.head_dim > NARROW
+    }
+
+    /// Lanes that share a position, eight elements each.
+    fn lanes(&self) -> usize {
+        (self.form.kv.head_dim / 8).next_power_of_two()
+    }
+
+    /// The largest tile of `gpu/attend.h`.
+    fn most(&self) -> u32 {
+        (self.lanes() / self.group().next_power_of_two()).max(1) as u32
+    }
+
+    /// The default of `gpu/attend.h` at a wave width.
+    fn by_lanes(&self, wave: u32) -> AttendTuning {
+        let most = self.most().min(4);
+        // Singles take twice the registers: at a tile of four AMD's 256 do not suffice.
+        let tile = if self.form.kv.storage == KvStorage::F32 { (most / 2).max(1) } else { most };
+        AttendTuning::Lanes { wave, block: 4 * wave, tile, blocks_per_unit: 2 }
+    }
+
+    /// The default of `gpu/attend_mma.h`, fitted to the target's shared memory.
+    fn by_rings(&self, target: &Target) -> Option<AttendTuning> {
+        let table = if self.form.kv.storage == KvStorage::Q8_0 { RINGS_BYTES } else { RINGS };
+        let &(_, waves, stages, least, blocks_per_unit) =
+            table.iter().find(|r| self.form.kv.head_dim <= r.0).or(table.last())?;
+        let fewer = [(waves, stages), (waves.min(4), stages), (waves.min(4), 1), (2, 1)];
+        let tries = fewer.map(|(waves, stages)| AttendTuning::Rings {
+            waves,
+            stages,
+            least,
+            blocks_per_unit,
+        });
+        tries.into_iter().find(|t| self.fits(target, t))
+    }
+
+    fn fits(&self, target: &Target, tuning: &AttendTuning) -> bool {
+        let block = tuning.block();
+        if self.wide() != matches!(tuning, AttendTuning::Wide { .. }) {
+            return false;
+        }
+        match *tuning {
+            AttendTuning::Wide { wave, .. } => target.waves().contains(&wave),
+            AttendTuning::Lanes { wave, block, tile, .. } => {
+                target.waves().contains(&wave)
+                    && block.is_multiple_of(wave)
+                    && (1..=1024).contains(&block)
+                    && tile.is_power_of_two()
+                    && tile <= self.most()
+                    && self.lanes() <= wave as usize
+                    && self.group().next_power_of_two() <= self.lanes()
+            }
+            AttendTuning::Rings { stages, least, .. } => {
+                // Asynchronous copies and products of depth sixteen came with sm_80, and more than
+                // 64 KB with them.
+                let arch = target.arch();
+                matches!(arch.matrix, MatrixUnit::MmaSync | MatrixUnit::Wgmma)
+                    && arch.shared_per_block > 64 << 10
+                    && self.form.kv.storage != KvStorage::F32
+                    && block >= (self.form.kv.head_dim / 4) as u32
+                    && (32..=512).contains(&block)
+                    && (1..=4).contains(&stages)
+                    && least > 0
+                    && tuning.results_fit(&self.form.kv, self.group())
+                    && tuning.shared(&self.form.kv) + FIXED <= arch.shared_per_block as usize
+            }
+        }
+    }
+
+    /// Blocks that a launch's block is where all steps of a token are one kernel with a ring of
+    /// weights: each has some of its heads, so that the next step waits less (an H100, 8b Q4_K_M
+    /// 534 tokens/s with one, 543 with two, 544 with four), but behind many positions all of them,
+    /// lest keys be read several times (16,384: 358, 360 and, so, 315).
+    fn parts(&self) -> usize {
+        let (group, dim) = (self.group(), self.form.kv.head_dim);
+        let fits = |n: &usize| {
+            group.is_multiple_of(*n) && (group / n * dim).is_multiple_of(packets::GROUP)
+        };
+        [4, 2].into_iter().find(fits).unwrap_or(1)
+    }
+
+    /// Blocks that share a sequence's heads.
+    #[must_use]
+    pub fn groups(&self) -> u32 {
+        (self.form.heads / self.group()) as u32
+    }
+
+    /// Slices of the context on `units` compute units: as many as all units hold at once, since one
+    /// block more would have them all wait for it.
+    fn splits(&self, tuning: &AttendTuning, units: u32, sequences: u32) -> u32 {
+        (units.max(1) * tuning.blocks_per_unit() / (self.groups() * sequences.max(1))).clamp(1, 256)
+    }
+
+    /// `hold`: queries of heads that are small enough stay in registers.
+    /// `blocks`: that share a group of heads, where it is not one.
+    fn shape(&self, tuning: &AttendTuning, hold: bool, blocks: usize) -> Shape {
+        let shape = self.scores.shape(self.form.shape().number("GROUP", self.group()));
+        match *tuning {
+            AttendTuning::Lanes { tile, .. } => {
+                let shape = shape.number("GROUP_P", self.group().next_power_of_two());
+                shape.number("LANES", self.lanes()).number("TILE", tile)
+            }
+            AttendTuning::Rings { stages, least, .. } => {
+                // At more than 128 the queries' registers would be those of the result.
+                let hold = hold && self.form.kv.head_dim <= 128;
+                let shape =
+                    shape.number("STAGES", stages).number("LEAST", least).flag("HOLD_Q", hold);
+                shape.number("BLOCKS", blocks)
+            }
+            AttendTuning::Wide { .. } => shape,
+        }
+    }
+
+    /// Bytes of the working memory.
+    #[must_use]
+    pub fn part_bytes(&self, splits: u32, sequences: u32) -> usize {
+        self.form.heads * splits as usize * sequences as usize * (self.form.kv.head_dim + 4) * 4
+    }
+
+    /// Counters (u32): one of each block's heads, however few a block has.
+    #[must_use]
+    pub fn counters(&self, sequences: u32) -> usize {
+        self.form.heads * sequences as usize
+    }
+}
+
+impl Family for AttendSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = AttendArgs<A>;
+    choice!(AttendTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.form, self.scores)
+    }
+
+    fn usual(&self, target: &Target) -> Result<AttendTuning, SpecError> {
+        self.form.check(NAME)?;
+        if self.wide() {
+            return Ok(AttendTuning::Wide { wave: target.default_wave(), blocks_per_unit: 1 });
+        }
+        Ok(self.by_rings(target).unwrap_or_else(|| self.by_lanes(target.default_wave())))
+    }
+
+    fn check(&self, target: &Target, t: &AttendTuning) -> Result<(), SpecError> {
+        self.form.check(NAME)?;
+        self.scores.check(NAME)?;
+        let fine = self.fits(target, t) && (1..=64).contains(&t.blocks_per_unit());
+        require(fine, NAME, || format!("{:?} with {t:?} on {target}", self.form))
+    }
+
+    fn candidates(&self, target: &Target) -> Vec<AttendTuning> {
+        AttendTuning::all(target)
+    }
+
+    fn block(&self, target: &Target, t: &AttendTuning) -> Result<Block, SpecError> {
+        let wave = match *t {
+            AttendTuning::Lanes { wave, .. } | AttendTuning::Wide { wave, .. } => wave,
+            AttendTuning::Rings { .. } => 32,
+        };
+        let hint = "a tuning with fewer waves or stages";
+        let shared = shared_bytes(NAME, target, t.shared(&self.form.kv), FIXED, hint)?;
+        Ok(Block { wave, threads: t.block(), shared })
+    }
+
+    fn render(&self, target: &Target, t: &AttendTuning, block: Block) -> Result<Kernel, SpecError> {
+        let shape = self.shape(t, true, 1);
+        let (entry, macros) = match *t {
+            AttendTuning::Lanes { .. } => (NAME, Constants::new()),
+            // Said, lest nvrtc stop at 128 registers: on sm_90 two of them spilled.
+            AttendTuning::Wide { .. } if target.vendor() == Vendor::Nvidia => {
+                (WIDE, Constants::new().set("KJ_MIN_BLOCKS", 1))
+            }
+            AttendTuning::Wide { .. } => (WIDE, Constants::new()),
+            AttendTuning::Rings { .. } => {
+                // Said, lest the compiler stop at 128 registers and spill one: what must run
+                // together has those, at least.
+                let together = t.blocks_per_unit().min(512 / block.threads).max(1);
+                (MMA, Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", together))
+            }
+        };
+        let macros = KvLayout::macros(self.form.paged, macros);
+        Ok(Kernel {
+            shared: block.shared,
+            ..of_shape(entry, &shape, macros, block.wave, block.threads)
+        })
+    }
+
+    fn declared(&self) -> &'static [Declared] {
+        with_table::<AttendArgs<()>>(self.form.paged)
+    }
+
+    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
+        let Inside { wave, threads, streams, sequences, .. } = inside;
+        let usual = self.usual(target)?;
+        let tries: Vec<AttendTuning> = match usual {
+            // Beside the ring of weights there is room for few tiles.
+            AttendTuning::Rings { least, stages, .. } => (1..=stages)
+                .rev()
+                .map(|stages| AttendTuning::Rings {
+                    waves: threads / 32,
+                    stages,
+                    least,
+                    blocks_per_unit: 1,
+                })
+                .filter(|t| !streams || t.shared(&self.form.kv) <= BESIDE_WEIGHTS)
+                .collect(),
+            // A tile of four takes all of a lane's registers on gfx1100.
+            AttendTuning::Lanes { .. } => [2, 4]
+                .map(|part| AttendTuning::Lanes {
+                    wave,
+                    block: threads,
+                    tile: (self.most().min(4) / part).max(1),
+                    blocks_per_unit: 1,
+                })
+                .to_vec(),
+            AttendTuning::Wide { .. } => vec![],
+        };
+        let fitting = tries.into_iter().find(|t| self.fits(target, t));
+        let none = || SpecError::Unsupported {
+            kernel: NAME,
+            why: format!(
+                "heads of {} do not fit beside a persistent kernel's weights",
+                self.form.kv.head_dim
+            ),
+        };
+        let t = fitting.ok_or_else(none)?;
+        let (header, lds, call) = match t {
+            AttendTuning::Wide { .. } => return Err(none()),
+            AttendTuning::Lanes { .. } => (
+                "attend.h",
+                "Attend<S>::Shared",
+                "Meeting::wait(); Attend<S>::step(a, share, lds);",
+            ),
+            AttendTuning::Rings { .. } => {
+                let call = "AttendMma<S>::step(a, share, pool, lds, HandedBefore<S>{links});";
+                ("attend_mma.h", "AttendMma<S>::Shared", call)
+            }
+        };
+        let parts = match t {
+            AttendTuning::Rings { .. } if streams => self.parts(),
+            _ => 1,
+        };
+        // With queries in registers the kernel of all steps spilled on sm_90.
+        let shape = self.shape(&t, false, parts).number("SEQUENCES", sequences);
+        let step = Step::of(header, "AttendArgs", call, shape);
+        let values = self.form.heads * self.form.kv.head_dim;
+        let hands = (streams && values.is_multiple_of(packets::GROUP))
+            .then_some(("out", values * sequences));
+        let rings = matches!(t, AttendTuning::Rings { .. });
+        let all = (self.form.heads + 2 * self.form.kv.heads) * self.form.kv.head_dim * sequences;
+        let takes_values = (streams && rings && !self.form.kept_before).then_some(all);
+        Ok(Step {
+            lds: Some(lds),
+            pool: t.shared(&self.form.kv) as u32,
+            hands,
+            takes_values,
+            parts: parts as u32,
+            apart: streams && self.form.qk_norm,
+            paged: self.form.paged,
+            ..step
+        })
+    }
+
+    fn grid(
+        &self,
+        _: &Target,
+        t: &AttendTuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
+        let sequences = size.tokens.max(1) as u32;
+        let splits = self.splits(t, units, sequences);
+        let grid = Grid::of([splits, self.groups(), sequences]).number("splits", splits);
+        Ok(grid
+            .memory("part", self.part_bytes(splits, sequences))
+            .counters("counters", self.counters(sequences)))
+    }
+
+    fn work(&self, Size { tokens, past }: Size) -> Work {
+        let seen = past + 1 - self.scores.seen_from(past);
+        let HeadsForm { heads, kv, .. } = self.form;
+        // The new tokens come and go in f32.
+        let ends = 4 * kv.head_dim * (2 * heads + 2 * kv.heads);
+        let cached = 2 * kv.bytes(seen).unwrap_or(0);
+        let operations = 4 * seen * heads * kv.head_dim;
+        Work { bytes: (tokens * (cached + ends)) as u64, operations: (tokens * operations) as u64 }
+    }
+
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        cases::sized(self, target, units, size, random)
+    }
+
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        cases::cases(target, wave, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
+    }
+}

@@ -1,0 +1,218 @@
+//! How keys and values are kept on a device. The code beside this description is `gpu/kv.h`.
+//!
+//! Keys and values of a layer are two buffers of one layout, which has *rows* of `head_dim`
+//! elements,
+//!
+//! ```text
+//! row(head, position) = head · capacity + position
+//! ```
+//!
+//! so that a key head's past is one contiguous stretch. `F32` and `F16` rows are `head_dim`
+//! elements; `Q8_0` rows are `head_dim` signed bytes, and behind the codes of *all* rows follow the
+//! scales, a half for each [`KvLayout::group`] elements, row after row. Rows are multiples of 16
+//! bytes (heads are multiples of 16 elements). Positions are absolute: a layer with a window keeps
+//! all of them and reads the last ones. Sequences of a batch have buffers of their own, at a fixed
+//! distance ([`KvLayout::bytes`]).
+//!
+//! Or keys and values lie in *pages* (`gpu/paged.h`): a page is such a buffer of [`PAGE`]
+//! positions, a layer's pages lie at a fixed distance ([`KvLayout::page_bytes`]), and a table says
+//! which page has the positions of a sequence from each multiple of [`PAGE`] on.
+
+use crate::vocabulary::kernel::{SpecError, require};
+use crate::vocabulary::shape::{Shape, gpu_enum};
+use kjit_engine::Constants;
+
+/// Positions of a page.
+pub const PAGE: usize = 128;
+
+/// Storage of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvStorage {
+    /// Single precision.
+    F32,
+    /// Half precision.
+    F16,
+    /// Signed bytes with a half for each group.
+    Q8_0,
+}
+
+gpu_enum!(ENUMS: KvStorage { F32, F16, Q8_0 });
+
+/// The layout of a layer's keys, and of its values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KvLayout {
+    /// Key heads.
+    pub heads: usize,
+    /// Elements of a head: a multiple of 16, 16 to [`KvLayout::WIDEST`].
+    pub head_dim: usize,
+    /// Storage.
+    pub storage: KvStorage,
+}
+
+impl KvLayout {
+    /// Elements of a head at most.
+    pub const WIDEST: usize = 512;
+
+    /// Elements that share a scale: 32, or 16 where the head is no multiple of 32.
+    #[must_use]
+    pub const fn group(&self) -> usize {
+        if self.head_dim.is_multiple_of(32) { 32 } else { 16 }
+    }
+
+    /// Bytes of a row, without scales.
+    #[must_use]
+    pub const fn row_bytes(&self) -> usize {
+        match self.storage {
+            KvStorage::F32 => 4 * self.head_dim,
+            KvStorage::F16 => 2 * self.head_dim,
+            KvStorage::Q8_0 => self.head_dim,
+        }
+    }
+
+    /// Byte offset of the scales.
+    #[must_use]
+    pub const fn scales_at(&self, capacity: usize) -> usize {
+        self.heads * capacity * self.row_bytes()
+    }
+
+    /// Bytes of the keys (or the values) of `capacity` positions, a multiple of 256; `None` if that
+    /// cannot be addressed.
+    #[must_use]
+    pub fn bytes(&self, capacity: usize) -> Option<usize> {
+        let scales = match self.storage {
+            KvStorage::Q8_0 => 2 * (self.head_dim / self.group()),
+            KvStorage::F32 | KvStorage::F16 => 0,
+        };
+        let row = self.row_bytes() + scales;
+        self.heads.checked_mul(capacity)?.checked_mul(row)?.checked_next_multiple_of(256)
+    }
+
+    /// Bytes from a page to the next one.
+    #[must_use]
+    pub fn page_bytes(&self) -> Option<usize> {
+        self.bytes(PAGE)
+    }
+
+    /// Puts the first `positions` of a cache of `capacity` positions, as they are, into the pages
+    /// of `table`.
+    ///
+    /// # Panics
+    /// If a buffer is too short, or the table.
+    pub fn put_in_pages(
+        &self,
+        cache: &[u8],
+        capacity: usize,
+        positions: usize,
+        table: &[u32],
+        pool: &mut [u8],
+    ) {
+        let (row, scales, each) =
+            (self.row_bytes(), 2 * (self.head_dim / self.group()), self.page_bytes().unwrap_or(0));
+        for (head, position) in (0..self.heads).flat_map(|h| (0..positions).map(move |p| (h, p))) {
+            let (from, to) = (head * capacity + position, head * PAGE + position % PAGE);
+            let page = &mut pool[table[position / PAGE] as usize * each..][..each];
+            page[to * row..][..row].copy_from_slice(&cache[from * row..][..row]);
+            if self.storage == KvStorage::Q8_0 {
+                let of = self.scales_at(capacity) + from * scales;
+                page[self.scales_at(PAGE) + to * scales..][..scales]
+                    .copy_from_slice(&cache[of..][..scales]);
+            }
+        }
+    }
+
+    /// Reads a row, as the kernels do.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than [`KvLayout::bytes`].
+    #[must_use]
+    pub fn read_row(
+        &self,
+        cache: &[u8],
+        capacity: usize,
+        head: usize,
+        position: usize,
+    ) -> Vec<f32> {
+        let row = head * capacity + position;
+        let bytes = &cache[row * self.row_bytes()..][..self.row_bytes()];
+        match self.storage {
+            KvStorage::F32 => {
+                bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+            }
+            KvStorage::F16 => bytes
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .map(|b| half::f16::from_le_bytes(*b).to_f32())
+                .collect(),
+            KvStorage::Q8_0 => {
+                let scale = |i: usize| {
+                    let at = self.scales_at(capacity)
+                        + 2 * (row * (self.head_dim / self.group()) + i / self.group());
+                    half::f16::from_le_bytes([cache[at], cache[at + 1]]).to_f32()
+                };
+                bytes.iter().enumerate().map(|(i, &b)| scale(i) * f32::from(b as i8)).collect()
+            }
+        }
+    }
+
+    /// Writes a row, as the kernels do.
+    ///
+    /// # Panics
+    /// If the buffer is shorter than [`KvLayout::bytes`] or the row not `head_dim` long.
+    pub fn write_row(
+        &self,
+        cache: &mut [u8],
+        capacity: usize,
+        head: usize,
+        position: usize,
+        x: &[f32],
+    ) {
+        assert_eq!(x.len(), self.head_dim);
+        let row = head * capacity + position;
+        let at = row * self.row_bytes();
+        match self.storage {
+            KvStorage::F32 => x
+                .iter()
+                .enumerate()
+                .for_each(|(i, v)| cache[at + 4 * i..][..4].copy_from_slice(&v.to_le_bytes())),
+            KvStorage::F16 => x.iter().enumerate().for_each(|(i, &v)| {
+                cache[at + 2 * i..][..2].copy_from_slice(&half::f16::from_f32(v).to_le_bytes());
+            }),
+            KvStorage::Q8_0 => {
+                for (g, part) in x.chunks(self.group()).enumerate() {
+                    let most = part.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                    let d = half::f16::from_f32(most / 127.0);
+                    let inverse = if d.to_f32() > 0.0 { 1.0 / d.to_f32() } else { 0.0 };
+                    for (i, v) in part.iter().enumerate() {
+                        cache[at + g * self.group() + i] =
+                            (v * inverse).round_ties_even().clamp(-127.0, 127.0) as i8 as u8;
+                    }
+                    let to =
+                        self.scales_at(capacity) + 2 * (row * (self.head_dim / self.group()) + g);
+                    cache[to..to + 2].copy_from_slice(&d.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    pub(crate) fn check(&self, kernel: &'static str) -> Result<(), SpecError> {
+        let fine = self.head_dim.is_multiple_of(16)
+            && (16..=KvLayout::WIDEST).contains(&self.head_dim)
+            && self.heads > 0;
+        require(fine, kernel, || {
+            let (heads, size, most) = (self.heads, self.head_dim, KvLayout::WIDEST);
+            format!("{heads} heads of {size}: sizes are multiples of 16 up to {most}")
+        })
+    }
+
+    /// The macro that `gpu/paged.h` asks for.
+    pub(crate) fn macros(paged: bool, macros: Constants) -> Constants {
+        if paged { macros.set("KJ_PAGE", PAGE as u32) } else { macros }
+    }
+
+    /// The constants that `gpu/kv.h` takes, and the number of heads.
+    pub(crate) fn shape(&self) -> Shape {
+        let shape = Shape::new().number("HEAD_DIM", self.head_dim).number("KV_HEADS", self.heads);
+        shape.choice("KV_STORAGE", &self.storage)
+    }
+}

@@ -1,0 +1,334 @@
+//! Matrix × matrix: all tokens of a prompt or of some sequences at once, weights of any format read
+//! once. `gpu/gemm.h` on every matrix unit, `gpu/gemm_wgmma.h` on sm_90a.
+
+mod cases;
+mod tuning;
+
+pub use tuning::{GemmTuning, STARTS, Start, Waves};
+
+use crate::cases::{Case, Random};
+use crate::matrix::Samples;
+use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
+use crate::vocabulary::launch::{Block, Grid, Launch, Size, Work};
+use crate::vocabulary::mma::{Product, TILE};
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::variant::choice;
+use kjit_engine::{Geometry, Target};
+use kjit_formats::format::Format;
+use std::fmt;
+use tuning::GROUP_ROWS;
+
+/// A product of matrices.
+///
+/// Numerics: weights are rounded to halves (twice: the group's scale, the product with it),
+/// activations are halves, sums f32.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GemmSpec {
+    /// Length of a row; a multiple of 32.
+    pub cols: usize,
+    /// The weights: one to three.
+    pub segments: Vec<Segment>,
+    /// The end.
+    pub finish: Finish,
+    /// Results are halves in tiles, the input of another product.
+    pub tiled: bool,
+    /// Matrices in each weight; with more than one, every tile of tokens has its own.
+    pub experts: usize,
+    /// About how many tokens launches will have (with experts: each expert), which decides the
+    /// tile. Any number can be launched.
+    pub tokens: usize,
+    /// How the work is cut; `None`: the default of the target's family.
+    pub tuning: Option<GemmTuning>,
+}
+
+arguments! {
+    /// The arguments of a product of matrices; the last five are [`GemmLaunch`]'s. Weights are row
+    /// records of [`Layout`](crate::layout::Layout), with experts one matrix after the other;
+    /// biases f32 per row; results `tokens × rows` f32, or halves in tiles (then their columns up
+    /// to a multiple of 64 are zeroed).
+    GemmArgs {
+        /// `tokens × cols` halves in tiles ([`tiled_bytes`](crate::product::tiled_bytes)), made by
+        /// [`TilesSpec`](crate::tiles::TilesSpec), by attention, or by a product with `tiled`
+        /// results.
+        x: Pointer,
+        /// `tokens × rows` f32, or null.
+        residual: Pointer,
+    } segments {
+        /// [`GemmLaunch::parts_bytes`] of working memory; null without splits.
+        parts: Pointer,
+        /// [`GemmLaunch::counters`] u32, zero before the first launch and after every one; null
+        /// without splits.
+        counters: Pointer,
+        /// The expert of each tile, by [`MoeGroupSpec`](crate::moe::MoeGroupSpec); null without
+        /// experts.
+        tile_expert: Pointer,
+        /// Tokens at hand.
+        tokens: U32,
+        /// Blocks that share a result, each a part of the columns.
+        splits: U32,
+        /// Tiles of tokens.
+        token_tiles: U32,
+        /// Tiles in all.
+        tiles: U32,
+        /// Blocks of the grid.
+        blocks: U32,
+    }
+}
+
+/// A launch: its shape and the arguments that follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GemmLaunch {
+    /// Grid, block, shared memory.
+    pub geometry: Geometry,
+    /// Argument: blocks that share a result, each a part of the columns.
+    pub splits: u32,
+    /// Argument: tiles of tokens.
+    pub token_tiles: u32,
+    /// Argument: tiles in all.
+    pub tiles: u32,
+    /// Argument: blocks in the grid.
+    pub blocks: u32,
+    /// Bytes of `parts`.
+    pub parts_bytes: usize,
+    /// Counters.
+    pub counters: usize,
+}
+
+impl GemmLaunch {
+    /// The same where a block has all columns of its results: one order of sums, whatever the rows
+    /// and the device.
+    #[must_use]
+    pub const fn whole(mut self) -> GemmLaunch {
+        self.geometry.grid[2] = 1;
+        GemmLaunch { splits: 1, parts_bytes: 0, counters: 0, ..self }
+    }
+}
+
+const NAME: &str = "gemm";
+const NAME_GROUPS: &str = "gemm_wgmma";
+
+impl GemmSpec {
+    /// A plain product with one matrix, for about so many tokens.
+    #[must_use]
+    pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> GemmSpec {
+        let segments = vec![Segment { format, rows, bias: false }];
+        GemmSpec {
+            cols,
+            segments,
+            finish: Finish::Store,
+            tiled: false,
+            experts: 1,
+            tokens,
+            tuning: None,
+        }
+    }
+
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
+    }
+
+    /// The launch for `rows` rows of activations (with experts: a multiple of the tile) on a device
+    /// of `units` compute units.
+    ///
+    /// # Errors
+    /// As [`Family::kernel`]; more tiles than a grid has.
+    pub fn launch_rows(
+        &self,
+        target: &Target,
+        rows: usize,
+        units: u32,
+    ) -> Result<GemmLaunch, SpecError> {
+        let t = self.tuning(target)?;
+        let block = self.block(target, &t)?;
+        let row_tiles = self.weights().tiles(t.rows() as usize, if self.tiled { TILE } else { 1 });
+        let token_tiles = rows.div_ceil(t.tokens() as usize).max(1);
+        let tiles = row_tiles.saturating_mul(token_tiles);
+        require(tiles <= 1 << 30 && row_tiles < 1 << 16, NAME, || {
+            format!("{tiles} tiles, {row_tiles} of rows")
+        })?;
+        let (token_tiles, row_tiles, tiles) = (token_tiles as u32, row_tiles as u32, tiles as u32);
+        let (splits, grid) = match t {
+            GemmTuning::Waves { depth, .. } => {
+                // Few tiles: blocks share one, each with some of the columns, four steps or more,
+                // until there are two a unit.
+                let steps = (self.cols.div_ceil(64) as u32).div_ceil(depth);
+                let wanted = (2 * units.max(1)).div_ceil(tiles);
+                let splits = wanted.clamp(1, 8).min((steps / 4).max(1));
+                (splits, [token_tiles, row_tiles, splits])
+            }
+            GemmTuning::Groups { .. } => (1, [tiles.min(units.max(1)), 1, 1]),
+        };
+        let shares = if splits > 1 { tiles as usize } else { 0 };
+        Ok(GemmLaunch {
+            geometry: Launch::of(block, Grid::of(grid)).geometry,
+            splits,
+            token_tiles,
+            tiles,
+            blocks: grid[0],
+            parts_bytes: shares * splits as usize * (t.tokens() * t.rows()) as usize * 4,
+            counters: shares,
+        })
+    }
+
+    /// The same with what follows for the arguments.
+    fn grid_rows(&self, target: &Target, rows: usize, units: u32) -> Result<Grid, SpecError> {
+        let l = self.launch_rows(target, rows, units)?;
+        let grid =
+            Grid::of(l.geometry.grid).number("tokens", rows as u32).number("splits", l.splits);
+        let grid = grid
+            .number("token_tiles", l.token_tiles)
+            .number("tiles", l.tiles)
+            .number("blocks", l.blocks);
+        Ok(grid.memory("parts", l.parts_bytes).counters("counters", l.counters))
+    }
+
+    /// Rows of activations: with experts whole tiles for each of them, whatever the tokens at hand.
+    fn rows(&self, tuning: &GemmTuning, tokens: usize) -> usize {
+        let tile = tuning.tokens() as usize;
+        if self.experts > 1 {
+            self.experts * self.tokens.div_ceil(tile).max(1) * tile
+        } else {
+            tokens
+        }
+    }
+
+    /// Floating-point operations of a launch.
+    #[must_use]
+    pub fn operations(&self, tokens: usize) -> f64 {
+        2.0 * tokens as f64
+            * self.cols as f64
+            * self.segments.iter().map(|s| s.rows as f64).sum::<f64>()
+    }
+}
+
+impl Family for GemmSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = GemmArgs<A>;
+    choice!(GemmTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tiled = if self.tiled { ", tiled" } else { "" };
+        let weights = Listed(&self.segments);
+        write!(f, "{weights} × {}, {:?}{tiled}, {} tokens", self.cols, self.finish, self.tokens)?;
+        if self.experts > 1 { write!(f, ", {} experts", self.experts) } else { Ok(()) }
+    }
+
+    fn usual(&self, target: &Target) -> Result<GemmTuning, SpecError> {
+        Ok(self.start(target))
+    }
+
+    fn check(&self, target: &Target, tuning: &GemmTuning) -> Result<(), SpecError> {
+        require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
+            format!("rows of {}: it takes multiples of 32", self.cols)
+        })?;
+        require(self.finish != Finish::Add || !self.tiled, NAME, || {
+            "a residual goes with results in f32".to_owned()
+        })?;
+        require((1..=1 << 16).contains(&self.experts), NAME, || {
+            format!("{} experts", self.experts)
+        })?;
+        self.weights().check(NAME, self.experts)?;
+        require(self.fits(target, tuning), NAME, || format!("{tuning:?} on {target}"))
+    }
+
+    fn candidates(&self, target: &Target) -> Vec<GemmTuning> {
+        self.worth_trying(target)
+    }
+
+    fn block(&self, target: &Target, t: &GemmTuning) -> Result<Block, SpecError> {
+        let shared = shared_bytes(NAME, target, t.shared(), 128, "a tuning with fewer stages")?;
+        Ok(match *t {
+            GemmTuning::Waves { wave, waves, .. } => {
+                Block { wave, threads: waves.0 * waves.1 * wave, shared }
+            }
+            GemmTuning::Groups { fillers, .. } => {
+                Block { wave: 32, threads: 128 * (fillers + 2), shared }
+            }
+        })
+    }
+
+    fn render(&self, target: &Target, t: &GemmTuning, block: Block) -> Result<Kernel, SpecError> {
+        let name = if let GemmTuning::Groups { .. } = t { NAME_GROUPS } else { NAME };
+        let out = if self.tiled { Results::Tiles } else { Results::Singles };
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .choice("OUT", &out)
+            .number("EXPERTS", self.experts);
+        let shape = shape.and(self.weights().shape()?);
+        let macros = Product::of(target, block.wave).macros();
+        let (shape, macros) = match *t {
+            GemmTuning::Waves { tokens, rows, waves, depth, ahead, stages, .. } => {
+                let s = shape
+                    .number("BM", tokens)
+                    .number("BN", rows)
+                    .number("WM", waves.0)
+                    .number("WN", waves.1);
+                let s = s.number("KB", depth).number("AHEAD", ahead).number("X_STAGES", stages);
+                (s, macros)
+            }
+            GemmTuning::Groups { tokens, stages, ahead, fillers } => {
+                // What 65536 registers leave for each role; multiples of 8.
+                let (fill, multiply) = if fillers == 1 { (88, 208) } else { (88, 160) };
+                let s =
+                    shape.number("WG_N", tokens).number("BN", GROUP_ROWS).number("STAGES", stages);
+                let s = s.number("AHEAD", ahead).number("FILLERS", fillers);
+                let s = s.number("FILL_REGS", fill).number("MULTIPLY_REGS", multiply);
+                (s, macros.set("KJ_MIN_BLOCKS", 1))
+            }
+        };
+        let kernel = of_shape(name, &shape, macros, block.wave, block.threads);
+        let options = kernel.options.clone().arch_specific(name == NAME_GROUPS);
+        Ok(Kernel { shared: block.shared, options, ..kernel })
+    }
+
+    fn grid(
+        &self,
+        target: &Target,
+        tuning: &GemmTuning,
+        units: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
+        let spec = self.clone().with(Some(*tuning));
+        spec.grid_rows(target, self.rows(tuning, size.tokens), units)
+    }
+
+    fn work(&self, size: Size) -> Work {
+        let tokens = if self.experts > 1 { self.experts * self.tokens } else { size.tokens };
+        self.weights().work(self.experts, tokens, 2, if self.tiled { 2 } else { 4 })
+    }
+
+    fn timed_at(&self, _: usize) -> Size {
+        Size { tokens: self.tokens, past: 0 }
+    }
+
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        let tuning = self.tuning(target)?;
+        let rows = self.rows(&tuning, size.tokens);
+        let tiles = if self.experts > 1 { rows / tuning.tokens() as usize } else { 0 };
+        let chosen: Vec<Option<usize>> =
+            (0..tiles).map(|t| Some(t * self.experts / tiles)).collect();
+        cases::case(self, target, (rows, units), &chosen, random)
+    }
+
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        cases::cases(target, wave, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
+    }
+}

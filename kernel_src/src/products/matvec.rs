@@ -1,0 +1,300 @@
+//! Matrix × vector: one to three weights with a common input, for one or a few columns of
+//! activations. `gpu/matvec.h`.
+
+mod cases;
+mod tuning;
+
+pub use tuning::{MatvecTuning, STARTS, Start};
+
+use crate::cases::{Case, Random};
+use crate::matrix::Samples;
+use crate::products::segments::{Finish, Listed, Segment, Segments};
+use crate::vocabulary::activations::{Column, First, Form, Prologue};
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::step;
+use crate::vocabulary::step::{Inside, Record, Step, packets};
+use crate::vocabulary::variant::choice;
+use kjit_engine::{Dot, Target, Vendor};
+use kjit_formats::format::Format;
+use kjit_formats::layout::Layout;
+use std::fmt;
+
+/// A matrix–vector product.
+///
+/// Numerics: quantised weights meet 16-bit integer activations (a scale for each 32, error 2⁻¹⁶ of
+/// the group's largest) in exact integer dot products; plain weights meet f32 activations. Sums
+/// across groups are f32.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct MatvecSpec {
+    /// Length of a row.
+    pub cols: usize,
+    /// Columns of activations: 1 to 8.
+    pub columns: usize,
+    /// What happens to them first.
+    pub prologue: Prologue,
+    /// `x` has quantised columns (made by [`QuantizeSpec`](crate::quantize::QuantizeSpec)) instead
+    /// of f32; then no prologue.
+    pub quantized: bool,
+    /// The weights.
+    pub segments: Vec<Segment>,
+    /// The end.
+    pub finish: Finish,
+    /// How the work is spread; `None`: the default of the target's family.
+    pub tuning: Option<MatvecTuning>,
+}
+
+arguments! {
+    /// The arguments of a matrix–vector product. Weights are row records of [`Layout`], biases f32
+    /// per row, results `columns × rows` f32.
+    MatvecArgs {
+        /// `columns × cols` f32, or columns as [`QuantizeSpec`](crate::quantize::QuantizeSpec)
+        /// makes them.
+        x: Pointer,
+        /// The norm's weight (`cols` f32) or the other factor of a gated unit (`columns × cols`
+        /// f32); else null.
+        aux: Pointer,
+        /// `columns × rows` f32, or null.
+        residual: Pointer,
+    } segments {
+        /// The norm's epsilon.
+        eps: F32,
+        /// Blocks of the grid.
+        blocks: U32,
+    }
+}
+
+const NAME: &str = "matvec";
+
+impl MatvecSpec {
+    /// A plain product of one matrix with one column.
+    #[must_use]
+    pub fn new(format: &'static Format, rows: usize, cols: usize) -> MatvecSpec {
+        MatvecSpec {
+            cols,
+            columns: 1,
+            prologue: Prologue::None,
+            quantized: false,
+            segments: vec![Segment { format, rows, bias: false }],
+            finish: Finish::Store,
+            tuning: None,
+        }
+    }
+
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
+    }
+
+    /// The form that the activations take: of quantised columns, and of those made in the block.
+    ///
+    /// # Errors
+    /// Weights that cannot share one.
+    pub fn column(&self) -> Result<Column, SpecError> {
+        Column::shared(&self.segments.iter().map(|s| s.format).collect::<Vec<_>>(), self.cols)
+    }
+
+    /// Blocks to launch on a device of `units` compute units: also the kernel's last argument.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn blocks(&self, target: &Target, units: u32) -> Result<u32, SpecError> {
+        Ok(self.blocks_by(target, &self.tuning(target)?, units))
+    }
+
+    fn shape(&self, tuning: &MatvecTuning) -> Result<Shape, SpecError> {
+        let column = self.column()?.shape(self.prologue);
+        let shape = column.flag("X_GLOBAL", self.quantized).and(tuning.shape(self.columns));
+        Ok(shape.and(self.weights().shape()?))
+    }
+
+    fn blocks_by(&self, target: &Target, tuning: &MatvecTuning, units: u32) -> u32 {
+        tuning.blocks(target, units, self.weights().results().iter().map(|s| s.rows), 1)
+    }
+
+    /// The largest unit of the weights, which decides since it takes the most registers, and the
+    /// most units of a row.
+    fn units(&self) -> Result<(usize, usize), SpecError> {
+        let mut units = (0, 0);
+        for s in &self.segments {
+            let layout = Layout::new(s.format, self.cols)?;
+            units = (layout.unit().max(units.0), layout.units().max(units.1));
+        }
+        Ok(units)
+    }
+}
+
+/// Columns that a block quantises itself at most. Without a byte dot product, whose sums take
+/// registers of their own, eight did not fit beside the weights: 20 bytes of each lane were spilled
+/// on gfx900, 1276 on gfx803 (where 260 are left of eight quantised ones).
+fn most_made(target: &Target) -> usize {
+    if target.vendor() == Vendor::Amd && target.arch().dot == Dot::None { 4 } else { 8 }
+}
+
+impl Family for MatvecSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = MatvecArgs<A>;
+    choice!(MatvecTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = First(self.prologue, self.quantized);
+        write!(f, "{} × {}, {:?}{first}", Listed(&self.segments), self.cols, self.finish)?;
+        if self.columns > 1 { write!(f, ", {} columns", self.columns) } else { Ok(()) }
+    }
+
+    fn usual(&self, target: &Target) -> Result<MatvecTuning, SpecError> {
+        let rows = self.segments.iter().map(|s| s.rows).sum();
+        Ok(MatvecTuning::usual(
+            target,
+            self.columns,
+            self.weights().lists(),
+            self.units()?,
+            rows,
+            true,
+        ))
+    }
+
+    fn check(&self, target: &Target, tuning: &MatvecTuning) -> Result<(), SpecError> {
+        require((1..=8).contains(&self.columns), NAME, || {
+            format!("{} columns, it takes 1 to 8", self.columns)
+        })?;
+        require(!self.quantized || self.prologue == Prologue::None, NAME, || {
+            "quantised columns with a prologue".to_owned()
+        })?;
+        require(self.quantized || self.columns <= most_made(target), NAME, || {
+            format!(
+                "{} columns made in the block: quantise them in a launch of their own",
+                self.columns
+            )
+        })?;
+        self.weights().check(NAME, 1)?;
+        tuning.check(NAME, target)
+    }
+
+    fn candidates(&self, target: &Target) -> Vec<MatvecTuning> {
+        let units = self.units().map_or(1, |u| u.1);
+        MatvecTuning::candidates(target, units, self.weights().lists() * self.columns)
+    }
+
+    fn block(&self, target: &Target, t: &MatvecTuning) -> Result<Block, SpecError> {
+        let dynamic = t
+            .shared(target, if self.quantized { 0 } else { self.columns * self.column()?.bytes() });
+        let parts =
+            (t.block / t.wave * t.rows) as usize * self.columns * self.weights().lists() * 4;
+        let shared = shared_bytes(
+            NAME,
+            target,
+            dynamic,
+            parts + 1024,
+            "quantise the columns in a launch of their own",
+        )?;
+        Ok(Block { wave: t.wave, threads: t.block, shared })
+    }
+
+    fn render(
+        &self,
+        target: &Target,
+        tuning: &MatvecTuning,
+        block: Block,
+    ) -> Result<Kernel, SpecError> {
+        let shape = self.shape(tuning)?;
+        let macros = tuning.macros(target, self.columns);
+        Ok(Kernel {
+            shared: block.shared,
+            ..of_shape(NAME, &shape, macros, block.wave, block.threads)
+        })
+    }
+
+    fn inside(&self, target: &Target, inside: Inside) -> Result<Step, SpecError> {
+        let Inside { wave, threads, streams, sequences, .. } = inside;
+        let columns = self.columns;
+        require(columns == sequences, NAME, || {
+            format!("{columns} columns of {sequences} sequences")
+        })?;
+        require(!self.quantized, NAME, || "rows too long for a block's own columns".to_owned())?;
+        let usual = self.usual(target)?;
+        let tuning = MatvecTuning { wave, block: threads, team: usual.team.min(threads), ..usual };
+        let (header, lds, call) = match streams {
+            false => (
+                "matvec.h",
+                "Matvec<S>::Shared",
+                "Matvec<S>::template step<MetBefore>(a, share, pool, lds);",
+            ),
+            true => {
+                let call = "Stream<S, Weights>::step(a, block_id(), blocks, links, ring, memory, \
+                    at, pool, lds);";
+                ("stream.h", "Stream<S, Weights>::Shared", call)
+            }
+        };
+        let mut records = vec![];
+        for s in &self.segments {
+            let layout = Layout::new(s.format, self.cols)?;
+            step::covered(NAME, &layout)?;
+            if !streams {
+                continue;
+            }
+            records.push(Record { bytes: layout.row_bytes, units: layout.units(), rows: s.rows });
+        }
+        let column = self.column()?;
+        let step = Step::of(header, "MatvecArgs", call, self.shape(&tuning)?);
+        let alone = matches!(self.prologue, Prologue::None | Prologue::Norm);
+        let takes = (streams && alone && matches!(column.form, Form::Quantised { .. }))
+            .then_some(self.cols * columns);
+        let hands = match self.weights().results() {
+            [one] if streams && one.rows.is_multiple_of(packets::GROUP) => {
+                Some(("y0", one.rows * columns))
+            }
+            _ => None,
+        };
+        let hands_values =
+            streams.then(|| self.weights().results().iter().map(|r| r.rows * columns).sum());
+        // A plain column takes them as they are.
+        let plain = matches!(column.form, Form::Plain { .. }) && self.cols.is_multiple_of(8);
+        let takes_values = (streams && alone && plain).then_some(self.cols * columns);
+        let feed = "if (lane_id() == 0) Stream<S, Weights>::feed(a, block_id(), blocks, c[5] != \
+            0, ring, memory, at);";
+        let step = Step { beside: streams.then_some(feed), takes_values, hands_values, ..step };
+        let pool = (column.bytes() * columns) as u32;
+        Ok(Step { lds: Some(lds), pool, of_all_blocks: true, records, takes, hands, ..step })
+    }
+
+    fn grid(
+        &self,
+        target: &Target,
+        tuning: &MatvecTuning,
+        units: u32,
+        _: Size,
+    ) -> Result<Grid, SpecError> {
+        let blocks = self.blocks_by(target, tuning, units);
+        Ok(Grid::of([blocks, 1, 1]).number("blocks", blocks))
+    }
+
+    fn work(&self, _: Size) -> Work {
+        self.weights().work(1, self.columns, 4, 4)
+    }
+
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        _: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        cases::case(self, target, units, random)
+    }
+
+    fn cases(
+        target: &Target,
+        wave: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        cases::cases(target, wave, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
+    }
+}

@@ -1,0 +1,193 @@
+//! Weights that are multiplied with one input by one launch, a *segment* each, and what happens to
+//! their results: what every family of products has alike (`gpu/matvec.h`, `gpu/small_gemm.h`,
+//! `gpu/gemm.h`).
+
+use crate::vocabulary::kernel::{SpecError, require};
+use crate::vocabulary::launch::Work;
+use crate::vocabulary::shape::{Shape, gpu_enum};
+use crate::vocabulary::weights;
+use kjit_formats::format::Format;
+use kjit_formats::layout::Layout;
+use std::fmt;
+
+/// One of the weights.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Segment {
+    /// Its format.
+    pub format: &'static Format,
+    /// Its rows.
+    pub rows: usize,
+    /// Whether an f32 is added to each row.
+    pub bias: bool,
+}
+
+impl Eq for Segment {}
+
+impl std::hash::Hash for Segment {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (self.format.ggml_id, self.rows, self.bias).hash(state);
+    }
+}
+
+/// Weights in a spec's text: `Q4_K 4096 + Q6_K 1024 with bias`.
+pub(crate) struct Listed<'a>(pub &'a [Segment]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, s) in self.0.iter().enumerate() {
+            let (plus, bias) =
+                (if i > 0 { " + " } else { "" }, if s.bias { " with bias" } else { "" });
+            write!(f, "{plus}{} {}{bias}", s.format, s.rows)?;
+        }
+        Ok(())
+    }
+}
+
+/// What happens to the rows' results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// Each segment's go to its own output.
+    Store,
+    /// A residual is added; one segment. The residual may be the output.
+    Add,
+    /// `silu(first) · second`, to the first output; two segments of one layout.
+    Silu,
+    /// `gelu(first) · second`, likewise.
+    Gelu,
+}
+
+impl Finish {
+    /// Whether it is a gated unit: two weights make one result.
+    #[must_use]
+    pub const fn gated(self) -> bool {
+        matches!(self, Finish::Silu | Finish::Gelu)
+    }
+
+    /// What its gate does.
+    pub(crate) const fn gate(self) -> Gate {
+        match self {
+            Finish::Store | Finish::Add => Gate::None,
+            Finish::Silu => Gate::Silu,
+            Finish::Gelu => Gate::Gelu,
+        }
+    }
+}
+
+/// The function of a gated unit: `act(gate) · up`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Gate {
+    /// There is no gate.
+    None,
+    /// `x · sigmoid(x)`.
+    Silu,
+    /// The tanh form.
+    Gelu,
+}
+
+gpu_enum!(ENUMS: Gate { None, Silu, Gelu });
+
+/// How a product's results lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Results {
+    /// Rows of f32.
+    Singles,
+    /// Tiles of halves: the input of a GEMM.
+    Tiles,
+    /// Panels of halves: the input of a small-batch GEMM.
+    Panels,
+}
+
+gpu_enum!(ENUMS: Results { Singles, Tiles, Panels });
+
+pub use crate::vocabulary::arguments::MOST_SEGMENTS as MOST;
+
+/// The weights of a launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Segments<'a> {
+    /// Length of a row.
+    pub cols: usize,
+    pub all: &'a [Segment],
+    pub finish: Finish,
+}
+
+impl Segments<'_> {
+    /// Matrices that a result is made of.
+    pub fn lists(&self) -> usize {
+        if self.finish.gated() { 2 } else { 1 }
+    }
+
+    /// Those whose rows are results: of a gated unit's two the first.
+    pub fn results(&self) -> &[Segment] {
+        if self.finish.gated() { self.all.get(..1).unwrap_or_default() } else { self.all }
+    }
+
+    /// Blocks that take `rows` rows of one segment each, a gated unit's from both; results are
+    /// rounded up to a multiple of `whole`.
+    pub fn tiles(&self, rows: usize, whole: usize) -> usize {
+        let part = (rows / self.lists()).max(1);
+        self.results().iter().map(|s| s.rows.next_multiple_of(whole).div_ceil(part)).sum()
+    }
+
+    /// What a launch with so many rows of activations must do: `experts` matrices of each weight,
+    /// inputs and results of so many bytes an element.
+    pub fn work(&self, experts: usize, tokens: usize, input: usize, output: usize) -> Work {
+        let bytes = |s: &Segment| {
+            Layout::new(s.format, self.cols).and_then(|l| l.bytes(s.rows, experts)).unwrap_or(0)
+        };
+        let weights: usize = self.all.iter().map(bytes).sum();
+        let rows = |all: &[Segment]| all.iter().map(|s| s.rows).sum::<usize>();
+        let residual = if self.finish == Finish::Add { 4 * rows(self.results()) } else { 0 };
+        let each = input * self.cols + output * rows(self.results()) + residual;
+        Work {
+            bytes: (weights + tokens * each) as u64,
+            operations: (2 * tokens * rows(self.all) * self.cols) as u64,
+        }
+    }
+
+    /// Whether they go together, and can be laid out.
+    pub fn check(&self, kernel: &'static str, experts: usize) -> Result<(), SpecError> {
+        let n = self.all.len();
+        require((1..=MOST).contains(&n), kernel, || format!("{n} weights, it takes 1 to {MOST}"))?;
+        require(self.finish != Finish::Add || n == 1, kernel, || {
+            format!("a residual with {n} weights, it takes 1")
+        })?;
+        let same = |a: &Segment, b: &Segment| a.format == b.format && a.rows == b.rows;
+        require(!self.finish.gated() || matches!(self.all, [a, b] if same(a, b)), kernel, || {
+            "a gated unit takes two weights of one format and size".to_owned()
+        })?;
+        for s in self.all {
+            require(s.rows > 0 && s.rows <= 1 << 30, kernel, || format!("{} rows", s.rows))?;
+            Layout::new(s.format, self.cols)?.bytes(s.rows, experts)?;
+        }
+        Ok(())
+    }
+
+    /// The constants that say which rows are whose, with a struct for each *run* of neighbours of
+    /// one format.
+    pub fn shape(&self) -> Result<Shape, SpecError> {
+        const RUNS: [&str; MOST] = ["Run0", "Run1", "Run2"];
+        let mut shape = Shape::new()
+            .number("SEGMENTS", self.all.len())
+            .number(
+                "BIASES",
+                self.all.iter().enumerate().map(|(i, s)| i64::from(s.bias) << i).sum::<i64>(),
+            )
+            .flag("RESIDUAL", self.finish == Finish::Add)
+            .choice("GATE", &self.finish.gate());
+        for (i, name) in ["ROWS_0", "ROWS_1", "ROWS_2"].into_iter().enumerate() {
+            shape = shape.number(name, self.all.get(i).map_or(1, |s| s.rows));
+        }
+        let starts = |i: &usize| {
+            *i == 0 || self.all.get(i - 1).map(|s| s.format) != self.all.get(*i).map(|s| s.format)
+        };
+        let starts: Vec<usize> = (0..self.all.len()).filter(starts).collect();
+        for (run, name) in RUNS.into_iter().enumerate() {
+            shape = match starts.get(run).and_then(|i| self.all.get(*i)) {
+                Some(s) => shape.inner(name, weights::records(&Layout::new(s.format, self.cols)?)),
+                None => shape.alias(name, "Run0"),
+            };
+        }
+        let start = |run: usize| starts.get(run).copied().unwrap_or(self.all.len());
+        Ok(shape.number("RUN_1", start(1)).number("RUN_2", start(2)))
+    }
+}

@@ -1,0 +1,217 @@
+//! Tokens of a prompt grouped by expert, on the device, and the sum of what the experts made of
+//! them: three kernels of `gpu/moe.h`.
+
+mod cases;
+
+use crate::cases::{Case, Random};
+use crate::matrix::{CHUNK, Samples};
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::files::source;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::variant::{Wave, choice_of_wave};
+use kjit_engine::{Constants, Target};
+use std::fmt;
+
+/// Experts of a layer, for prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MoeSpec {
+    /// Experts.
+    pub experts: usize,
+    /// Experts that a token has.
+    pub top: usize,
+    /// Tokens of a tile: [`GemmTuning::tokens`](crate::gemm::GemmTuning::tokens) of the products.
+    pub tile: usize,
+    /// Length of the rows that are summed.
+    pub cols: usize,
+}
+
+const BLOCK: u32 = 256;
+
+impl MoeSpec {
+    /// Tiles that `tokens` tokens need at most: every expert may leave one not full.
+    #[must_use]
+    pub const fn tiles(&self, tokens: usize) -> usize {
+        let pairs = tokens * self.top;
+        let spread = (pairs + self.experts * (self.tile - 1)) / self.tile;
+        if pairs < spread { pairs } else { spread }
+    }
+
+    /// Rows of the gathered activations.
+    #[must_use]
+    pub const fn rows(&self, tokens: usize) -> usize {
+        self.tiles(tokens) * self.tile
+    }
+
+    fn check(&self, kernel: &'static str, target: &Target, tuning: Wave) -> Result<(), SpecError> {
+        let fine = (1..=4096).contains(&self.experts)
+            && (1..=self.experts.min(64)).contains(&self.top)
+            && self.tile > 0
+            && self.cols > 0;
+        require(fine, kernel, || format!("{self:?}"))?;
+        tuning.check(kernel, target)
+    }
+
+    fn render(&self, entry: &'static str, block: Block) -> Kernel {
+        let shape = Shape::new().number("EXPERTS", self.experts).number("TOP", self.top);
+        let shape = shape.number("BM", self.tile).number("COLS", self.cols);
+        let kernel = of_shape("moe", &shape, Constants::new(), block.wave, block.threads);
+        let source = source("moe", "moe.hip").file("shape.h", shape.header());
+        let source = source.entry("moe_count").entry("moe_place").entry("moe_sum");
+        Kernel { source, entry, ..kernel }
+    }
+}
+
+impl fmt::Display for MoeSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MoeSpec { experts, top, tile, cols } = self;
+        write!(f, "{top} of {experts}, tiles of {tile}, rows of {cols}")
+    }
+}
+
+arguments! {
+    /// The arguments of counting.
+    MoeCountArgs {
+        /// `tokens × top` u32.
+        experts: Pointer,
+        /// A u32 an expert, written.
+        counts: Pointer,
+        /// `tokens · top`.
+        pairs: U32,
+    }
+}
+
+arguments! {
+    /// The arguments of grouping.
+    MoeGroupArgs {
+        /// `tokens × top` u32.
+        experts: Pointer,
+        /// A u32 an expert.
+        counts: Pointer,
+        /// Written, a u32 a tile: its expert, or `u32::MAX`.
+        tile_expert: Pointer,
+        /// Written, a u32 a row: its token, or `u32::MAX`.
+        source: Pointer,
+        /// Written, a u32 a pair: its row.
+        row_of: Pointer,
+        /// `tokens · top`.
+        pairs: U32,
+        /// Tiles of `tile_expert`.
+        max_tiles: U32,
+    }
+}
+
+arguments! {
+    /// The arguments of the sum: `out[t] = residual[t] + Σ shares[t, s] · y[row_of[t, s]]`.
+    MoeSumArgs {
+        /// Rows of `cols` f32.
+        y: Pointer,
+        /// A u32 a pair.
+        row_of: Pointer,
+        /// An f32 a pair.
+        shares: Pointer,
+        /// `tokens × cols` f32, or null.
+        residual: Pointer,
+        /// `tokens × cols` f32; may be `residual`.
+        out: Pointer,
+    }
+}
+
+/// The three families differ in these only.
+macro_rules! step {
+    ($(#[$doc:meta])* $spec:ident, $args:ident, $name:literal, $entry:literal, $sample:literal, $case:ident,
+     $grid:expr, $work:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub struct $spec {
+            /// The experts.
+            pub experts: MoeSpec,
+            /// Lanes in a wave; `None`: the target's own.
+            pub tuning: Option<Wave>,
+        }
+
+        impl From<MoeSpec> for $spec {
+            fn from(experts: MoeSpec) -> $spec {
+                $spec { experts, tuning: None }
+            }
+        }
+
+        impl Family for $spec {
+            const NAME: &'static str = $name;
+            type Args<A> = $args<A>;
+            choice_of_wave!();
+
+            fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.experts)
+            }
+
+            fn check(&self, target: &Target, tuning: &Wave) -> Result<(), SpecError> {
+                self.experts.check($name, target, *tuning)
+            }
+
+            fn block(&self, _: &Target, &Wave { wave }: &Wave) -> Result<Block, SpecError> {
+                Ok(Block::of(wave, BLOCK))
+            }
+
+            fn render(&self, _: &Target, _: &Wave, block: Block) -> Result<Kernel, SpecError> {
+                Ok(self.experts.render($entry, block))
+            }
+
+            fn grid(&self, _: &Target, _: &Wave, _: u32, size: Size) -> Result<Grid, SpecError> {
+                let grid: fn(&MoeSpec, usize) -> Grid = $grid;
+                Ok(grid(&self.experts, size.tokens))
+            }
+
+            fn work(&self, size: Size) -> Work {
+                let words: fn(&MoeSpec, usize) -> usize = $work;
+                Work::moves(4 * words(&self.experts, size.tokens))
+            }
+
+            fn timed_at(&self, _: usize) -> Size {
+                CHUNK
+            }
+
+            fn case(&self, target: &Target, units: u32, size: Size, random: &mut Random) -> Result<Case, SpecError> {
+                cases::$case(self, target, units, size, random)
+            }
+
+            fn cases(target: &Target, wave: u32, random: &mut Random, into: &mut Vec<Case>) -> Result<(), SpecError> {
+                for (experts, tokens) in cases::SIZES {
+                    let spec = $spec { experts, tuning: Some(Wave { wave }) };
+                    into.push(spec.case(target, 2, Size { tokens, past: 0 }, random)?);
+                }
+                Ok(())
+            }
+
+            fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+                list.add($sample.to_owned(), $spec::from(cases::SAMPLE), cases::SAMPLE_SIZE)
+            }
+        }
+    };
+}
+
+step! {
+    /// Counts the tokens of each expert.
+    MoeCountSpec, MoeCountArgs, "moe_count", "moe_count", "moe_count", count,
+    |moe, tokens| Grid::of([moe.experts as u32, 1, 1]).number("pairs", (tokens * moe.top) as u32),
+    |moe, tokens| tokens * moe.top + moe.experts
+}
+
+step! {
+    /// Groups tokens by expert, each group in whole tiles.
+    MoeGroupSpec, MoeGroupArgs, "moe_group", "moe_place", "moe_group", group,
+    |moe, tokens| {
+        let grid = Grid::of([moe.experts as u32, 1, 1]).number("pairs", (tokens * moe.top) as u32);
+        grid.number("max_tiles", moe.tiles(tokens) as u32)
+    },
+    |moe, tokens| 2 * tokens * moe.top + moe.experts + moe.tiles(tokens) + moe.rows(tokens)
+}
+
+step! {
+    /// Adds up what the experts made of each token, by their shares.
+    MoeSumSpec, MoeSumArgs, "moe_sum", "moe_sum", "moe_sum", sum,
+    |_, tokens| Grid::of([tokens as u32, 1, 1]),
+    |moe, tokens| tokens * ((moe.top + 2) * moe.cols + 2 * moe.top)
+}

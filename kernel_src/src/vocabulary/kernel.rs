@@ -1,0 +1,117 @@
+//! What every kernel family gives the engine: text, constants and the shape of a launch.
+
+use crate::vocabulary::files;
+use crate::vocabulary::shape::Shape;
+use kjit_engine::{Constants, Job, Options, Source, Target};
+use kjit_formats::layout::LayoutError;
+
+/// A specialised kernel: everything that compiling and launching needs, for one target. Nothing in
+/// it depends on a live device.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// The text, with the headers that it includes.
+    pub source: Source,
+    /// What is baked in.
+    pub constants: Constants,
+    /// Wave width and what else changes the meaning of the code.
+    pub options: Options,
+    /// The kernel's name in the code object.
+    pub entry: &'static str,
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic LDS of a block, in bytes.
+    pub shared: u32,
+}
+
+impl Kernel {
+    /// What the engine compiles, for a target (the one that the kernel was specialised for).
+    #[must_use]
+    pub fn job(&self, target: &Target) -> Job {
+        let constants = self.constants.clone();
+        let constants =
+            if target.arch().has("f32-alone") { constants.set("KJ_F32", 1) } else { constants };
+        Job::new(self.source.clone(), constants, self.options.clone(), target.clone())
+    }
+}
+
+/// A kernel of one step, of one entry point whose file has its name: its shape becomes `shape.h`,
+/// `macros` are those of the compilation (`gpu/kjit.h`). Block and LDS as [`Kernel`] has them.
+pub(crate) fn of_shape(
+    name: &'static str,
+    shape: &Shape,
+    macros: Constants,
+    wave: u32,
+    block: u32,
+) -> Kernel {
+    Kernel {
+        source: files::source(name, files::main_of(name))
+            .file("shape.h", shape.header())
+            .entry(name),
+        constants: shape.tell(macros.set("KJ_BLOCK", block)),
+        options: Options::wave(wave),
+        entry: name,
+        block,
+        shared: 0,
+    }
+}
+
+/// Why a kernel cannot be specialised as asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// The weights cannot be laid out.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// A size or a combination that the family does not cover.
+    #[error("{kernel}: {why}")]
+    Unsupported {
+        /// The family.
+        kernel: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// The block's memory does not suffice.
+    #[error("{kernel}: {need} bytes of LDS are needed in a block, {target} has {have}: {hint}")]
+    Shared {
+        /// The family.
+        kernel: &'static str,
+        /// Bytes needed.
+        need: usize,
+        /// Bytes there are.
+        have: u32,
+        /// The target.
+        target: String,
+        /// What to do instead.
+        hint: &'static str,
+    },
+}
+
+/// `Unsupported`, unless `fine`.
+pub(crate) fn require(
+    fine: bool,
+    kernel: &'static str,
+    why: impl FnOnce() -> String,
+) -> Result<(), SpecError> {
+    if fine { Ok(()) } else { Err(SpecError::Unsupported { kernel, why: why() }) }
+}
+
+/// Checks the dynamic LDS of a block; `fixed` bytes more are declared by the kernel itself.
+pub(crate) fn shared_bytes(
+    kernel: &'static str,
+    target: &Target,
+    bytes: usize,
+    fixed: usize,
+    hint: &'static str,
+) -> Result<u32, SpecError> {
+    let have = target.arch().shared_per_block;
+    match u32::try_from(bytes) {
+        Ok(b) if bytes + fixed <= have as usize => Ok(b),
+        _ => Err(SpecError::Shared {
+            kernel,
+            need: bytes + fixed,
+            have,
+            target: target.to_string(),
+            hint,
+        }),
+    }
+}

@@ -1,0 +1,15 @@
+//! What every family is written in: arguments, launches, tunings, constants for the GPU's code, the
+//! sources. Nothing here knows a family.
+
+pub mod activations;
+pub mod arguments;
+pub mod family;
+pub mod files;
+pub mod kernel;
+pub mod launch;
+pub mod mma;
+pub mod shape;
+pub mod shipped;
+pub mod step;
+pub mod variant;
+pub mod weights;

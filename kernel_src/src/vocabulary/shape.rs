@@ -1,0 +1,282 @@
+//! Constants as the GPU's code sees them: structs of them, which its steps are templates over, and
+//! the enums that both sides name.
+
+use kjit_engine::{Constants, Value as Constant};
+use kjit_formats::format::grids::Grid;
+use std::fmt::Write;
+
+/// An enum that the GPU's code has under the same name, with the same variants (without their
+/// data).
+pub trait GpuEnum {
+    /// The variant, as the GPU's code names it.
+    fn name(&self) -> &'static str;
+}
+
+/// Whether a header has this declaration, whatever white space either has.
+pub(crate) const fn declares(header: &str, declaration: &str) -> bool {
+    let (header, declaration) = (header.as_bytes(), declaration.as_bytes());
+    let mut start = 0;
+    while start < header.len() {
+        let (mut h, mut d) = (start, 0);
+        loop {
+            while d < declaration.len() && declaration[d].is_ascii_whitespace() {
+                d += 1;
+            }
+            if d == declaration.len() {
+                return true;
+            }
+            while h < header.len() && header[h].is_ascii_whitespace() {
+                h += 1;
+            }
+            if h == header.len() || header[h] != declaration[d] {
+                break;
+            }
+            (h, d) = (h + 1, d + 1);
+        }
+        start += 1;
+    }
+    false
+}
+
+/// Makes an enum a [`GpuEnum`] of a header of `kernel_src/gpu`. It does not compile if a variant is
+/// left out, or if the header declares other variants or another order.
+macro_rules! gpu_enum {
+    ($header:ident: $type:ident { $($variant:ident),* $(,)? }) => {
+        impl $crate::vocabulary::shape::GpuEnum for $type {
+            fn name(&self) -> &'static str {
+                match self {
+                    $($type::$variant { .. } => concat!(stringify!($type), "::", stringify!($variant)),)*
+                }
+            }
+        }
+
+        const _: () = assert!(
+            $crate::vocabulary::shape::declares(
+                $crate::vocabulary::files::$header,
+                concat!("enum class ", stringify!($type), ": unsigned {", $(stringify!($variant), ",",)* "};"),
+            ),
+            concat!("the header declares ", stringify!($type), " otherwise"),
+        );
+    };
+}
+pub(crate) use gpu_enum;
+
+/// A field of a [`Shape`]: its type in the GPU's code, and its value.
+#[derive(Debug, Clone, PartialEq)]
+enum Field {
+    Number(i64),
+    Signed(i32),
+    Flag(bool),
+    Real(f32),
+    Choice(&'static str),
+    Inner(Shape),
+    Alias(&'static str),
+    Grid(&'static Grid),
+}
+
+/// A struct of constants: what a step of the GPU's code is a template over.
+///
+/// ```
+/// use kjit_kernels::activations::Prologue;
+/// use kjit_kernels::shape::Shape;
+/// let shape = Shape::new().number("COLS", 4096).flag("BIAS", false).choice("PROLOGUE", &Prologue::Norm);
+/// assert_eq!(
+///     shape.render("Shape"),
+///     "struct Shape {
+///     static constexpr u32 COLS = 4096;
+///     static constexpr bool BIAS = false;
+///     static constexpr Prologue PROLOGUE = Prologue::Norm;
+/// };
+/// "
+/// );
+/// ```
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Shape {
+    note: String,
+    fields: Vec<(&'static str, Field)>,
+}
+
+impl Shape {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Shape {
+        Shape::default()
+    }
+
+    fn with(mut self, name: &'static str, field: Field) -> Shape {
+        debug_assert!(self.fields.iter().all(|(n, _)| *n != name), "{name} twice");
+        self.fields.push((name, field));
+        self
+    }
+
+    /// A comment above the struct.
+    #[must_use]
+    pub fn note(mut self, text: String) -> Shape {
+        self.note = text;
+        self
+    }
+
+    /// A `u32`.
+    #[must_use]
+    pub fn number(self, name: &'static str, value: impl TryInto<i64>) -> Shape {
+        // Sizes beyond i64 do not come out of any spec; saturating keeps the text valid, and the
+        // compiler refuses it as a u32.
+        self.with(name, Field::Number(value.try_into().unwrap_or(i64::MAX)))
+    }
+
+    /// An `i32`.
+    #[must_use]
+    pub fn signed(self, name: &'static str, value: impl Into<i32>) -> Shape {
+        self.with(name, Field::Signed(value.into()))
+    }
+
+    /// A `bool`.
+    #[must_use]
+    pub fn flag(self, name: &'static str, value: bool) -> Shape {
+        self.with(name, Field::Flag(value))
+    }
+
+    /// A `float`; must be finite.
+    #[must_use]
+    pub fn real(self, name: &'static str, value: f32) -> Shape {
+        self.with(name, Field::Real(value))
+    }
+
+    /// A variant of an enum.
+    #[must_use]
+    pub fn choice(self, name: &'static str, value: &impl GpuEnum) -> Shape {
+        self.with(name, Field::Choice(value.name()))
+    }
+
+    /// A struct inside, `Shape::NAME` to the GPU's code.
+    #[must_use]
+    pub fn inner(self, name: &'static str, shape: Shape) -> Shape {
+        self.with(name, Field::Inner(shape))
+    }
+
+    /// Another name of an earlier struct inside.
+    #[must_use]
+    pub fn alias(self, name: &'static str, of: &'static str) -> Shape {
+        self.with(name, Field::Alias(of))
+    }
+
+    /// The vectors of a codebook, which a function of this name answers: words, the first weight's
+    /// byte lowest.
+    #[must_use]
+    pub fn grid(self, name: &'static str, grid: &'static Grid) -> Shape {
+        self.with(name, Field::Grid(grid))
+    }
+
+    /// All fields of another one behind these.
+    #[must_use]
+    pub fn and(self, other: Shape) -> Shape {
+        other.fields.into_iter().fold(self, |shape, (name, field)| shape.with(name, field))
+    }
+
+    /// The struct's text.
+    #[must_use]
+    pub fn render(&self, name: &str) -> String {
+        let mut text = String::new();
+        self.render_into(&mut text, name, "");
+        text
+    }
+
+    fn render_into(&self, text: &mut String, name: &str, indent: &str) {
+        if !self.note.is_empty() {
+            let _ = writeln!(text, "{indent}// {}", self.note);
+        }
+        let _ = writeln!(text, "{indent}struct {name} {{");
+        for (name, field) in &self.fields {
+            let (kind, value) = match field {
+                Field::Signed(n) => ("i32", n.to_string()),
+                Field::Number(n) => {
+                    ("u32", if *n > i64::from(i32::MAX) { format!("{n}u") } else { n.to_string() })
+                }
+                Field::Flag(flag) => ("bool", flag.to_string()),
+                Field::Real(v) => ("float", Constant::Float(*v).to_string()),
+                Field::Choice(choice) => {
+                    (choice.split(':').next().unwrap_or_default(), (*choice).to_owned())
+                }
+                Field::Inner(shape) => {
+                    shape.render_into(text, name, &format!("{indent}    "));
+                    continue;
+                }
+                Field::Grid(grid) => {
+                    let _ = writeln!(
+                        text,
+                        "{indent}    STEP const u32* {name}() {{ return GRID_{}; }}",
+                        grid.name
+                    );
+                    continue;
+                }
+                Field::Alias(of) => {
+                    let _ = writeln!(text, "{indent}    using {name} = {of};");
+                    continue;
+                }
+            };
+            let _ = writeln!(text, "{indent}    static constexpr {kind} {name} = {value};");
+        }
+        let _ = writeln!(text, "{indent}}};");
+    }
+
+    /// The header `shape.h` of a kernel of one step.
+    #[must_use]
+    pub fn header(&self) -> String {
+        format!(
+            "#pragma once\n#include \"enums.h\"\n#include \"kjit.h\"\n\n{}{}",
+            self.tables(),
+            self.render("Shape")
+        )
+    }
+
+    /// The tables that the struct's functions answer, each once; they stand before it.
+    #[must_use]
+    pub fn tables(&self) -> String {
+        let mut grids = Vec::new();
+        self.grids(&mut grids);
+        let mut text = String::new();
+        for grid in grids {
+            let words = grid.vector / 4;
+            let _ = writeln!(
+                text,
+                "alignas(8) TABLE u32 GRID_{}[{}] = {{",
+                grid.name,
+                grid.entries.len() * words
+            );
+            for line in grid.entries.chunks(8 / words) {
+                for word in line
+                    .iter()
+                    .flat_map(|entry| [*entry as u32, (entry >> 32) as u32].into_iter().take(words))
+                {
+                    let _ = write!(text, "0x{word:08x},");
+                }
+                text.push('\n');
+            }
+            text.push_str("};\n\n");
+        }
+        text
+    }
+
+    fn grids(&self, into: &mut Vec<&'static Grid>) {
+        for (_, field) in &self.fields {
+            match field {
+                Field::Grid(grid) if !into.contains(grid) => into.push(grid),
+                Field::Inner(shape) => shape.grids(into),
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells of its fields wherever the constants are shown.
+    #[must_use]
+    pub fn tell(&self, constants: Constants) -> Constants {
+        self.fields.iter().fold(constants, |c, (name, field)| match field {
+            Field::Number(n) => c.tell(*name, *n),
+            Field::Signed(n) => c.tell(*name, *n),
+            Field::Flag(flag) => c.tell(*name, *flag),
+            Field::Real(v) => c.tell(*name, *v),
+            Field::Choice(choice) => c.tell(*name, *choice),
+            Field::Inner(_) | Field::Alias(_) | Field::Grid(_) => c,
+        })
+    }
+}

@@ -1,0 +1,101 @@
+//! Choices that were measured on real cards and are shipped: `kernel_src/tuning/measured.tsv`, one
+//! a line, by architecture and spec. They go before where a family starts ([`Family::usual`]).
+//! `kjit bench MODEL --kernels --tune --rows FILE` writes such lines.
+
+use crate::vocabulary::family::{Family, Named};
+use crate::vocabulary::variant::Variant;
+use kjit_engine::Target;
+use std::collections::HashMap;
+use std::sync::{LazyLock, OnceLock};
+
+const TEXT: &str = include_str!("../../tuning/measured.tsv");
+
+/// A line that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "line {line}: {why}; a line is: architecture, spec, tuning, where it was measured, with tabs \
+     between"
+)]
+pub struct BadLine {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub why: &'static str,
+}
+
+/// A shipped choice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Row<'a> {
+    /// `sm_90`.
+    pub arch: &'a str,
+    /// The [`Spec`](crate::spec::Spec)'s text.
+    pub spec: &'a str,
+    /// The [`Tuning`](crate::spec::Tuning)'s text.
+    pub tuning: &'a str,
+    /// The card, the day, and what was gained.
+    pub measured: &'a str,
+}
+
+/// The lines of a table; `#` starts a comment.
+pub fn rows(text: &str) -> impl Iterator<Item = Result<Row<'_>, BadLine>> {
+    let lines = text.lines().enumerate().filter(|(_, l)| !l.is_empty() && !l.starts_with('#'));
+    lines.map(|(i, l)| match l.split('\t').collect::<Vec<_>>().as_slice() {
+        &[arch, spec, tuning, measured] => Ok(Row { arch, spec, tuning, measured }),
+        fields => Err(BadLine {
+            line: i + 1,
+            why: if fields.len() < 4 { "too few fields" } else { "too many fields" },
+        }),
+    })
+}
+
+/// The shipped table.
+pub fn all() -> impl Iterator<Item = Result<Row<'static>, BadLine>> {
+    rows(TEXT)
+}
+
+/// A choice as the table has it, and its place in its family's space, once that was looked for.
+#[derive(Debug)]
+struct Choice {
+    text: String,
+    place: OnceLock<Option<usize>>,
+}
+
+/// Choices by architecture, then by spec. A test holds every shipped line; one that is wrong all
+/// the same counts for nothing.
+#[derive(Debug, Default)]
+pub struct Table {
+    choices: HashMap<String, HashMap<String, Choice>>,
+}
+
+impl Table {
+    /// Those of a text.
+    #[must_use]
+    pub fn of(text: &str) -> Table {
+        let mut table = Table::default();
+        for row in rows(text).flatten() {
+            let choice = Choice { text: row.tuning.to_owned(), place: OnceLock::new() };
+            table
+                .choices
+                .entry(row.arch.to_owned())
+                .or_default()
+                .insert(row.spec.to_owned(), choice);
+        }
+        table
+    }
+
+    /// The tuning of this spec's space that the table names.
+    pub fn choice<F: Family>(&self, spec: &F, target: &Target) -> Option<F::Tuning> {
+        let specs = self.choices.get(target.id())?;
+        let choice = specs.get(&Named(spec).to_string())?;
+        let space = spec.candidates(target);
+        let place = choice.place.get_or_init(|| space.iter().position(|t| t.text() == choice.text));
+        space.get((*place)?).copied()
+    }
+}
+
+static SHIPPED: LazyLock<Table> = LazyLock::new(|| Table::of(TEXT));
+
+/// What is shipped.
+pub(crate) fn table() -> &'static Table {
+    &SHIPPED
+}
