@@ -33,25 +33,80 @@
 #include "span_ring.h"
 #include "turned.h"
 
+// hopper.h's barriers and copies by addresses of shared memory.
+STEP void wait_at(u32 barrier, u32 parity) {
+    asm volatile(
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @p bra done; bra again; "
+        "done: }" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+STEP void arrive_at(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+STEP void expect_at(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+STEP void bulk_copy_at(u32 to, const void* from, u32 bytes, u32 barrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier)
+        : "memory");
+}
+// To the same places of all blocks of `mask` in the cluster, each of whose barriers counts it.
+STEP void bulk_copy_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 mask) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+        "[%0], [%1], %2, [%3], %4;" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "h"((u16)mask)
+        : "memory");
+}
+// The address of a barrier of another block of the cluster, and an arrival there.
+STEP u32 barrier_of(u32 barrier, u32 block) {
+    u32 r;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(barrier), "r"(block));
+    return r;
+}
+STEP void arrive_there(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+STEP void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
+}
+// A value that the compiler keeps instead of computing it anew.
+STEP u32 kept(u32 v) {
+    u32 r;
+    asm volatile("mov.b32 %0, %1;" : "=r"(r) : "r"(v));
+    return r;
+}
+STEP u64 descriptor_at(u32 tile) {
+    return (u64)(tile >> 4 & 0x3fff) | (u64)1 << 16 | (u64)(1024 >> 4) << 32 | (u64)1 << 62;
+}
+
 template <class S> struct BatchGemm {
     using G = GemmCommon<S>;
     static constexpr u32 COLS = S::COLS, BN = S::BN, N = S::N, GROUPS = S::GROUPS, TILES = S::TILES,
-                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP;
+                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP,
+                         CLUSTER = S::CLUSTER;
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32, LANE_ROWS = 2 * TILES;
     static constexpr u32 WORKERS = 128 * GROUPS;
     static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
     // Registers of a thread that brings X, and of one that multiplies: a quarter of the unit has 512
     // for a warp of each group.
-    static constexpr u32 BRING_REGS = 24, ALL_REGS = 65536 / KJ_BLOCK / 8 * 8 * (GROUPS + 1),
+    static constexpr u32 BRING_REGS = 24, ALL_REGS = 65536 / (KJ_MIN_BLOCKS * KJ_BLOCK) / 8 * 8 * (GROUPS + 1),
                          SHARE_REGS = (ALL_REGS - BRING_REGS) / GROUPS / 8 * 8,
                          MULTIPLY_REGS = SHARE_REGS < 240 ? SHARE_REGS : 240;
     static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;  // halves of a tile of 64 columns
     static constexpr u32 ALL_TILES =
         S::TURNED ? CEIL_DIV(CEIL_DIV(S::ROWS_0, 128) * 128, G::PART_ROWS) : G::END_2;
-    static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
+    // Tiles side by side that a cluster's blocks take.
+    static constexpr u32 TILE_TEAMS = CEIL_DIV(ALL_TILES, CLUSTER), ALL_UNITS = TILE_TEAMS * STEPS;
+    static_assert(CLUSTER == 1 || CLUSTER == 2, "each block of a cluster brings a half of a stage of X");
     // Tokens that a group stores at a time, and the stride of its results in shared memory.
     static constexpr u32 AT_ONCE = N < 32 ? N : 32, WIDE = 64 + 4;
-    struct Shared { u64 full[STAGES], empty[STAGES]; u32 last; };
+    // A stage of X has two halves of 64 columns, each with a barrier for `full` and one for `empty`.
+    struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; u32 last; };
+    static constexpr u32 HALF = 2 * TILE, X_STAGE = 2 * HALF;  // bytes
 
     // The weights of DEEP quads of a span from quad `from` on, a pair (0, 2) and a pair (1, 3) of each:
     // a code in a half of `magic`, 1024 + code, and the roundings of span_pairs.
@@ -113,43 +168,51 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // A block's stretch of units, and which block has a unit.
-    STEP u32 first_unit(u32 block, u32 blocks) { return (u32)((u64)block * ALL_UNITS / blocks); }
-    STEP u32 block_of(u32 unit, u32 blocks) { return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS); }
+    // A cluster's stretch of units, and which cluster has a unit.
+    STEP u32 first_unit(u32 cluster, u32 clusters) { return (u32)((u64)cluster * ALL_UNITS / clusters); }
+    STEP u32 cluster_of(u32 unit, u32 clusters) {
+        return (u32)((((u64)unit + 1) * clusters - 1) / ALL_UNITS);
+    }
 
-    // A place in the ring of X, and the parity of its barriers' phase.
-    struct Turn {
+    // The ring of X: where it is, its barriers, and who counts its stages and phases.
+    struct Stages {
+        u32 x, full, empty;
+        u32 there[2];  // `empty` of each half's first stage, in the block that brings it
+    };
+    STEP void give_back(const Stages& st, u32 h, u32 barriers) {
+        if constexpr (CLUSTER == 1) arrive_at(st.empty + 8 * h + barriers);
+        else arrive_there(st.there[h] + barriers);
+    }
+    struct Place {
         u32 stage, phase;
-        STEP void pass_of(Turn& t) {
-            t.stage++;
-            if (t.stage == STAGES) t.stage = 0, t.phase ^= 1;
+        STEP void pass(Place& p) {
+            p.stage++;
+            if (p.stage == STAGES) p.stage = 0, p.phase ^= 1;
         }
     };
-    struct Stages {
-        u16* x;
-        u64 *full, *empty;
-    };
 
-    // One warp brings X: for each unit two tiles of 64 columns.
-    STEP void bring(const Stages& st, const u16* x, u32 from, u32 to) {
+    // One thread brings X: for each unit two tiles of 64 columns.
+    STEP void bring(const Stages& st, const u16* x, u32 rank, u32 from, u32 to) {
         if (thread_id() != WORKERS) return;
-        Turn turn{0, 1};
+        Place place{0, 1};
         u32 step = from % STEPS;
         for (u32 unit = from; unit < to; unit++) {
-            const u32 s = turn.stage;
-            barrier_wait(st.empty + s, turn.phase);
-            barrier_arrive_expect(st.full + s, 4 * TILE);
-            u16* at = st.x + s * (2 * TILE);
-            if constexpr (N == 64) {
-                bulk_copy(at, x + (u64)step * 8192, 4 * TILE, st.full + s);
-            } else {
-                UNROLL for (u32 k = 0; k < 2; k++)
-                    UNROLL for (u32 b = 0; b < BLOCKS_64; b++)
-                        bulk_copy(at + k * TILE + b * 4096,
-                                  x + ((u64)b * (2 * STEPS) + 2 * step + k) * 4096,
-                                  (N - 64 * b < 64 ? N - 64 * b : 64) * 128, st.full + s);
+            UNROLL for (u32 h = 0; h < 2; h++) {
+                const u32 full = st.full + 16 * place.stage + 8 * h, at = st.x + place.stage * X_STAGE + h * HALF;
+                // The other block's half: all that this one's barrier needs is that its phase before
+                // has ended.
+                const bool mine = CLUSTER == 1 || h == rank;
+                wait_at(mine ? st.empty + 16 * place.stage + 8 * h : full, place.phase);
+                expect_at(full, HALF);
+                if (!mine) continue;
+                UNROLL for (u32 b = 0; b < BLOCKS_64; b++) {
+                    const u16* here = x + ((u64)b * (2 * STEPS) + 2 * step + h) * 4096;
+                    const u32 bytes = (N - 64 * b < 64 ? N - 64 * b : 64) * 128;
+                    if constexpr (CLUSTER == 1) bulk_copy_at(at + b * 8192, here, bytes, full);
+                    else bulk_copy_to_all(at + b * 8192, here, bytes, full, 3);
+                }
             }
-            Turn::pass_of(turn);
+            Place::pass(place);
             step = step + 1 == STEPS ? 0 : step + 1;
         }
     }
@@ -185,10 +248,11 @@ template <class S> struct BatchGemm {
     STEP void finish(const GemmArgs& args, Share share, Shared& lds, float* stage_out,
                      const float (&acc)[TILES][N / 2], u32 tile, bool whole) {
         const u32 group = thread_id() / 128, lane = thread_id() % 128;
-        u32 first = 0, last = 0;
+        u32 first = 0, last = 0;  // of the blocks of this rank that share the tile
         if (!whole) {
-            first = block_of(tile * STEPS, args.blocks);
-            last = block_of(tile * STEPS + STEPS - 1, args.blocks);
+            const u32 unit = tile / CLUSTER * STEPS, clusters = args.blocks / CLUSTER, rank = tile % CLUSTER;
+            first = cluster_of(unit, clusters) * CLUSTER + rank;
+            last = cluster_of(unit + STEPS - 1, clusters) * CLUSTER + rank;
             float* mine = part_at(args, share.x, first, 0);
             UNROLL for (u32 t = 0; t < TILES; t++)
                 UNROLL for (u32 i = 0; i < N / 2; i += 4)
@@ -198,7 +262,7 @@ template <class S> struct BatchGemm {
             device_fence();
             part_sync(GROUPS + 1, WORKERS);
             if (thread_id() == 0) {
-                lds.last = atomic_add(args.counters + tile, 1) == last - first;
+                lds.last = atomic_add(args.counters + tile, 1) == (last - first) / CLUSTER;
                 if (lds.last) atomic_store(args.counters + tile, 0);
             }
             part_sync(GROUPS + 1, WORKERS);
@@ -237,33 +301,33 @@ template <class S> struct BatchGemm {
     static constexpr u32 TOGETHER = TILES * N > 128 || GROUPS > 2 ? 2 : 4;
     template <u32 EIGHTS>
     STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count, float (&sum)[EIGHTS][4]) {
-        NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER) {
+        NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER * CLUSTER) {
             u32x4 v[TOGETHER][EIGHTS];
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-                const float* p = part_at(args, min_u32(b + i, last), first, at);
+                const float* p = part_at(args, min_u32(b + i * CLUSTER, last), first, at);
                 UNROLL for (u32 j = 0; j < EIGHTS; j++)
                     if (j < count) v[i][j] = *(const u32x4*)(p + j * (4 * WORKERS));
             }
             UNROLL for (u32 i = 0; i < TOGETHER; i++)
-                if (b + i <= last)
+                if (b + i * CLUSTER <= last)
                     UNROLL for (u32 j = 0; j < EIGHTS; j++) {
                         if (j >= count) continue;
                         const u32 w[4] = {v[i][j].x, v[i][j].y, v[i][j].z, v[i][j].w};
                         UNROLL for (u32 e = 0; e < 4; e++)
-                            sum[j][e] = b + i == first ? as_f32(w[e]) : sum[j][e] + as_f32(w[e]);
+                            sum[j][e] = i == 0 && b == first ? as_f32(w[e]) : sum[j][e] + as_f32(w[e]);
                     }
         }
     }
 
-    // Units from … to, all of one format; `x` is the place in the ring of X.
+    // Units from … to, all of one format; `place` is the one in the ring of X.
     template <class W, class Before>
-    STEP void multiply(const GemmArgs& args, Share share, const Stages& st, Shared& lds, u8* ring,
-                       float* stage_out, u32 from, u32 to, Turn& turn, bool wait) {
+    STEP void multiply(const GemmArgs& args, Share share, const Stages& st, Shared& lds, u32 ring,
+                       float* stage_out, u32 from, u32 to, Place& place, bool wait) {
         using Ring = SpanRing<W>;
         constexpr u32 SPAN_BYTES = Ring::BYTES * WORKERS, SLOT = LANE_ROWS * SPAN_BYTES;
         static_assert(Ring::BYTES <= S::SPAN_BYTES, "a slot of the ring holds a unit of each format");
-        const u32 me = thread_id(), lane = lane_id();
-        const u32 warp_row = me / 128 * (64 * TILES) + me % 128 / 32 * 16;
+        const u32 me = thread_id(), lane = lane_id(), rank = share.x % CLUSTER;
+        const u32 warp_row = me / 128 * (64 * TILES) + me % 128 / 32 * 16 + lane / 4;
         auto inside = [&](u32 step) { return COLS % 128 == 0 || 4 * step + lane % 4 < SPANS; };
         auto span = [&](u32 step) { return inside(step) ? 4 * step + lane % 4 : 0; };
         const u8* row[LANE_ROWS];
@@ -271,10 +335,9 @@ template <class S> struct BatchGemm {
         auto fetch = [&](u32 slot) {
             if (next < to) {
                 if (next == from || next_step == 0) {
-                    Part part = G::part_of(args, next / STEPS);
+                    Part part = G::part_of(args, next / STEPS * CLUSTER + rank);
                     UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                        row[r] =
-                            G::template part_row<W>(part, warp_row + r / 2 * 64 + r % 2 * 8 + lane / 4, 0);
+                        row[r] = G::template part_row<W>(part, warp_row + r / 2 * 64 + r % 2 * 8, 0);
                 }
                 UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
                     Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r], span(next_step));
@@ -291,95 +354,109 @@ template <class S> struct BatchGemm {
         float acc[TILES][N / 2];
         u32 held[2][DEEP][4];
         u32 slot = 0, step = from % STEPS;
+        // Batches of a unit, half after half, and in a half tile after tile.
+        constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2;
+        static_assert(BATCHES >= 4, "a half is given back while its unit goes on");
         for (u32 unit = from; unit < to;) {
-          const u32 begun = unit, tile = unit / STEPS, end = min_u32(unit - step + STEPS, to);
-          u32 keep = 0;
-          NO_UNROLL for (; unit < end; unit++) {
-            const u16* x = st.x + turn.stage * (2 * TILE);
-            const bool there = inside(step);
-            copy_wait(AHEAD - 1);
-            UNROLL for (u32 t = 0; t < TILES; t++) {
-                Span<W> raw[2];
-                Scales scales[2];
-                UNROLL for (u32 r = 0; r < 2; r++) {
-                    Ring::take(raw[r], ring + slot * SLOT + (2 * t + r) * SPAN_BYTES, me, WORKERS,
-                               span(step));
+            const u32 begun = unit, tile = unit / STEPS * CLUSTER + rank, end = min_u32(unit - step + STEPS, to);
+            u32 keep = 0, before = 0;  // the stage of the unit before: its barriers
+            NO_UNROLL for (; unit < end; unit++) {
+                const u64 x = descriptor_at(st.x + place.stage * X_STAGE);
+                const u32 barriers = 16 * place.stage;
+                const bool there = inside(step);
+                copy_wait(AHEAD - 1);
+                Span<W> raw[LANE_ROWS];
+                Scales scales[LANE_ROWS];
+                UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
+                    Ring::take(raw[r], ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(step));
                     scales[r] = scales_of<W>(raw[r]);
                 }
-                UNROLL for (u32 i = 0; i < 8 / DEEP; i++) {
-                    // The products that read these registers have ended; those of the others run.
+                UNROLL for (u32 q = 0; q < BATCHES; q++) {
+                    const u32 h = q / HALF_BATCHES, t = q % HALF_BATCHES / (4 / DEEP),
+                              first = 4 * h + q % (4 / DEEP) * DEEP;
+                    if (q % HALF_BATCHES == 0) wait_at(st.full + barriers + 8 * h, place.phase);
+                    // What read these registers has ended, the batch before runs: so all that a half
+                    // of X was read for has ended one batch after it.
                     products_wait(1);
-                    if (t == 0 && i == 1 && keep && lane == 0)
-                        barrier_arrive(st.empty + (turn.stage == 0 ? STAGES : turn.stage) - 1);
-                    u32(&a)[DEEP][4] = held[i % 2];
+                    if (lane == 0) {
+                        if (q == 1 && keep) give_back(st, 1, before);
+                        if (q == HALF_BATCHES + 1) give_back(st, 0, barriers);
+                    }
+                    u32(&a)[DEEP][4] = held[q % 2];
                     UNROLL for (u32 r = 0; r < 2; r++) {
                         u32 pair[2 * DEEP];
-                        quads_of<W>(raw[r], scales[r], magic, i * DEEP, pair);
+                        quads_of<W>(raw[2 * t + r], scales[2 * t + r], magic, first, pair);
                         UNROLL for (u32 j = 0; j < DEEP; j++)
                             UNROLL for (u32 o = 0; o < 2; o++) a[j][r + 2 * o] = there ? pair[2 * j + o] : 0;
                     }
-                    if (t == 0 && i == 0) barrier_wait(st.full + turn.stage, turn.phase);
                     products_fence();
-                    UNROLL for (u32 j = 0; j < DEEP; j++) {
-                        const u32 at = i * DEEP + j;
-                        held_products<N>(acc[t], a[j], tile_descriptor(x + at / 4 * TILE, 16 * (at % 4)),
-                                         keep || at > 0);
-                    }
+                    UNROLL for (u32 j = 0; j < DEEP; j++)
+                        held_products<N>(acc[t], a[j], x + (h * HALF + 32 * ((first + j) % 4) >> 4),
+                                         keep || first + j > 0);
                     products_commit();
                 }
+                fetch(slot);
+                slot = slot + 1 == AHEAD ? 0 : slot + 1;
+                before = barriers, keep = 1, step++;
+                Place::pass(place);
             }
-            fetch(slot);
-            slot = slot + 1 == AHEAD ? 0 : slot + 1;
-            Turn::pass_of(turn);
-            keep = 1, step++;
-          }
-          products_wait(0);
-          if (lane == 0) barrier_arrive(st.empty + (turn.stage == 0 ? STAGES : turn.stage) - 1);
-          if (step == STEPS) step = 0;
-          finish(args, share, lds, stage_out, acc, tile, unit - begun == STEPS);
+            products_wait(0);
+            if (lane == 0) give_back(st, 1, before);
+            if (step == STEPS) step = 0;
+            finish(args, share, lds, stage_out, acc, tile, unit - begun == STEPS);
         }
     }
 
     // `pool`: bytes of shared memory as BatchGemmTuning::shared (batch_gemm.rs) counts them.
     template <class Before> STEP void step(GemmArgs args, Share share, u8* pool, Shared& lds) {
+        const u32 skip = (1024 - shared_at(pool) % 1024) % 1024;
         Stages st;
-        st.x = (u16*)(pool + (1024 - shared_at(pool) % 1024) % 1024);
-        st.full = lds.full, st.empty = lds.empty;
-        u8* ring = (u8*)(st.x + STAGES * (2 * TILE));
-        float* stage_out = (float*)(ring + AHEAD * LANE_ROWS * WORKERS * S::SPAN_BYTES);
+        st.x = kept(shared_at(pool) + skip);
+        st.full = kept(shared_at(lds.full)), st.empty = st.full + 16 * STAGES;
+        UNROLL for (u32 h = 0; h < 2; h++) st.there[h] = CLUSTER == 1 ? 0 : barrier_of(st.empty + 8 * h, h);
+        const u32 ring = st.x + STAGES * X_STAGE;
+        float* stage_out =
+            (float*)(pool + skip + STAGES * X_STAGE + AHEAD * LANE_ROWS * WORKERS * S::SPAN_BYTES);
         if (thread_id() == WORKERS) {
-            for (u32 s = 0; s < STAGES; s++)
-                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, 4 * GROUPS);
+            for (u32 s = 0; s < 2 * STAGES; s++)
+                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, 4 * GROUPS * CLUSTER);
             barrier_fence_init();
         }
-        block_sync();
+        if constexpr (CLUSTER == 1) block_sync();
+        else cluster_sync();
         Before::release();
-        u32 from = first_unit(share.x, args.blocks), to = first_unit(share.x + 1, args.blocks);
+        const u32 cluster = share.x / CLUSTER, rank = share.x % CLUSTER, clusters = args.blocks / CLUSTER;
+        u32 from = first_unit(cluster, clusters), to = first_unit(cluster + 1, clusters);
+        // Units until this rank's tiles of the second and the third format.
+        constexpr auto until = [](u32 tiles, u32 rank) { return CEIL_DIV(tiles - rank, CLUSTER) * STEPS; };
         if (thread_id() < WORKERS) {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGS));
-            Turn turn{0, 0};
-            u32 end = G::SECOND ? min_u32(to, G::RUN_1 * STEPS) : to;
+            Place place{0, 0};
+            u32 end = G::SECOND ? min_u32(to, until(G::RUN_1, rank)) : to;
             bool wait = true;
             if (from < end) {
-                multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end, turn, wait);
+                multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end, place,
+                                                   wait);
                 wait = false, from = end;
             }
             if constexpr (G::SECOND) {
-                end = G::THIRD ? min_u32(to, G::RUN_2 * STEPS) : to;
+                end = G::THIRD ? min_u32(to, until(G::RUN_2, rank)) : to;
                 if (from < end) {
-                    multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from, end, turn,
-                                                       wait);
+                    multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from, end,
+                                                       place, wait);
                     wait = false, from = end;
                 }
             }
             if constexpr (G::THIRD)
                 if (from < to)
-                    multiply<typename S::Run2, Before>(args, share, st, lds, ring, stage_out, from, to, turn,
+                    multiply<typename S::Run2, Before>(args, share, st, lds, ring, stage_out, from, to, place,
                                                        wait);
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRING_REGS));
             Before::wait();
-            bring(st, args.x, from, to);
+            bring(st, args.x, rank, from, to);
         }
+        // A block's shared memory is written, and its barriers are told, until the last has ended.
+        if constexpr (CLUSTER > 1) cluster_sync();
     }
 };

@@ -8,11 +8,30 @@
 #include "dequant.h"
 #include "mma.h"
 
-STEP void copy8(void* to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(shared_at(to)), "l"(from) : "memory");
+// Places are addresses of shared memory: what the compiler knows as a pointer it computes anew from
+// the block's base at each use.
+template <u32 BYTES> STEP void copy_to(u32 to, const void* from) {
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
 }
-STEP void copy4(void* to, const void* from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_at(to)), "l"(from) : "memory");
+STEP u32x4 shared16(u32 at) {
+    u32x4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
+    return v;
+}
+STEP u32x2 shared8(u32 at) {
+    u32x2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at) : "memory");
+    return v;
+}
+STEP u32 shared4(u32 at) {
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at) : "memory");
+    return v;
 }
 
 template <class W> struct SpanRing {
@@ -43,25 +62,26 @@ template <class W> struct SpanRing {
     static constexpr u32 TWO_AT = UNITS * BIG, ONE_AT = TWO_AT + TWO, HIGH_AT = ONE_AT + ONE,
                          GROUP_AT = HIGH_AT + HIGH, BLOCK_AT = GROUP_AT + GROUP;
 
-    // Span p of the row whose record is `row`, to the places of thread `me` of `all`.
-    STEP void fetch(u8* place, u32 me, u32 all, const u8* row, u32 p) {
+    // Span p of the row whose record is `row`, to the places at `place` of one of `all` threads: a
+    // section's places of all threads lie together, those of this one at 16, 8 or 4 · `me`.
+    STEP void fetch(u32 place, u32 me, u32 all, const u8* row, u32 p) {
         if constexpr (BIG != 0) {
             constexpr u32 at = PLAIN<W> ? 0 : W::C8 != NONE ? W::C8 : W::C4;
             UNROLL for (u32 u = 0; u < UNITS; u++)
-                copy16(place + u * 16 * all + 16 * me, row + at + 16 * (UNITS * p + u));
+                copy_to<16>(place + u * 16 * all + 16 * me, row + at + 16 * (UNITS * p + u));
         }
-        if constexpr (TWO == 8)
-            copy8(place + TWO_AT * all + 8 * me, row + (CODEBOOK<W> ? Book::index_at : W::C2) + 8 * p);
-        if constexpr (TWO == 4) copy4(place + TWO_AT * all + 4 * me, row + Book::index_at + 4 * p);
+        if constexpr (TWO != 0)
+            copy_to<TWO>(place + TWO_AT * all + TWO * me,
+                         row + (CODEBOOK<W> ? Book::index_at : W::C2) + TWO * p);
         if constexpr (ONE != 0)
-            copy4(place + ONE_AT * all + 4 * me, row + (CODEBOOK<W> ? Book::signs_at : W::C1) + 4 * p);
+            copy_to<4>(place + ONE_AT * all + 4 * me, row + (CODEBOOK<W> ? Book::signs_at : W::C1) + 4 * p);
         if constexpr (HIGH != 0)
-            copy4(place + HIGH_AT * all + 4 * me, row + Book::high_at + (Book::high * p & ~3u));
+            copy_to<4>(place + HIGH_AT * all + 4 * me, row + Book::high_at + (Book::high * p & ~3u));
         if constexpr (GROUP != 0)
-            copy4(place + GROUP_AT * all + 4 * me, row + W::GROUPS_AT + (GROUP_BYTES * p & ~3u));
+            copy_to<4>(place + GROUP_AT * all + 4 * me, row + W::GROUPS_AT + (GROUP_BYTES * p & ~3u));
         if constexpr (BLOCK != 0)
-            copy4(place + BLOCK_AT * all + 4 * me,
-                  row + W::BLOCKS_AT + (BLOCK_BYTES * (p / W::BLOCK_32) & ~3u));
+            copy_to<4>(place + BLOCK_AT * all + 4 * me,
+                       row + W::BLOCKS_AT + (BLOCK_BYTES * (p / W::BLOCK_32) & ~3u));
     }
 
     // The `bytes` bytes at byte `at` of what `word` is a word of.
@@ -72,28 +92,28 @@ template <class W> struct SpanRing {
     }
 
     // The span as fetch_span has it, once it has arrived.
-    STEP void take(Span<W>& q, const u8* place, u32 me, u32 all, u32 p) {
+    STEP void take(Span<W>& q, u32 place, u32 me, u32 all, u32 p) {
         UNROLL for (u32 u = 0; u < UNITS; u++) {
             q.unit[u] = zero_unit<W>();
             if constexpr (BIG != 0) {
-                u32x4 v = *(const u32x4*)(place + u * 16 * all + 16 * me);
+                u32x4 v = shared16(place + u * 16 * all + 16 * me);
                 u32(&big)[4] = q.unit[u].big;
                 big[0] = v.x, big[1] = v.y, big[2] = v.z, big[3] = v.w;
             }
         }
         Unit<W>& t = q.unit[0];
         if constexpr (TWO == 8) {
-            u32x2 v = *(const u32x2*)(place + TWO_AT * all + 8 * me);
+            u32x2 v = shared8(place + TWO_AT * all + 8 * me);
             t.c2[0] = v.x, t.c2[1] = v.y;
         }
-        if constexpr (TWO == 4) t.c2[0] = *(const u32*)(place + TWO_AT * all + 4 * me);
-        if constexpr (ONE != 0) t.c1 = *(const u32*)(place + ONE_AT * all + 4 * me);
+        if constexpr (TWO == 4) t.c2[0] = shared4(place + TWO_AT * all + 4 * me);
+        if constexpr (ONE != 0) t.c1 = shared4(place + ONE_AT * all + 4 * me);
         if constexpr (HIGH != 0)
-            t.big[0] = part(*(const u32*)(place + HIGH_AT * all + 4 * me), Book::high, Book::high * p);
+            t.big[0] = part(shared4(place + HIGH_AT * all + 4 * me), Book::high, Book::high * p);
         if constexpr (GROUP != 0)
-            t.group = part(*(const u32*)(place + GROUP_AT * all + 4 * me), GROUP_BYTES, GROUP_BYTES * p);
+            t.group = part(shared4(place + GROUP_AT * all + 4 * me), GROUP_BYTES, GROUP_BYTES * p);
         if constexpr (BLOCK != 0)
-            t.block = part(*(const u32*)(place + BLOCK_AT * all + 4 * me), BLOCK_BYTES,
+            t.block = part(shared4(place + BLOCK_AT * all + 4 * me), BLOCK_BYTES,
                            BLOCK_BYTES * (p / W::BLOCK_32));
     }
 };

@@ -212,6 +212,8 @@ registry! {
     Gemm(crate::products::gemm::GemmSpec);
     /// Matrix × a few rows.
     SmallGemm(crate::products::small_gemm::SmallGemmSpec);
+    /// Matrix × a batch's rows, weights unpacked into registers.
+    BatchGemm(crate::products::batch_gemm::BatchGemmSpec);
     /// Attention of new tokens, one a sequence.
     Attend(crate::attention::attend::AttendSpec);
     /// Attention of new tokens to latents.

@@ -85,7 +85,7 @@ fn specs() -> Vec<Spec> {
             cols: 256,
             prologue: Prologue::Norm,
             gather: false,
-            panels: false,
+            form: Form::Tiles,
             tuning: None,
         }
         .into(),

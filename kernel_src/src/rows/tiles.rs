@@ -1,7 +1,8 @@
-//! Rows of f32 made into the tiles, or panels, of halves that products take: `gpu/tiles.h`.
+//! Rows of f32 made into the tiles, panels or turned tiles of halves that products take:
+//! `gpu/tiles.h`.
 
 use crate::cases::oracle::{EPS, aux, prologues};
-use crate::cases::tiled::{ROUNDED, want_panels, want_tiled};
+use crate::cases::tiled::{ROUNDED, want_panels, want_tiled, want_turned};
 use crate::cases::{Case, CaseArg, Random, Storage, floats, optional, output, words};
 use crate::matrix::{CHUNK, PROMPT, Samples};
 use crate::vocabulary::activations::{First, Prologue};
@@ -15,6 +16,30 @@ use crate::vocabulary::variant::{Wave, choice_of_wave};
 use kjit_engine::Target;
 use std::fmt;
 
+/// How halves lie that a product of many rows takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Form {
+    /// [`tiled_index`](crate::mma::tiled_index): for [`GemmSpec`](crate::gemm::GemmSpec).
+    Tiles,
+    /// [`panel_index`](crate::mma::panel_index): for
+    /// [`SmallGemmSpec`](crate::small_gemm::SmallGemmSpec).
+    Panels,
+    /// [`turned_index`](crate::mma::turned_index): for
+    /// [`BatchGemmSpec`](crate::batch_gemm::BatchGemmSpec).
+    Turned,
+}
+
+impl Form {
+    /// In texts.
+    const fn word(self) -> &'static str {
+        match self {
+            Form::Tiles => "",
+            Form::Panels => ", panels",
+            Form::Turned => ", turned",
+        }
+    }
+}
+
 /// Rows as halves in tiles, a block a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TilesSpec {
@@ -24,8 +49,8 @@ pub struct TilesSpec {
     pub prologue: Prologue,
     /// Rows are picked by `source`.
     pub gather: bool,
-    /// Into panels ([`panel_index`](crate::product::panel_index)) instead of tiles.
-    pub panels: bool,
+    /// How the halves lie.
+    pub form: Form,
     /// Lanes in a wave; `None`: the target's own.
     pub tuning: Option<Wave>,
 }
@@ -37,8 +62,8 @@ arguments! {
         x: Pointer,
         /// The norm's weight (`cols` f32) or the other factor of a gated unit (as `x`); else null.
         aux: Pointer,
-        /// [`tiled_bytes`](crate::product::tiled_bytes), or
-        /// [`panel_bytes`](crate::product::panel_bytes).
+        /// [`tiled_bytes`](crate::mma::tiled_bytes), [`panel_bytes`](crate::mma::panel_bytes) or
+        /// [`turned_bytes`](crate::mma::turned_bytes).
         y: Pointer,
         /// A u32 for each row of `y`: the row of `x`, or `u32::MAX`: the row stays as it is. Null
         /// without `gather`.
@@ -59,7 +84,7 @@ impl TilesSpec {
         source: &[u32],
         random: &mut Random,
     ) -> Result<Case, SpecError> {
-        let TilesSpec { cols, prologue: kind, gather, panels, .. } = *self;
+        let TilesSpec { cols, prologue: kind, gather, form, .. } = *self;
         let x = random.activations(rows * cols);
         let aux = aux(kind, rows, cols, random);
         let made = prologues(kind, cols, &x, &aux);
@@ -67,7 +92,11 @@ impl TilesSpec {
             true => source.iter().map(|&s| made.get(s as usize).cloned()).collect(),
             false => made.iter().cloned().map(Some).collect(),
         };
-        let y = if panels { want_panels(&want, cols) } else { want_tiled(&want, cols) };
+        let y = match form {
+            Form::Tiles => want_tiled(&want, cols),
+            Form::Panels => want_panels(&want, cols),
+            Form::Turned => want_turned(&want, cols),
+        };
         let args = TilesArgs {
             x: floats("x", &x),
             aux: optional("aux", &aux),
@@ -75,8 +104,7 @@ impl TilesSpec {
             source: if gather { words("source", source) } else { CaseArg::Null },
             eps: CaseArg::F32(EPS),
         };
-        let (gathered, form) =
-            (if gather { ", gathered" } else { "" }, if panels { ", panels" } else { "" });
+        let (gathered, form) = (if gather { ", gathered" } else { "" }, form.word());
         let name = format!("tiles {rows} × {cols}, {kind:?}{gathered}{form}");
         let launch = self.launch(target, 1, Size { tokens: want.len(), past: 0 })?;
         Case::of(name, self, target, launch, args)
@@ -89,10 +117,7 @@ impl Family for TilesSpec {
     choice_of_wave!();
 
     fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (gather, form) = (
-            if self.gather { ", gathered" } else { "" },
-            if self.panels { ", panels" } else { "" },
-        );
+        let (gather, form) = (if self.gather { ", gathered" } else { "" }, self.form.word());
         write!(f, "{}{}{gather}{form}", self.cols, First(self.prologue, false))
     }
 
@@ -119,7 +144,8 @@ impl Family for TilesSpec {
             .number("COLS", self.cols)
             .choice("PROLOGUE", &self.prologue)
             .flag("GATHER", self.gather)
-            .flag("OUT_PANELS", self.panels);
+            .flag("OUT_PANELS", self.form == Form::Panels)
+            .flag("OUT_TURNED", self.form == Form::Turned);
         Ok(of_shape(
             NAME,
             &shape,
@@ -161,18 +187,20 @@ impl Family for TilesSpec {
         into: &mut Vec<Case>,
     ) -> Result<(), SpecError> {
         let tuning = Some(Wave { wave });
-        for (cols, rows, prologue, gather, panels) in [
-            (96, 5, Prologue::None, false, false),
-            (2500, 3, Prologue::Norm, false, false),
-            (576, 9, Prologue::Norm, true, false),
-            (1000, 3, Prologue::Silu, false, false),
-            (161, 3, Prologue::Gelu, false, false),
-            (96, 5, Prologue::None, false, true),
-            (1056, 11, Prologue::Norm, false, true),
+        for (cols, rows, prologue, gather, form) in [
+            (96, 5, Prologue::None, false, Form::Tiles),
+            (2500, 3, Prologue::Norm, false, Form::Tiles),
+            (576, 9, Prologue::Norm, true, Form::Tiles),
+            (1000, 3, Prologue::Silu, false, Form::Tiles),
+            (161, 3, Prologue::Gelu, false, Form::Tiles),
+            (96, 5, Prologue::None, false, Form::Panels),
+            (1056, 11, Prologue::Norm, false, Form::Panels),
+            (96, 5, Prologue::None, false, Form::Turned),
+            (1056, 70, Prologue::Norm, false, Form::Turned),
         ] {
             let source: Vec<u32> = if gather { vec![4, u32::MAX, 0, 8, 4] } else { vec![] };
             into.push(
-                TilesSpec { cols, prologue, gather, panels, tuning }
+                TilesSpec { cols, prologue, gather, form, tuning }
                     .of(target, rows, &source, random)?,
             );
         }
@@ -188,13 +216,13 @@ impl Family for TilesSpec {
             (14336, Prologue::Gelu, false),
             (2048, Prologue::Norm, true),
         ] {
-            let spec = TilesSpec { cols, prologue, gather, panels: false, tuning: None };
+            let spec = TilesSpec { cols, prologue, gather, form: Form::Tiles, tuning: None };
             let gathered = if gather { " gathered" } else { "" };
             list.add(format!("tiles {cols} {prologue:?}{gathered}"), spec, size)?;
         }
         for wave in list.other_waves() {
             let (prologue, tuning) = (Prologue::Norm, Some(Wave { wave }));
-            let spec = TilesSpec { cols: 4096, prologue, gather: false, panels: false, tuning };
+            let spec = TilesSpec { cols: 4096, prologue, gather: false, form: Form::Tiles, tuning };
             list.add(format!("tiles 4096 Norm @ wave {wave}"), spec, size)?;
         }
         Ok(())
