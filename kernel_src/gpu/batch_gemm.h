@@ -53,26 +53,6 @@ STEP void bulk_copy_at(u32 to, const void* from, u32 bytes, u32 barrier) {
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
 }
-// To the same places of all blocks of `mask` in the cluster, each of whose barriers counts it.
-STEP void bulk_copy_to_all(u32 to, const void* from, u32 bytes, u32 barrier, u32 mask) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1], %2, [%3], %4;" ::"r"(to),
-        "l"(from), "r"(bytes), "r"(barrier), "h"((u16)mask)
-        : "memory");
-}
-// The address of a barrier of another block of the cluster, and an arrival there.
-STEP u32 barrier_of(u32 barrier, u32 block) {
-    u32 r;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(barrier), "r"(block));
-    return r;
-}
-STEP void arrive_there(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-STEP void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release; barrier.cluster.wait.acquire;" ::: "memory");
-}
 // A value that the compiler keeps instead of computing it anew.
 STEP u32 kept(u32 v) {
     u32 r;
@@ -86,8 +66,7 @@ STEP u64 descriptor_at(u32 tile) {
 template <class S> struct BatchGemm {
     using G = GemmCommon<S>;
     static constexpr u32 COLS = S::COLS, BN = S::BN, N = S::N, GROUPS = S::GROUPS, TILES = S::TILES,
-                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP,
-                         CLUSTER = S::CLUSTER;
+                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP;
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32, LANE_ROWS = 2 * TILES;
     static constexpr u32 WORKERS = 128 * GROUPS;
     static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
@@ -99,11 +78,9 @@ template <class S> struct BatchGemm {
     static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;  // halves of a tile of 64 columns
     static constexpr u32 ALL_TILES =
         S::TURNED ? CEIL_DIV(CEIL_DIV(S::ROWS_0, 128) * 128, G::PART_ROWS) : G::END_2;
-    // Tiles side by side that a cluster's blocks take.
-    static constexpr u32 TILE_TEAMS = CEIL_DIV(ALL_TILES, CLUSTER), ALL_UNITS = TILE_TEAMS * STEPS;
-    static_assert(CLUSTER == 1 || CLUSTER == 2, "each block of a cluster brings a half of a stage of X");
+    static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
     // Tokens that a group stores at a time, and the stride of its results in shared memory.
-    static constexpr u32 AT_ONCE = N < 32 ? N : 32, WIDE = 64 + 4;
+    static constexpr u32 AT_ONCE = N < 32 ? N : N > 192 ? 16 : 32, WIDE = 64 + 4;
     // A stage of X has two halves of 64 columns, each with a barrier for `full` and one for `empty`.
     struct Shared { u64 full[2 * STAGES], empty[2 * STAGES]; u32 last; };
     static constexpr u32 HALF = 2 * TILE, X_STAGE = 2 * HALF;  // bytes
@@ -168,21 +145,12 @@ template <class S> struct BatchGemm {
         }
     }
 
-    // A cluster's stretch of units, and which cluster has a unit.
-    STEP u32 first_unit(u32 cluster, u32 clusters) { return (u32)((u64)cluster * ALL_UNITS / clusters); }
-    STEP u32 cluster_of(u32 unit, u32 clusters) {
-        return (u32)((((u64)unit + 1) * clusters - 1) / ALL_UNITS);
-    }
+    // A block's stretch of units, and which block has a unit.
+    STEP u32 first_unit(u32 block, u32 blocks) { return (u32)((u64)block * ALL_UNITS / blocks); }
+    STEP u32 block_of(u32 unit, u32 blocks) { return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS); }
 
     // The ring of X: where it is, its barriers, and who counts its stages and phases.
-    struct Stages {
-        u32 x, full, empty;
-        u32 there[2];  // `empty` of each half's first stage, in the block that brings it
-    };
-    STEP void give_back(const Stages& st, u32 h, u32 barriers) {
-        if constexpr (CLUSTER == 1) arrive_at(st.empty + 8 * h + barriers);
-        else arrive_there(st.there[h] + barriers);
-    }
+    struct Stages { u32 x, full, empty; };
     struct Place {
         u32 stage, phase;
         STEP void pass(Place& p) {
@@ -192,25 +160,18 @@ template <class S> struct BatchGemm {
     };
 
     // One thread brings X: for each unit two tiles of 64 columns.
-    STEP void bring(const Stages& st, const u16* x, u32 rank, u32 from, u32 to) {
+    STEP void bring(const Stages& st, const u16* x, u32 from, u32 to) {
         if (thread_id() != WORKERS) return;
         Place place{0, 1};
         u32 step = from % STEPS;
         for (u32 unit = from; unit < to; unit++) {
             UNROLL for (u32 h = 0; h < 2; h++) {
                 const u32 full = st.full + 16 * place.stage + 8 * h, at = st.x + place.stage * X_STAGE + h * HALF;
-                // The other block's half: all that this one's barrier needs is that its phase before
-                // has ended.
-                const bool mine = CLUSTER == 1 || h == rank;
-                wait_at(mine ? st.empty + 16 * place.stage + 8 * h : full, place.phase);
+                wait_at(st.empty + 16 * place.stage + 8 * h, place.phase);
                 expect_at(full, HALF);
-                if (!mine) continue;
-                UNROLL for (u32 b = 0; b < BLOCKS_64; b++) {
-                    const u16* here = x + ((u64)b * (2 * STEPS) + 2 * step + h) * 4096;
-                    const u32 bytes = (N - 64 * b < 64 ? N - 64 * b : 64) * 128;
-                    if constexpr (CLUSTER == 1) bulk_copy_at(at + b * 8192, here, bytes, full);
-                    else bulk_copy_to_all(at + b * 8192, here, bytes, full, 3);
-                }
+                UNROLL for (u32 b = 0; b < BLOCKS_64; b++)
+                    bulk_copy_at(at + b * 8192, x + ((u64)b * (2 * STEPS) + 2 * step + h) * 4096,
+                                 (N - 64 * b < 64 ? N - 64 * b : 64) * 128, full);
             }
             Place::pass(place);
             step = step + 1 == STEPS ? 0 : step + 1;
@@ -248,11 +209,10 @@ template <class S> struct BatchGemm {
     STEP void finish(const GemmArgs& args, Share share, Shared& lds, float* stage_out,
                      const float (&acc)[TILES][N / 2], u32 tile, bool whole) {
         const u32 group = thread_id() / 128, lane = thread_id() % 128;
-        u32 first = 0, last = 0;  // of the blocks of this rank that share the tile
+        u32 first = 0, last = 0;  // blocks that share the tile
         if (!whole) {
-            const u32 unit = tile / CLUSTER * STEPS, clusters = args.blocks / CLUSTER, rank = tile % CLUSTER;
-            first = cluster_of(unit, clusters) * CLUSTER + rank;
-            last = cluster_of(unit + STEPS - 1, clusters) * CLUSTER + rank;
+            first = block_of(tile * STEPS, args.blocks);
+            last = block_of(tile * STEPS + STEPS - 1, args.blocks);
             float* mine = part_at(args, share.x, first, 0);
             UNROLL for (u32 t = 0; t < TILES; t++)
                 UNROLL for (u32 i = 0; i < N / 2; i += 4)
@@ -262,7 +222,7 @@ template <class S> struct BatchGemm {
             device_fence();
             part_sync(GROUPS + 1, WORKERS);
             if (thread_id() == 0) {
-                lds.last = atomic_add(args.counters + tile, 1) == (last - first) / CLUSTER;
+                lds.last = atomic_add(args.counters + tile, 1) == last - first;
                 if (lds.last) atomic_store(args.counters + tile, 0);
             }
             part_sync(GROUPS + 1, WORKERS);
@@ -301,15 +261,15 @@ template <class S> struct BatchGemm {
     static constexpr u32 TOGETHER = TILES * N > 128 || GROUPS > 2 ? 2 : 4;
     template <u32 EIGHTS>
     STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count, float (&sum)[EIGHTS][4]) {
-        NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER * CLUSTER) {
+        NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER) {
             u32x4 v[TOGETHER][EIGHTS];
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
-                const float* p = part_at(args, min_u32(b + i * CLUSTER, last), first, at);
+                const float* p = part_at(args, min_u32(b + i, last), first, at);
                 UNROLL for (u32 j = 0; j < EIGHTS; j++)
                     if (j < count) v[i][j] = *(const u32x4*)(p + j * (4 * WORKERS));
             }
             UNROLL for (u32 i = 0; i < TOGETHER; i++)
-                if (b + i * CLUSTER <= last)
+                if (b + i <= last)
                     UNROLL for (u32 j = 0; j < EIGHTS; j++) {
                         if (j >= count) continue;
                         const u32 w[4] = {v[i][j].x, v[i][j].y, v[i][j].z, v[i][j].w};
@@ -326,22 +286,23 @@ template <class S> struct BatchGemm {
         using Ring = SpanRing<W>;
         constexpr u32 SPAN_BYTES = Ring::BYTES * WORKERS, SLOT = LANE_ROWS * SPAN_BYTES;
         static_assert(Ring::BYTES <= S::SPAN_BYTES, "a slot of the ring holds a unit of each format");
-        const u32 me = thread_id(), lane = lane_id(), rank = share.x % CLUSTER;
+        const u32 me = thread_id(), lane = lane_id();
         const u32 warp_row = me / 128 * (64 * TILES) + me % 128 / 32 * 16 + lane / 4;
         auto inside = [&](u32 step) { return COLS % 128 == 0 || 4 * step + lane % 4 < SPANS; };
         auto span = [&](u32 step) { return inside(step) ? 4 * step + lane % 4 : 0; };
+        auto after = [&](u32 step) { return step + 1 == STEPS ? 0 : step + 1; };
         const u8* row[LANE_ROWS];
         u32 next = from, next_step = from % STEPS;
         auto fetch = [&](u32 slot) {
             if (next < to) {
                 if (next == from || next_step == 0) {
-                    Part part = G::part_of(args, next / STEPS * CLUSTER + rank);
+                    Part part = G::part_of(args, next / STEPS);
                     UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
                         row[r] = G::template part_row<W>(part, warp_row + r / 2 * 64 + r % 2 * 8, 0);
                 }
                 UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
                     Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r], span(next_step));
-                next++, next_step = next_step + 1 == STEPS ? 0 : next_step + 1;
+                next++, next_step = after(next_step);
             }
             copy_commit();
         };
@@ -354,21 +315,28 @@ template <class S> struct BatchGemm {
         float acc[TILES][N / 2];
         u32 held[2][DEEP][4];
         u32 slot = 0, step = from % STEPS;
+        // A unit's weights are taken from the ring while the unit before is multiplied.
+        Span<W> raw[LANE_ROWS], coming[LANE_ROWS];
+        auto take = [&](u32 from_slot, u32 of) {
+            UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
+                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(of));
+        };
+        copy_wait(AHEAD - 1);
+        take(0, step);
         // Batches of a unit, half after half, and in a half tile after tile.
         constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2;
         static_assert(BATCHES >= 4, "a half is given back while its unit goes on");
+        static_assert(AHEAD >= 2, "one unit is taken while another is on its way");
         for (u32 unit = from; unit < to;) {
-            const u32 begun = unit, tile = unit / STEPS * CLUSTER + rank, end = min_u32(unit - step + STEPS, to);
+            const u32 begun = unit, tile = unit / STEPS, end = min_u32(unit - step + STEPS, to);
             u32 keep = 0, before = 0;  // the stage of the unit before: its barriers
             NO_UNROLL for (; unit < end; unit++) {
                 const u64 x = descriptor_at(st.x + place.stage * X_STAGE);
                 const u32 barriers = 16 * place.stage;
                 const bool there = inside(step);
-                copy_wait(AHEAD - 1);
-                Span<W> raw[LANE_ROWS];
                 Scales scales[LANE_ROWS];
                 UNROLL for (u32 r = 0; r < LANE_ROWS; r++) {
-                    Ring::take(raw[r], ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(step));
+                    raw[r] = coming[r];
                     scales[r] = scales_of<W>(raw[r]);
                 }
                 UNROLL for (u32 q = 0; q < BATCHES; q++) {
@@ -379,8 +347,8 @@ template <class S> struct BatchGemm {
                     // of X was read for has ended one batch after it.
                     products_wait(1);
                     if (lane == 0) {
-                        if (q == 1 && keep) give_back(st, 1, before);
-                        if (q == HALF_BATCHES + 1) give_back(st, 0, barriers);
+                        if (q == 1 && keep) arrive_at(st.empty + before + 8);
+                        if (q == HALF_BATCHES + 1) arrive_at(st.empty + barriers);
                     }
                     u32(&a)[DEEP][4] = held[q % 2];
                     UNROLL for (u32 r = 0; r < 2; r++) {
@@ -394,14 +362,19 @@ template <class S> struct BatchGemm {
                         held_products<N>(acc[t], a[j], x + (h * HALF + 32 * ((first + j) % 4) >> 4),
                                          keep || first + j > 0);
                     products_commit();
+                    if (q == 0) {
+                        fetch(slot);
+                        slot = slot + 1 == AHEAD ? 0 : slot + 1;
+                        // The newest AHEAD − 1 may be on their way still: the unit after has arrived.
+                        copy_wait(AHEAD - 1);
+                        take(slot, after(step));
+                    }
                 }
-                fetch(slot);
-                slot = slot + 1 == AHEAD ? 0 : slot + 1;
                 before = barriers, keep = 1, step++;
                 Place::pass(place);
             }
             products_wait(0);
-            if (lane == 0) give_back(st, 1, before);
+            if (lane == 0) arrive_at(st.empty + before + 8);
             if (step == STEPS) step = 0;
             finish(args, share, lds, stage_out, acc, tile, unit - begun == STEPS);
         }
@@ -413,26 +386,21 @@ template <class S> struct BatchGemm {
         Stages st;
         st.x = kept(shared_at(pool) + skip);
         st.full = kept(shared_at(lds.full)), st.empty = st.full + 16 * STAGES;
-        UNROLL for (u32 h = 0; h < 2; h++) st.there[h] = CLUSTER == 1 ? 0 : barrier_of(st.empty + 8 * h, h);
         const u32 ring = st.x + STAGES * X_STAGE;
         float* stage_out =
             (float*)(pool + skip + STAGES * X_STAGE + AHEAD * LANE_ROWS * WORKERS * S::SPAN_BYTES);
         if (thread_id() == WORKERS) {
             for (u32 s = 0; s < 2 * STAGES; s++)
-                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, 4 * GROUPS * CLUSTER);
+                barrier_init(lds.full + s, 1), barrier_init(lds.empty + s, 4 * GROUPS);
             barrier_fence_init();
         }
-        if constexpr (CLUSTER == 1) block_sync();
-        else cluster_sync();
+        block_sync();
         Before::release();
-        const u32 cluster = share.x / CLUSTER, rank = share.x % CLUSTER, clusters = args.blocks / CLUSTER;
-        u32 from = first_unit(cluster, clusters), to = first_unit(cluster + 1, clusters);
-        // Units until this rank's tiles of the second and the third format.
-        constexpr auto until = [](u32 tiles, u32 rank) { return CEIL_DIV(tiles - rank, CLUSTER) * STEPS; };
+        u32 from = first_unit(share.x, args.blocks), to = first_unit(share.x + 1, args.blocks);
         if (thread_id() < WORKERS) {
             asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MULTIPLY_REGS));
             Place place{0, 0};
-            u32 end = G::SECOND ? min_u32(to, until(G::RUN_1, rank)) : to;
+            u32 end = G::SECOND ? min_u32(to, G::RUN_1 * STEPS) : to;
             bool wait = true;
             if (from < end) {
                 multiply<typename S::Run0, Before>(args, share, st, lds, ring, stage_out, from, end, place,
@@ -440,7 +408,7 @@ template <class S> struct BatchGemm {
                 wait = false, from = end;
             }
             if constexpr (G::SECOND) {
-                end = G::THIRD ? min_u32(to, until(G::RUN_2, rank)) : to;
+                end = G::THIRD ? min_u32(to, G::RUN_2 * STEPS) : to;
                 if (from < end) {
                     multiply<typename S::Run1, Before>(args, share, st, lds, ring, stage_out, from, end,
                                                        place, wait);
@@ -454,9 +422,7 @@ template <class S> struct BatchGemm {
         } else {
             asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(BRING_REGS));
             Before::wait();
-            bring(st, args.x, rank, from, to);
+            bring(st, args.x, from, to);
         }
-        // A block's shared memory is written, and its barriers are told, until the last has ended.
-        if constexpr (CLUSTER > 1) cluster_sync();
     }
 };

@@ -2,11 +2,6 @@
 #include "batch_gemm.h"
 #include "shape.h"
 
-#if KJ_CLUSTER > 1
-#undef KERNEL
-#define KERNEL extern "C" __global__ void __cluster_dims__(KJ_CLUSTER, 1, 1) \
-    __launch_bounds__(KJ_BLOCK, KJ_MIN_BLOCKS)
-#endif
 KERNEL batch_gemm(const u16* x, const float* residual, const u8* RESTRICT w0, const float* RESTRICT b0,
                   void* y0, const u8* RESTRICT w1, const float* RESTRICT b1, void* y1, const u8* RESTRICT w2,
                   const float* RESTRICT b2, void* y2, float* parts, u32* counters, u32 tokens, u32 blocks) {

@@ -1,0 +1,371 @@
+//! Matrix × the rows of a batch (one token of each of many sequences) on the asynchronous matrix
+//! units of sm_90a, weights unpacked into registers: `gpu/batch_gemm.h`.
+
+mod cases;
+
+use crate::cases::{Case, Random};
+use crate::matrix::Samples;
+use crate::products::segments::{Finish, Listed, Results, Segment, Segments};
+use crate::vocabulary::arguments::arguments;
+use crate::vocabulary::family::Family;
+use crate::vocabulary::kernel::{Kernel, SpecError, of_shape, require, shared_bytes};
+use crate::vocabulary::launch::{Block, Grid, Size, Work};
+use crate::vocabulary::mma::Product;
+use crate::vocabulary::shape::Shape;
+use crate::vocabulary::variant::{Variant, choice};
+use kjit_engine::{MatrixUnit, Target};
+use kjit_formats::format::Format;
+use kjit_formats::layout::Layout;
+use std::fmt;
+
+/// A product with the rows of a batch. Any number of tokens up to the spec's can be launched.
+///
+/// Numerics: those of [`GemmSpec`](crate::gemm::GemmSpec): weights are rounded to halves (twice:
+/// the group's scale, the product with it), activations are halves, sums f32. The order of a
+/// result's sums follows from the shape of the weights and from the tuning, which differs with the
+/// number of tokens: rows that must have the same bits whatever comes with them are
+/// [`SmallGemmSpec`](crate::small_gemm::SmallGemmSpec)'s.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BatchGemmSpec {
+    /// Length of a row; a multiple of 32.
+    pub cols: usize,
+    /// Tokens at most: 1 to 256.
+    pub tokens: usize,
+    /// The weights: one to three.
+    pub segments: Vec<Segment>,
+    /// The end.
+    pub finish: Finish,
+    /// Results are halves in turned tiles, the input of another product.
+    pub turned: bool,
+    /// How the work is cut; `None`: the default.
+    pub tuning: Option<BatchGemmTuning>,
+}
+
+arguments! {
+    /// The arguments of a product with a batch's rows. Weights are row records of [`Layout`],
+    /// biases f32 per row, results `tokens × rows` f32, or halves in turned tiles (then their
+    /// columns up to a multiple of 128 are zeroed).
+    BatchGemmArgs {
+        /// `tokens × cols` halves in turned tiles ([`turned_index`](crate::mma::turned_index)),
+        /// made by [`TilesSpec`](crate::tiles::TilesSpec) or by a product with `turned`.
+        x: Pointer,
+        /// `tokens × rows` f32, or null.
+        residual: Pointer,
+    } segments {
+        /// [`BatchGemmSpec::part_bytes`] of working memory.
+        parts: Pointer,
+        /// [`BatchGemmSpec::counters`] u32, zero before the first launch and after every one.
+        counters: Pointer,
+        /// Tokens at hand.
+        tokens: U32,
+        /// Blocks of the grid.
+        blocks: U32,
+    }
+}
+
+/// How the work is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct BatchGemmTuning {
+    /// Groups of four warps that multiply: 2 to 4.
+    pub groups: u32,
+    /// Tiles of 64 rows of a group: 1 or 2.
+    pub tiles: u32,
+    /// Units of 128 columns that weights are asked for ahead.
+    pub ahead: u32,
+    /// Units of X in shared memory.
+    pub stages: u32,
+    /// Products that are begun together: 2, or 4 with two tiles.
+    pub deep: u32,
+    /// Blocks of a multiprocessor.
+    pub blocks_per_unit: u32,
+    /// Blocks that share X: 1 or 2.
+    pub cluster: u32,
+}
+
+impl Variant for BatchGemmTuning {}
+
+const NAME: &str = "batch_gemm";
+/// Multiprocessors of the family's usual cards (H100 SXM, H200): on another number of them the
+/// blocks are not all at work at once, or some idle.
+const UNITS: u32 = 132;
+/// Tokens at most.
+pub const MOST: usize = 256;
+/// Bytes of shared memory that a barrier's struct takes beside the dynamic ones.
+const BARRIERS: usize = 256;
+
+/// Whether a target has the kernel.
+#[must_use]
+pub fn covers(target: &Target) -> bool {
+    target.arch().matrix == MatrixUnit::Wgmma
+}
+
+/// Where the family starts, for up to so many tokens (H100, `docs/performance.md`).
+const STARTS: [(usize, BatchGemmTuning); 5] = [
+    (16, start([2, 1, 6, 4, 2, 2, 1])),
+    (32, start([3, 1, 6, 4, 2, 1, 1])),
+    (64, start([3, 1, 5, 4, 2, 1, 2])),
+    (128, start([2, 1, 6, 3, 2, 1, 2])),
+    (MOST, start([2, 1, 3, 2, 2, 1, 2])),
+];
+
+const fn start(
+    [groups, tiles, ahead, stages, deep, blocks_per_unit, cluster]: [u32; 7],
+) -> BatchGemmTuning {
+    BatchGemmTuning { groups, tiles, ahead, stages, deep, blocks_per_unit, cluster }
+}
+
+impl BatchGemmTuning {
+    /// Rows of a block.
+    const fn rows(&self) -> u32 {
+        64 * self.groups * self.tiles
+    }
+
+    /// Threads of a block: one group more brings X.
+    const fn threads(&self) -> u32 {
+        128 * (self.groups + 1)
+    }
+}
+
+/// Bytes in which `gpu/span_ring.h` has 32 weights: what is smaller than a word comes with its
+/// word.
+fn span_bytes(layout: &Layout) -> usize {
+    let [ones, twos, fours, eights] = layout.codes.map(|at| at.is_some());
+    let big = if layout.block().is_none() || fours || eights { 16 * 32 / layout.unit() } else { 0 };
+    let codes = big + if twos { 8 } else { 0 } + if ones { 4 } else { 0 };
+    let word = |there: bool| if there { 4 } else { 0 };
+    let book = layout.vectors.map_or(0, |v| {
+        32 / v.book.grid.vector + word(v.signs.is_some()) + word(v.high.is_some())
+    });
+    codes + book + word(layout.groups.bytes() > 0) + word(layout.blocks.bytes() > 0)
+}
+
+impl BatchGemmSpec {
+    /// A plain product with one matrix.
+    #[must_use]
+    pub fn new(format: &'static Format, rows: usize, cols: usize, tokens: usize) -> BatchGemmSpec {
+        let segments = vec![Segment { format, rows, bias: false }];
+        BatchGemmSpec { cols, tokens, segments, finish: Finish::Store, turned: false, tuning: None }
+    }
+
+    fn weights(&self) -> Segments<'_> {
+        Segments { cols: self.cols, all: &self.segments, finish: self.finish }
+    }
+
+    /// Tokens of the products: their widths are those of `gpu/held.h`.
+    fn width(&self) -> usize {
+        self.tokens.next_multiple_of(if self.tokens <= 64 { 8 } else { 32 })
+    }
+
+    /// Bytes of 32 weights of the widest format.
+    fn span_bytes(&self) -> Result<usize, SpecError> {
+        let mut most = 0;
+        for s in &self.segments {
+            most = most.max(span_bytes(&Layout::new(s.format, self.cols)?));
+        }
+        Ok(most)
+    }
+
+    /// Dynamic shared memory: stages of X at a multiple of 1024, the ring of weights, results of 32
+    /// tokens for each group.
+    fn shared(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
+        let [groups, tiles, ahead, stages] =
+            [t.groups, t.tiles, t.ahead, t.stages].map(|n| n as usize);
+        let ring = ahead * 2 * tiles * 128 * groups * self.span_bytes()?;
+        let results = groups * self.width().min(32) * 68 * 4;
+        Ok(1024 + stages * 256 * self.width() + ring + results)
+    }
+
+    /// Tiles of rows.
+    fn row_tiles(&self, t: &BatchGemmTuning) -> usize {
+        self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
+    }
+
+    /// Blocks of a launch: as many as are at work at once, no more than there are units.
+    fn blocks_of(&self, t: &BatchGemmTuning) -> u32 {
+        let teams = self.row_tiles(t).div_ceil(t.cluster as usize);
+        let units = teams.saturating_mul(self.cols.div_ceil(128));
+        let clusters = (UNITS * t.blocks_per_unit / t.cluster) as usize;
+        clusters.min(units) as u32 * t.cluster
+    }
+
+    /// Bytes of `parts`: of each block those of two tiles, one that it begins with and one that it
+    /// ends with.
+    fn parts_of(&self, t: &BatchGemmTuning) -> usize {
+        2 * self.blocks_of(t) as usize * t.rows() as usize * self.width() * 4
+    }
+
+    /// Blocks of a launch, also the kernel's last argument.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn blocks(&self, target: &Target) -> Result<u32, SpecError> {
+        Ok(self.blocks_of(&self.tuning(target)?))
+    }
+
+    /// Bytes of `parts`.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn part_bytes(&self, target: &Target) -> Result<usize, SpecError> {
+        Ok(self.parts_of(&self.tuning(target)?))
+    }
+
+    /// Counters (u32): one for each tile.
+    ///
+    /// # Errors
+    /// As [`Family::tuning`].
+    pub fn counters(&self, target: &Target) -> Result<usize, SpecError> {
+        let t = self.tuning(target)?;
+        Ok(self.row_tiles(&t).next_multiple_of(t.cluster as usize))
+    }
+}
+
+impl Family for BatchGemmSpec {
+    const NAME: &'static str = NAME;
+    type Args<A> = BatchGemmArgs<A>;
+    choice!(BatchGemmTuning);
+
+    fn text(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (weights, out) = (Listed(&self.segments), if self.turned { ", turned" } else { "" });
+        write!(f, "{weights} × {}, {:?}{out}, {} tokens", self.cols, self.finish, self.tokens)
+    }
+
+    fn usual(&self, target: &Target) -> Result<BatchGemmTuning, SpecError> {
+        let [(_, first), ..] = STARTS;
+        let found = STARTS.iter().find(|(up_to, _)| self.tokens <= *up_to);
+        let mut t = found.map_or(first, |&(_, t)| t);
+        // Wider weights: not so far ahead.
+        let room = target.arch().shared_per_block as usize / t.blocks_per_unit as usize - BARRIERS;
+        while t.ahead > 1 && self.shared(&t)? > room {
+            t.ahead -= 1;
+        }
+        Ok(t)
+    }
+
+    fn check(&self, target: &Target, t: &BatchGemmTuning) -> Result<(), SpecError> {
+        require(covers(target), NAME, || format!("{target} has no wgmma"))?;
+        require((1..=MOST).contains(&self.tokens), NAME, || {
+            format!("{} tokens, it takes 1 to {MOST}", self.tokens)
+        })?;
+        require(self.cols > 0 && self.cols.is_multiple_of(32), NAME, || {
+            format!("rows of {}: it takes multiples of 32", self.cols)
+        })?;
+        require(self.finish != Finish::Add || !self.turned, NAME, || {
+            "a residual goes with results in f32".to_owned()
+        })?;
+        require(!self.turned || self.weights().results().len() == 1, NAME, || {
+            "turned results are of one weight".to_owned()
+        })?;
+        self.weights().check(NAME, 1)?;
+        let units = (self.row_tiles(t) + 1).saturating_mul(self.cols.div_ceil(128));
+        require(units < 1 << 30, NAME, || format!("{units} units"))?;
+        let fine = (2..=4).contains(&t.groups)
+            && (1..=2).contains(&t.tiles)
+            && (1..=16).contains(&t.ahead)
+            && (1..=8).contains(&t.stages)
+            && (t.deep == 2 || t.deep == 4 && t.tiles == 2)
+            && (1..=2).contains(&t.blocks_per_unit)
+            && (1..=2).contains(&t.cluster)
+            // Results of a thread, beside some 90 registers.
+            && t.tiles as usize * self.width() / 2 <= [128, 64, 32][t.groups as usize - 2]
+            && (t.blocks_per_unit == 1 || self.width() <= 16 && t.groups == 2 && t.tiles == 1);
+        require(fine, NAME, || format!("{t:?} on {target}"))
+    }
+
+    fn candidates(&self, _: &Target) -> Vec<BatchGemmTuning> {
+        let mut all = vec![];
+        for (groups, tiles, deep, blocks_per_unit) in
+            [(2, 1, 2, 1), (2, 1, 2, 2), (3, 1, 2, 1), (4, 1, 2, 1), (2, 2, 4, 1)]
+        {
+            for (ahead, stages) in [(8, 4), (6, 4), (6, 3), (5, 4), (4, 4), (3, 3), (3, 2), (2, 2)]
+            {
+                for cluster in [1, 2] {
+                    let one = [groups, tiles, ahead, stages, deep, blocks_per_unit, cluster];
+                    all.push(start(one));
+                }
+            }
+        }
+        all
+    }
+
+    fn block(&self, target: &Target, t: &BatchGemmTuning) -> Result<Block, SpecError> {
+        let room = target.arch().shared_per_block as usize / t.blocks_per_unit as usize - BARRIERS;
+        let bytes = self.shared(t)?;
+        require(bytes <= room, NAME, || format!("{bytes} bytes of shared memory with {t:?}"))?;
+        let shared = shared_bytes(NAME, target, bytes, 128, "a tuning with fewer stages")?;
+        Ok(Block { wave: 32, threads: t.threads(), shared })
+    }
+
+    fn render(
+        &self,
+        target: &Target,
+        t: &BatchGemmTuning,
+        block: Block,
+    ) -> Result<Kernel, SpecError> {
+        let shape = Shape::new()
+            .number("COLS", self.cols)
+            .number("N", self.width())
+            .number("BN", t.rows())
+            .number("GROUPS", t.groups)
+            .number("TILES", t.tiles)
+            .number("AHEAD", t.ahead)
+            .number("STAGES", t.stages)
+            .number("DEEP", t.deep)
+            .number("CLUSTER", t.cluster)
+            .number("SPAN_BYTES", self.span_bytes()?)
+            .flag("TURNED", self.turned)
+            .choice("OUT", &Results::Singles)
+            .and(self.weights().shape()?);
+        let macros = Product::of(target, 32).macros();
+        let macros = macros.set("KJ_MIN_BLOCKS", t.blocks_per_unit).set("KJ_CLUSTER", t.cluster);
+        let kernel = of_shape(NAME, &shape, macros, block.wave, block.threads);
+        let options = kernel.options.clone().arch_specific(true);
+        Ok(Kernel { shared: block.shared, options, ..kernel })
+    }
+
+    fn grid(
+        &self,
+        _: &Target,
+        t: &BatchGemmTuning,
+        _: u32,
+        size: Size,
+    ) -> Result<Grid, SpecError> {
+        let blocks = self.blocks_of(t);
+        let grid = Grid::of([blocks, 1, 1])
+            .number("tokens", size.tokens.min(self.tokens) as u32)
+            .number("blocks", blocks);
+        let counters = self.row_tiles(t).next_multiple_of(t.cluster as usize);
+        Ok(grid.memory("parts", self.parts_of(t)).counters("counters", counters))
+    }
+
+    fn work(&self, size: Size) -> Work {
+        self.weights().work(1, size.tokens, 2, if self.turned { 2 } else { 4 })
+    }
+
+    fn timed_at(&self, _: usize) -> Size {
+        Size { tokens: self.tokens, past: 0 }
+    }
+
+    fn case(
+        &self,
+        target: &Target,
+        units: u32,
+        size: Size,
+        random: &mut Random,
+    ) -> Result<Case, SpecError> {
+        cases::case(self, target, units, size.tokens.min(self.tokens), random)
+    }
+
+    fn cases(
+        target: &Target,
+        _: u32,
+        random: &mut Random,
+        into: &mut Vec<Case>,
+    ) -> Result<(), SpecError> {
+        cases::cases(target, random, into)
+    }
+
+    fn samples(list: &mut Samples<'_>) -> Result<(), SpecError> {
+        cases::samples(list)
+    }
+}
