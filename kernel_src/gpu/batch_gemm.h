@@ -19,14 +19,16 @@
 //
 // A *unit* is BN rows × 128 columns. The units of all tiles of rows lie one after the other, and
 // each block takes an equal stretch of them. A tile that several blocks share is summed by the
-// block that ends last, always in the order of the blocks. Weights are asked for AHEAD units
-// before their product, into registers; one warp has X brought STAGES units ahead.
-// Unpacking for DEEP products overlaps with the DEEP before.
+// block that ends last, always in the order of the blocks. Weights are asked for AHEAD units before
+// they are taken (span_ring.h), and taken while the unit before is multiplied. One thread has X
+// brought STAGES units ahead. DEEP products are begun together, a *batch*; weights are unpacked for
+// one batch while FLIGHT others run.
 //
 // S: those of gemm.h without BM, WM, WN, KB, X_STAGES and EXPERTS (there are none); N (tokens of
 // the products: held.h's widths), GROUPS (of four warps, that multiply), TILES (of 64 rows, for
-// each group), AHEAD, STAGES, DEEP (products that are begun together: 2 or 4), TURNED. OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK
-// 128 · (GROUPS + 1). Share: x of `blocks`.
+// each group), AHEAD, STAGES, DEEP, FLIGHT, TURNED, SPAN_BYTES (SpanRing's BYTES, of the widest
+// format). OUT is Results::Singles, BN 64 · GROUPS · TILES, KJ_BLOCK 128 · (GROUPS + 1). Share: x of
+// `blocks`.
 #pragma once
 #include "gemm_common.h"
 #include "held.h"
@@ -66,7 +68,8 @@ STEP u64 descriptor_at(u32 tile) {
 template <class S> struct BatchGemm {
     using G = GemmCommon<S>;
     static constexpr u32 COLS = S::COLS, BN = S::BN, N = S::N, GROUPS = S::GROUPS, TILES = S::TILES,
-                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP;
+                         AHEAD = S::AHEAD, STAGES = S::STAGES, DEEP = S::DEEP,
+                         FLIGHT = S::FLIGHT;
     static constexpr u32 STEPS = CEIL_DIV(COLS, 128), SPANS = COLS / 32, LANE_ROWS = 2 * TILES;
     static constexpr u32 WORKERS = 128 * GROUPS;
     static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
@@ -119,14 +122,15 @@ template <class S> struct BatchGemm {
                 // A nibble in bits 4 to 7 of a half counts sixteen times: taken back exactly.
                 const u32 zero = h2_both((float)(1024 + W::BIAS)), sixteenth = h2_both(0.0625f),
                           high_zero = h2_both(-(float)(64 + W::BIAS));
-                UNROLL for (u32 w = 0; w < DEEP / 2; w++) {
-                    u32 even = q.unit[0].big[from / 2 + w], odd = even >> 8;
-                    pair[4 * w] = scaled(h2_sub((even & 0x000f000fu) | magic, zero));
-                    pair[4 * w + 1] = scaled(h2_sub((odd & 0x000f000fu) | magic, zero));
-                    pair[4 * w + 2] =
-                        scaled(h2_fma((even & 0x00f000f0u) | magic, sixteenth, high_zero));
-                    pair[4 * w + 3] =
-                        scaled(h2_fma((odd & 0x00f000f0u) | magic, sixteenth, high_zero));
+                UNROLL for (u32 j = 0; j < DEEP; j++) {
+                    const u32 word = q.unit[0].big[(from + j) / 2];
+                    UNROLL for (u32 o = 0; o < 2; o++) {
+                        const u32 codes = word >> (8 * o);
+                        pair[2 * j + o] =
+                            scaled((from + j) % 2 == 0
+                                       ? h2_sub((codes & 0x000f000fu) | magic, zero)
+                                       : h2_fma((codes & 0x00f000f0u) | magic, sixteenth, high_zero));
+                    }
                 }
             } else {
                 // A signed byte is an unsigned one with its top bit flipped, 128 too large.
@@ -312,8 +316,13 @@ template <class S> struct BatchGemm {
         // 1024 in two halves. The compiler must not know it: an instruction takes one constant, which
         // is to be the mask, of which there are two.
         const u32 magic = 0x64006400u | args.tokens >> 31;
+        // Batches of a unit, half after half, and in a half tile after tile.
+        constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2,
+                      BUFFERS = FLIGHT == 1 ? 2 : 4;
+        static_assert(BATCHES % BUFFERS == 0 && BATCHES > BUFFERS && FLIGHT < BUFFERS,
+                      "a buffer comes twice in a unit: else ptxas has all products wait for each other");
         float acc[TILES][N / 2];
-        u32 held[2][DEEP][4];
+        u32 held[BUFFERS][DEEP][4];
         u32 slot = 0, step = from % STEPS;
         // A unit's weights are taken from the ring while the unit before is multiplied.
         Span<W> raw[LANE_ROWS], coming[LANE_ROWS];
@@ -323,9 +332,8 @@ template <class S> struct BatchGemm {
         };
         copy_wait(AHEAD - 1);
         take(0, step);
-        // Batches of a unit, half after half, and in a half tile after tile.
-        constexpr u32 BATCHES = 8 * TILES / DEEP, HALF_BATCHES = BATCHES / 2;
-        static_assert(BATCHES >= 4, "a half is given back while its unit goes on");
+        // A half is given back FLIGHT + 1 batches after the last that reads it, perhaps when the next
+        // unit's are begun.
         static_assert(AHEAD >= 2, "one unit is taken while another is on its way");
         for (u32 unit = from; unit < to;) {
             const u32 begun = unit, tile = unit / STEPS, end = min_u32(unit - step + STEPS, to);
@@ -343,14 +351,16 @@ template <class S> struct BatchGemm {
                     const u32 h = q / HALF_BATCHES, t = q % HALF_BATCHES / (4 / DEEP),
                               first = 4 * h + q % (4 / DEEP) * DEEP;
                     if (q % HALF_BATCHES == 0) wait_at(st.full + barriers + 8 * h, place.phase);
-                    // What read these registers has ended, the batch before runs: so all that a half
-                    // of X was read for has ended one batch after it.
-                    products_wait(1);
-                    if (lane == 0) {
-                        if (q == 1 && keep) arrive_at(st.empty + before + 8);
-                        if (q == HALF_BATCHES + 1) arrive_at(st.empty + barriers);
-                    }
-                    u32(&a)[DEEP][4] = held[q % 2];
+                    // What read these registers has ended, FLIGHT batches may run still.
+                    products_wait(FLIGHT);
+                    constexpr u32 freed[2] = {HALF_BATCHES + FLIGHT, BATCHES + FLIGHT};
+                    if (lane == 0) UNROLL
+                        for (u32 f = 0; f < 2; f++) {
+                            if (freed[f] < BATCHES && q == freed[f]) arrive_at(st.empty + barriers + 8 * f);
+                            if (freed[f] >= BATCHES && q == freed[f] - BATCHES && keep)
+                                arrive_at(st.empty + before + 8 * f);
+                        }
+                    u32(&a)[DEEP][4] = held[q % BUFFERS];
                     UNROLL for (u32 r = 0; r < 2; r++) {
                         u32 pair[2 * DEEP];
                         quads_of<W>(raw[2 * t + r], scales[2 * t + r], magic, first, pair);
@@ -374,7 +384,10 @@ template <class S> struct BatchGemm {
                 Place::pass(place);
             }
             products_wait(0);
-            if (lane == 0) arrive_at(st.empty + before + 8);
+            if (lane == 0) {
+                if (HALF_BATCHES + FLIGHT >= BATCHES) arrive_at(st.empty + before);
+                arrive_at(st.empty + before + 8);
+            }
             if (step == STEPS) step = 0;
             finish(args, share, lds, stage_out, acc, tile, unit - begun == STEPS);
         }

@@ -74,12 +74,12 @@ pub struct BatchGemmTuning {
     pub ahead: u32,
     /// Units of X in shared memory.
     pub stages: u32,
-    /// Products that are begun together: 2, or 4 with two tiles.
+    /// Products that are begun together, a batch: 1, 2 or 4.
     pub deep: u32,
-    /// Blocks of a multiprocessor.
+    /// Blocks of a multiprocessor: 1, or 2 with up to 16 tokens.
     pub blocks_per_unit: u32,
-    /// Blocks that share X: 1 or 2.
-    pub cluster: u32,
+    /// Batches that run while weights for the next are unpacked: 1 or 3.
+    pub flight: u32,
 }
 
 impl Variant for BatchGemmTuning {}
@@ -88,6 +88,8 @@ const NAME: &str = "batch_gemm";
 /// Multiprocessors of the family's usual cards (H100 SXM, H200): on another number of them the
 /// blocks are not all at work at once, or some idle.
 const UNITS: u32 = 132;
+/// What the end of a tile takes, in units of its own: 64 tokens of 4096 × 4096 on an H100.
+const TILE_COST: usize = 3;
 /// Tokens at most.
 pub const MOST: usize = 256;
 /// Bytes of shared memory that a barrier's struct takes beside the dynamic ones.
@@ -100,18 +102,17 @@ pub fn covers(target: &Target) -> bool {
 }
 
 /// Where the family starts, for up to so many tokens (H100, `docs/performance.md`).
-const STARTS: [(usize, BatchGemmTuning); 5] = [
-    (16, start([2, 1, 6, 4, 2, 2, 1])),
-    (32, start([3, 1, 6, 4, 2, 1, 1])),
-    (64, start([3, 1, 5, 4, 2, 1, 2])),
-    (128, start([2, 1, 6, 3, 2, 1, 2])),
-    (MOST, start([2, 1, 3, 2, 2, 1, 2])),
+const STARTS: [(usize, BatchGemmTuning); 4] = [
+    (32, start([3, 1, 6, 4, 1, 1, 3])),
+    (64, start([3, 1, 5, 4, 1, 1, 3])),
+    (128, start([2, 1, 6, 3, 1, 1, 3])),
+    (MOST, start([2, 1, 2, 3, 1, 1, 3])),
 ];
 
 const fn start(
-    [groups, tiles, ahead, stages, deep, blocks_per_unit, cluster]: [u32; 7],
+    [groups, tiles, ahead, stages, deep, blocks_per_unit, flight]: [u32; 7],
 ) -> BatchGemmTuning {
-    BatchGemmTuning { groups, tiles, ahead, stages, deep, blocks_per_unit, cluster }
+    BatchGemmTuning { groups, tiles, ahead, stages, deep, blocks_per_unit, flight }
 }
 
 impl BatchGemmTuning {
@@ -166,13 +167,13 @@ impl BatchGemmSpec {
     }
 
     /// Dynamic shared memory: stages of X at a multiple of 1024, the ring of weights, results of 32
-    /// tokens for each group.
+    /// tokens (16 where X needs the room) for each group.
     fn shared(&self, t: &BatchGemmTuning) -> Result<usize, SpecError> {
         let [groups, tiles, ahead, stages] =
             [t.groups, t.tiles, t.ahead, t.stages].map(|n| n as usize);
         let ring = ahead * 2 * tiles * 128 * groups * self.span_bytes()?;
-        let results = groups * self.width().min(32) * 68 * 4;
-        Ok(1024 + stages * 256 * self.width() + ring + results)
+        let at_once = if self.width() > 192 { 16 } else { self.width().min(32) };
+        Ok(1024 + stages * 256 * self.width() + ring + groups * at_once * 68 * 4)
     }
 
     /// Tiles of rows.
@@ -180,12 +181,20 @@ impl BatchGemmSpec {
         self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
     }
 
-    /// Blocks of a launch: as many as are at work at once, no more than there are units.
+    /// Blocks of a launch. As many as are at work at once, or fewer that share tiles evenly: a tile
+    /// costs a block that ends in it [`TILE_COST`] units beside its own.
     fn blocks_of(&self, t: &BatchGemmTuning) -> u32 {
-        let teams = self.row_tiles(t).div_ceil(t.cluster as usize);
-        let units = teams.saturating_mul(self.cols.div_ceil(128));
-        let clusters = (UNITS * t.blocks_per_unit / t.cluster) as usize;
-        clusters.min(units) as u32 * t.cluster
+        let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128));
+        let (all, most) = (tiles.saturating_mul(steps), (UNITS * t.blocks_per_unit) as usize);
+        let cost = |blocks: usize| {
+            let each = all.div_ceil(blocks);
+            let even = all % blocks == 0 && (steps % each == 0 || each % steps == 0);
+            let ends = if even { (each / steps).max(1) } else { (each + steps - 2) / steps + 1 };
+            each + TILE_COST * ends
+        };
+        let even = (1..=most / tiles).map(|n| n * tiles).filter(|blocks| *blocks <= all);
+        let best = even.chain([most.min(all)]).min_by_key(|&n| (cost(n), std::cmp::Reverse(n)));
+        best.unwrap_or(1) as u32
     }
 
     /// Bytes of `parts`: of each block those of two tiles, one that it begins with and one that it
@@ -215,8 +224,7 @@ impl BatchGemmSpec {
     /// # Errors
     /// As [`Family::tuning`].
     pub fn counters(&self, target: &Target) -> Result<usize, SpecError> {
-        let t = self.tuning(target)?;
-        Ok(self.row_tiles(&t).next_multiple_of(t.cluster as usize))
+        Ok(self.row_tiles(&self.tuning(target)?))
     }
 }
 
@@ -236,8 +244,11 @@ impl Family for BatchGemmSpec {
         let mut t = found.map_or(first, |&(_, t)| t);
         // Wider weights: not so far ahead.
         let room = target.arch().shared_per_block as usize / t.blocks_per_unit as usize - BARRIERS;
-        while t.ahead > 1 && self.shared(&t)? > room {
+        while t.ahead > 2 && self.shared(&t)? > room {
             t.ahead -= 1;
+        }
+        while t.stages > 2 && self.shared(&t)? > room {
+            t.stages -= 1;
         }
         Ok(t)
     }
@@ -261,11 +272,14 @@ impl Family for BatchGemmSpec {
         require(units < 1 << 30, NAME, || format!("{units} units"))?;
         let fine = (2..=4).contains(&t.groups)
             && (1..=2).contains(&t.tiles)
-            && (1..=16).contains(&t.ahead)
+            && (2..=16).contains(&t.ahead)
             && (1..=8).contains(&t.stages)
-            && (t.deep == 2 || t.deep == 4 && t.tiles == 2)
+            && [1, 2, 4].contains(&t.deep)
+            && [1, 3].contains(&t.flight)
+            // Where a batch's registers are another's only in the next unit, ptxas has all products
+            // wait for each other.
+            && 8 * t.tiles / t.deep > t.flight + 1
             && (1..=2).contains(&t.blocks_per_unit)
-            && (1..=2).contains(&t.cluster)
             // Results of a thread, beside some 90 registers.
             && t.tiles as usize * self.width() / 2 <= [128, 64, 32][t.groups as usize - 2]
             && (t.blocks_per_unit == 1 || self.width() <= 16 && t.groups == 2 && t.tiles == 1);
@@ -274,14 +288,14 @@ impl Family for BatchGemmSpec {
 
     fn candidates(&self, _: &Target) -> Vec<BatchGemmTuning> {
         let mut all = vec![];
-        for (groups, tiles, deep, blocks_per_unit) in
-            [(2, 1, 2, 1), (2, 1, 2, 2), (3, 1, 2, 1), (4, 1, 2, 1), (2, 2, 4, 1)]
+        for [groups, tiles, blocks_per_unit] in
+            [[2, 1, 1], [2, 1, 2], [3, 1, 1], [4, 1, 1], [2, 2, 1]]
         {
-            for (ahead, stages) in [(8, 4), (6, 4), (6, 3), (5, 4), (4, 4), (3, 3), (3, 2), (2, 2)]
+            for [ahead, stages] in
+                [[8, 4], [6, 4], [6, 3], [5, 4], [4, 4], [4, 3], [3, 2], [2, 3]]
             {
-                for cluster in [1, 2] {
-                    let one = [groups, tiles, ahead, stages, deep, blocks_per_unit, cluster];
-                    all.push(start(one));
+                for [deep, flight] in [[1, 3], [2, 1]] {
+                    all.push(start([groups, tiles, ahead, stages, deep, blocks_per_unit, flight]));
                 }
             }
         }
@@ -311,13 +325,12 @@ impl Family for BatchGemmSpec {
             .number("AHEAD", t.ahead)
             .number("STAGES", t.stages)
             .number("DEEP", t.deep)
-            .number("CLUSTER", t.cluster)
+            .number("FLIGHT", t.flight)
             .number("SPAN_BYTES", self.span_bytes()?)
             .flag("TURNED", self.turned)
             .choice("OUT", &Results::Singles)
             .and(self.weights().shape()?);
-        let macros = Product::of(target, 32).macros();
-        let macros = macros.set("KJ_MIN_BLOCKS", t.blocks_per_unit).set("KJ_CLUSTER", t.cluster);
+        let macros = Product::of(target, 32).macros().set("KJ_MIN_BLOCKS", t.blocks_per_unit);
         let kernel = of_shape(NAME, &shape, macros, block.wave, block.threads);
         let options = kernel.options.clone().arch_specific(true);
         Ok(Kernel { shared: block.shared, options, ..kernel })
@@ -334,7 +347,7 @@ impl Family for BatchGemmSpec {
         let grid = Grid::of([blocks, 1, 1])
             .number("tokens", size.tokens.min(self.tokens) as u32)
             .number("blocks", blocks);
-        let counters = self.row_tiles(t).next_multiple_of(t.cluster as usize);
+        let counters = self.row_tiles(t);
         Ok(grid.memory("parts", self.parts_of(t)).counters("counters", counters))
     }
 

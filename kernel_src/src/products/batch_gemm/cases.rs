@@ -85,8 +85,7 @@ pub(super) fn cases(
     if !covers(target) {
         return Ok(());
     }
-    // Every format; numbers of tokens that are no width of a product; among 33 to 200 rows there
-    // are some that end in a tile of a cluster that has no rows.
+    // Every format; numbers of tokens that are no width of a product.
     for (i, f) in ALL.iter().enumerate() {
         let cols = if f.block_elems() > 32 { 128.max(f.block_elems()) } else { 96 + 64 * (i % 2) };
         let (most, tokens) = [(8, 3), (16, 16), (40, 31), (64, 57), (128, 70)][i % 5];
@@ -99,12 +98,13 @@ pub(super) fn cases(
         into.push(case(&spec, target, 2, n - n % 5, random)?);
     }
     let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
-    let tunings: [(usize, Option<BatchGemmTuning>); 7] = [
+    let tunings: [(usize, Option<BatchGemmTuning>); 8] = [
         (8, None),
-        (24, Some(start([4, 1, 4, 3, 2, 1, 2]))),
+        (16, Some(start([2, 1, 6, 4, 1, 2, 3]))),
+        (24, Some(start([4, 1, 4, 3, 2, 1, 1]))),
         (64, None),
-        (64, Some(start([2, 2, 2, 3, 4, 1, 2]))),
-        (56, Some(start([2, 2, 3, 2, 2, 1, 1]))),
+        (64, Some(start([2, 2, 2, 3, 4, 1, 1]))),
+        (56, Some(start([2, 2, 3, 2, 2, 1, 3]))),
         (128, None),
         (256, None),
     ];

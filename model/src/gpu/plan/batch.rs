@@ -1,8 +1,8 @@
 //! Steps as launches for one more token of several sequences.
 //!
-//! Every matrix is read once for all sequences: by products on the matrix units, with a few rows
-//! where the target has that kernel, else in the tiles of prompts, or for the fewest by the decode
-//! kernels with a column for each sequence. Attention is the decode kernel with a sequence in the
+//! Every matrix is read once for all sequences: by products on the matrix units, with a few rows or
+//! a batch's where the target has those kernels, else in the tiles of prompts, or for the fewest by
+//! the decode kernels with a column for each sequence. Attention is the decode kernel with a sequence in the
 //! grid's third dimension, so that a program takes any number of sequences up to its own, wherever
 //! they stand.
 
@@ -12,7 +12,7 @@ use super::product::Form;
 use crate::gpu::fuse::Step;
 use crate::graph::{Graph, Op};
 use kjit_engine::Target;
-use kjit_kernels::small_gemm;
+use kjit_kernels::{batch_gemm, small_gemm};
 
 /// Rows that the kernel of chosen experts takes at most; more are grouped by expert, as a prompt's
 /// are.
@@ -21,6 +21,9 @@ use kjit_kernels::small_gemm;
 /// an H200 (1.86 ms with one, 5.32 with eight), which makes 13.8 ms with 28. Grouped by expert 16
 /// sequences take 11.1 ms and 32 take 14.5.
 const EXPERT_ROWS: u32 = 28;
+/// Rows from which a batch's product takes less time than that of a few rows: a layer of 8b Q4_K on
+/// an H100 (`docs/performance.md`).
+const BATCH_ROWS: u32 = 33;
 /// Tokens of one sequence that go through together, with the one at hand, where some are drafted:
 /// as many as are multiplied in the time of hardly more than one.
 pub(crate) const DRAFTED: u32 = 1 + crate::lookup::MOST as u32;
@@ -63,6 +66,9 @@ impl Lower<'_> {
                         if !self.weights(segments).0.is_multiple_of(small_gemm::WHOLE) =>
                     {
                         self.project(input, segments, finish)
+                    }
+                    (true, BATCH_ROWS..) if batch_gemm::covers(&self.target) => {
+                        self.product(Form::Turned, input, segments, finish)
                     }
                     (true, _) => self.product(Form::Panels, input, segments, finish),
                     (false, _) => self.product(Form::Tiles, input, segments, finish),
