@@ -223,7 +223,8 @@ template <class S> struct BatchGemm {
                     *(u32x4*)(mine + (t * (N / 8) + i / 4) * (4 * WORKERS)) =
                         u32x4{as_u32(acc[t][i]), as_u32(acc[t][i + 1]), as_u32(acc[t][i + 2]),
                               as_u32(acc[t][i + 3])};
-            device_fence();
+            // What all have written is ordered before the first thread's addition by the barrier, and
+            // what it sees before what all read behind the next.
             part_sync(GROUPS + 1, WORKERS);
             if (thread_id() == 0) {
                 lds.last = atomic_add(args.counters + tile, 1) == last - first;
@@ -231,7 +232,6 @@ template <class S> struct BatchGemm {
             }
             part_sync(GROUPS + 1, WORKERS);
             if (!lds.last) return;
-            device_fence();
         }
         Part part = G::part_of(args, tile);
         float* stage = stage_out + group * (AT_ONCE * WIDE);
@@ -304,8 +304,10 @@ template <class S> struct BatchGemm {
                     UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
                         row[r] = G::template part_row<W>(part, warp_row + r / 2 * 64 + r % 2 * 8, 0);
                 }
+                const bool block = next == from || next_step % Ring::BLOCK_UNITS == 0;
                 UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                    Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r], span(next_step));
+                    Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r], span(next_step),
+                                block);
                 next++, next_step = after(next_step);
             }
             copy_commit();
@@ -326,12 +328,13 @@ template <class S> struct BatchGemm {
         u32 slot = 0, step = from % STEPS;
         // A unit's weights are taken from the ring while the unit before is multiplied.
         Span<W> raw[LANE_ROWS], coming[LANE_ROWS];
-        auto take = [&](u32 from_slot, u32 of) {
+        UNROLL for (u32 r = 0; r < LANE_ROWS; r++) coming[r].unit[0].block = 0;
+        auto take = [&](u32 from_slot, u32 of, bool block) {
             UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(of));
+                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(of), block);
         };
         copy_wait(AHEAD - 1);
-        take(0, step);
+        take(0, step, true);
         // A half is given back FLIGHT + 1 batches after the last that reads it, perhaps when the next
         // unit's are begun.
         static_assert(AHEAD >= 2, "one unit is taken while another is on its way");
@@ -377,7 +380,7 @@ template <class S> struct BatchGemm {
                         slot = slot + 1 == AHEAD ? 0 : slot + 1;
                         // The newest AHEAD − 1 may be on their way still: the unit after has arrived.
                         copy_wait(AHEAD - 1);
-                        take(slot, after(step));
+                        take(slot, after(step), after(step) % Ring::BLOCK_UNITS == 0);
                     }
                 }
                 before = barriers, keep = 1, step++;

@@ -62,9 +62,12 @@ template <class W> struct SpanRing {
     static constexpr u32 TWO_AT = UNITS * BIG, ONE_AT = TWO_AT + TWO, HIGH_AT = ONE_AT + ONE,
                          GROUP_AT = HIGH_AT + HIGH, BLOCK_AT = GROUP_AT + GROUP;
 
+    // Units of 128 columns, four spans, that have one scale of a block: only the first brings it.
+    static constexpr u32 BLOCK_UNITS = W::BLOCK_32 >= 8 ? W::BLOCK_32 / 4 : 1;
+
     // Span p of the row whose record is `row`, to the places at `place` of one of `all` threads: a
     // section's places of all threads lie together, those of this one at 16, 8 or 4 · `me`.
-    STEP void fetch(u32 place, u32 me, u32 all, const u8* row, u32 p) {
+    STEP void fetch(u32 place, u32 me, u32 all, const u8* row, u32 p, bool block) {
         if constexpr (BIG != 0) {
             constexpr u32 at = PLAIN<W> ? 0 : W::C8 != NONE ? W::C8 : W::C4;
             UNROLL for (u32 u = 0; u < UNITS; u++)
@@ -80,8 +83,9 @@ template <class W> struct SpanRing {
         if constexpr (GROUP != 0)
             copy_to<4>(place + GROUP_AT * all + 4 * me, row + W::GROUPS_AT + (GROUP_BYTES * p & ~3u));
         if constexpr (BLOCK != 0)
-            copy_to<4>(place + BLOCK_AT * all + 4 * me,
-                       row + W::BLOCKS_AT + (BLOCK_BYTES * (p / W::BLOCK_32) & ~3u));
+            if (block)
+                copy_to<4>(place + BLOCK_AT * all + 4 * me,
+                           row + W::BLOCKS_AT + (BLOCK_BYTES * (p / W::BLOCK_32) & ~3u));
     }
 
     // The `bytes` bytes at byte `at` of what `word` is a word of.
@@ -91,8 +95,10 @@ template <class W> struct SpanRing {
         return bytes == 2 ? v & 0xffffu : v & 0xffu;
     }
 
-    // The span as fetch_span has it, once it has arrived.
-    STEP void take(Span<W>& q, u32 place, u32 me, u32 all, u32 p) {
+    // The span as fetch_span has it, once it has arrived; without `block` its block's scale is the
+    // one that `q` has.
+    STEP void take(Span<W>& q, u32 place, u32 me, u32 all, u32 p, bool block) {
+        const u32 before = q.unit[0].block;
         UNROLL for (u32 u = 0; u < UNITS; u++) {
             q.unit[u] = zero_unit<W>();
             if constexpr (BIG != 0) {
@@ -112,8 +118,11 @@ template <class W> struct SpanRing {
             t.big[0] = part(shared4(place + HIGH_AT * all + 4 * me), Book::high, Book::high * p);
         if constexpr (GROUP != 0)
             t.group = part(shared4(place + GROUP_AT * all + 4 * me), GROUP_BYTES, GROUP_BYTES * p);
-        if constexpr (BLOCK != 0)
-            t.block = part(shared4(place + BLOCK_AT * all + 4 * me), BLOCK_BYTES,
-                           BLOCK_BYTES * (p / W::BLOCK_32));
+        t.block = before;
+        if constexpr (BLOCK != 0) {
+            if (block)
+                t.block = part(shared4(place + BLOCK_AT * all + 4 * me), BLOCK_BYTES,
+                               BLOCK_BYTES * (p / W::BLOCK_32));
+        }
     }
 };
