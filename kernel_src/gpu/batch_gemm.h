@@ -38,8 +38,8 @@
 // hopper.h's barriers and copies by addresses of shared memory.
 STEP void wait_at(u32 barrier, u32 parity) {
     asm volatile(
-        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @p bra done; bra again; "
-        "done: }" ::"r"(barrier),
+        "{ .reg .pred p; again: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; "
+        "@p bra done; bra again; done: }" ::"r"(barrier),
         "r"(parity)
         : "memory");
 }
@@ -47,11 +47,13 @@ STEP void arrive_at(u32 barrier) {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 STEP void expect_at(u32 barrier, u32 bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+                 : "memory");
 }
 STEP void bulk_copy_at(u32 to, const void* from, u32 bytes, u32 barrier) {
     asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+        "[%0], [%1], %2, [%3];" ::"r"(to),
         "l"(from), "r"(bytes), "r"(barrier)
         : "memory");
 }
@@ -75,10 +77,12 @@ template <class S> struct BatchGemm {
     static_assert(BN == 64 * GROUPS * TILES && KJ_BLOCK == WORKERS + 128, "roles");
     // Registers of a thread that brings X, and of one that multiplies: a quarter of the unit has 512
     // for a warp of each group.
-    static constexpr u32 BRING_REGS = 24, ALL_REGS = 65536 / (KJ_MIN_BLOCKS * KJ_BLOCK) / 8 * 8 * (GROUPS + 1),
+    static constexpr u32 BRING_REGS = 24,
+                         ALL_REGS = 65536 / (KJ_MIN_BLOCKS * KJ_BLOCK) / 8 * 8 * (GROUPS + 1),
                          SHARE_REGS = (ALL_REGS - BRING_REGS) / GROUPS / 8 * 8,
                          MULTIPLY_REGS = SHARE_REGS < 240 ? SHARE_REGS : 240;
-    static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;  // halves of a tile of 64 columns
+    // Blocks of 64 tokens, and halves of a tile of 64 columns.
+    static constexpr u32 BLOCKS_64 = CEIL_DIV(N, 64), TILE = N * 64;
     static constexpr u32 ALL_TILES =
         S::TURNED ? CEIL_DIV(CEIL_DIV(S::ROWS_0, 128) * 128, G::PART_ROWS) : G::END_2;
     static constexpr u32 ALL_UNITS = ALL_TILES * STEPS;
@@ -102,22 +106,24 @@ template <class S> struct BatchGemm {
         }
         return s;
     }
-    template <class W> STEP void quads_of(const Span<W>& q, const Scales& s, u32 magic, u32 from, u32 (&pair)[2 * DEEP]) {
+    template <class W>
+    STEP void quads_of(const Span<W>& q, const Scales& s, u32 magic, u32 from, u32 (&pair)[2 * DEEP]) {
         const u32 h = from / 4;
         if constexpr (PLAIN<W>) {
             u32 all[16];
             span_pairs<W>(q, all);
             UNROLL for (u32 j = 0; j < DEEP; j++) {
                 u32 low = all[2 * (from + j)], high = all[2 * (from + j) + 1];
-                pair[2 * j] = kj_prmt(low, high, 0x5410), pair[2 * j + 1] = kj_prmt(low, high, 0x7632);
+                pair[2 * j] = kj_prmt(low, high, 0x5410);
+                pair[2 * j + 1] = kj_prmt(low, high, 0x7632);
             }
         } else {
             auto scaled = [&](u32 v) {
                 return W::OFFSET != Offset::None ? h2_fma(v, s.scale[h], s.offset[h])
                                                  : h2_mul(v, s.scale[h]);
             };
-            constexpr bool nibbles = W::C4 != NONE && W::C2 == NONE && W::C1 == NONE && W::C8 == NONE &&
-                                     !W::LOOKUP && !CODEBOOK<W>;
+            constexpr bool nibbles = W::C4 != NONE && W::C2 == NONE && W::C1 == NONE &&
+                                     W::C8 == NONE && !W::LOOKUP && !CODEBOOK<W>;
             if constexpr (nibbles) {
                 // A nibble in bits 4 to 7 of a half counts sixteen times: taken back exactly.
                 const u32 zero = h2_both((float)(1024 + W::BIAS)), sixteenth = h2_both(0.0625f),
@@ -151,7 +157,9 @@ template <class S> struct BatchGemm {
 
     // A block's stretch of units, and which block has a unit.
     STEP u32 first_unit(u32 block, u32 blocks) { return (u32)((u64)block * ALL_UNITS / blocks); }
-    STEP u32 block_of(u32 unit, u32 blocks) { return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS); }
+    STEP u32 block_of(u32 unit, u32 blocks) {
+        return (u32)((((u64)unit + 1) * blocks - 1) / ALL_UNITS);
+    }
 
     // The ring of X: where it is, its barriers, and who counts its stages and phases.
     struct Stages { u32 x, full, empty; };
@@ -170,7 +178,8 @@ template <class S> struct BatchGemm {
         u32 step = from % STEPS;
         for (u32 unit = from; unit < to; unit++) {
             UNROLL for (u32 h = 0; h < 2; h++) {
-                const u32 full = st.full + 16 * place.stage + 8 * h, at = st.x + place.stage * X_STAGE + h * HALF;
+                const u32 full = st.full + 16 * place.stage + 8 * h,
+                          at = st.x + place.stage * X_STAGE + h * HALF;
                 wait_at(st.empty + 16 * place.stage + 8 * h, place.phase);
                 expect_at(full, HALF);
                 UNROLL for (u32 b = 0; b < BLOCKS_64; b++)
@@ -241,16 +250,19 @@ template <class S> struct BatchGemm {
                 if (n >= args.tokens) break;
                 float sum[eights][4];
                 UNROLL for (u32 j = 0; j < eights; j++)
-                    UNROLL for (u32 e = 0; e < 4; e++) sum[j][e] = n + 8 * j < N ? acc[t][4 * (n / 8 + j) + e] : 0;
-                if (!whole) sum_parts(args, first, last, t * (N / 8) + n / 8, N - n < AT_ONCE ? (N - n) / 8 : eights, sum);
+                    UNROLL for (u32 e = 0; e < 4; e++)
+                        sum[j][e] = n + 8 * j < N ? acc[t][4 * (n / 8 + j) + e] : 0;
+                const u32 m = N - n < AT_ONCE ? N - n : AT_ONCE, col0 = (group * TILES + t) * 64;
+                if (!whole) sum_parts(args, first, last, t * (N / 8) + n / 8, m / 8, sum);
                 UNROLL for (u32 j = 0; j < eights; j++)
                     UNROLL for (u32 e = 0; e < 4; e++)
                         stage[(8 * j + 2 * (lane % 4) + e % 2) * WIDE + lane / 32 * 16 + lane % 32 / 4 +
                               8 * (e / 2)] = sum[j][e];
                 part_sync(group + 1, 128);
-                const u32 m = N - n < AT_ONCE ? N - n : AT_ONCE, col0 = (group * TILES + t) * 64;
                 if constexpr (S::TURNED) finish_turned(part, stage, m, col0, n, args.tokens, lane);
-                else G::finish_rows(part, stage, WIDE, m, 64, col0, n, args.tokens, args.residual, lane, 128);
+                else
+                    G::finish_rows(part, stage, WIDE, m, 64, col0, n, args.tokens, args.residual, lane,
+                                   128);
                 part_sync(group + 1, 128);
             }
     }
@@ -264,7 +276,8 @@ template <class S> struct BatchGemm {
     // The sum over a tile's blocks, in their order; several are asked for together.
     static constexpr u32 TOGETHER = TILES * N > 128 || GROUPS > 2 ? 2 : 4;
     template <u32 EIGHTS>
-    STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count, float (&sum)[EIGHTS][4]) {
+    STEP void sum_parts(const GemmArgs& args, u32 first, u32 last, u32 at, u32 count,
+                        float (&sum)[EIGHTS][4]) {
         NO_UNROLL for (u32 b = first; b <= last; b += TOGETHER) {
             u32x4 v[TOGETHER][EIGHTS];
             UNROLL for (u32 i = 0; i < TOGETHER; i++) {
@@ -278,7 +291,7 @@ template <class S> struct BatchGemm {
                         if (j >= count) continue;
                         const u32 w[4] = {v[i][j].x, v[i][j].y, v[i][j].z, v[i][j].w};
                         UNROLL for (u32 e = 0; e < 4; e++)
-                            sum[j][e] = i == 0 && b == first ? as_f32(w[e]) : sum[j][e] + as_f32(w[e]);
+                            sum[j][e] = (i == 0 && b == first ? 0.0f : sum[j][e]) + as_f32(w[e]);
                     }
         }
     }
@@ -306,8 +319,8 @@ template <class S> struct BatchGemm {
                 }
                 const bool block = next == from || next_step % Ring::BLOCK_UNITS == 0;
                 UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                    Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r], span(next_step),
-                                block);
+                    Ring::fetch(ring + slot * SLOT + r * SPAN_BYTES, me, WORKERS, row[r],
+                                span(next_step), block);
                 next++, next_step = after(next_step);
             }
             copy_commit();
@@ -331,7 +344,8 @@ template <class S> struct BatchGemm {
         UNROLL for (u32 r = 0; r < LANE_ROWS; r++) coming[r].unit[0].block = 0;
         auto take = [&](u32 from_slot, u32 of, bool block) {
             UNROLL for (u32 r = 0; r < LANE_ROWS; r++)
-                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(of), block);
+                Ring::take(coming[r], ring + from_slot * SLOT + r * SPAN_BYTES, me, WORKERS, span(of),
+                           block);
         };
         copy_wait(AHEAD - 1);
         take(0, step, true);
@@ -359,7 +373,8 @@ template <class S> struct BatchGemm {
                     constexpr u32 freed[2] = {HALF_BATCHES + FLIGHT, BATCHES + FLIGHT};
                     if (lane == 0) UNROLL
                         for (u32 f = 0; f < 2; f++) {
-                            if (freed[f] < BATCHES && q == freed[f]) arrive_at(st.empty + barriers + 8 * f);
+                            if (freed[f] < BATCHES && q == freed[f])
+                                arrive_at(st.empty + barriers + 8 * f);
                             if (freed[f] >= BATCHES && q == freed[f] - BATCHES && keep)
                                 arrive_at(st.empty + before + 8 * f);
                         }
@@ -368,7 +383,8 @@ template <class S> struct BatchGemm {
                         u32 pair[2 * DEEP];
                         quads_of<W>(raw[2 * t + r], scales[2 * t + r], magic, first, pair);
                         UNROLL for (u32 j = 0; j < DEEP; j++)
-                            UNROLL for (u32 o = 0; o < 2; o++) a[j][r + 2 * o] = there ? pair[2 * j + o] : 0;
+                            UNROLL for (u32 o = 0; o < 2; o++)
+                                a[j][r + 2 * o] = there ? pair[2 * j + o] : 0;
                     }
                     products_fence();
                     UNROLL for (u32 j = 0; j < DEEP; j++)

@@ -12,8 +12,11 @@
 // the block's base at each use.
 template <u32 BYTES> STEP void copy_to(u32 to, const void* from) {
     if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES) : "memory");
+        asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(to), "l"(from)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to), "l"(from), "n"(BYTES)
+                     : "memory");
 }
 STEP u32x4 shared16(u32 at) {
     u32x4 v;
@@ -77,7 +80,8 @@ template <class W> struct SpanRing {
             copy_to<TWO>(place + TWO_AT * all + TWO * me,
                          row + (CODEBOOK<W> ? Book::index_at : W::C2) + TWO * p);
         if constexpr (ONE != 0)
-            copy_to<4>(place + ONE_AT * all + 4 * me, row + (CODEBOOK<W> ? Book::signs_at : W::C1) + 4 * p);
+            copy_to<4>(place + ONE_AT * all + 4 * me,
+                       row + (CODEBOOK<W> ? Book::signs_at : W::C1) + 4 * p);
         if constexpr (HIGH != 0)
             copy_to<4>(place + HIGH_AT * all + 4 * me, row + Book::high_at + (Book::high * p & ~3u));
         if constexpr (GROUP != 0)

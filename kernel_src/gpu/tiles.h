@@ -5,7 +5,8 @@
 //   the other
 //           factor
 //   y       tiles of as many rows as the grid has blocks; OUT_PANELS: panels (mma.h), nothing
-//   behind COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns source  GATHER: the row of x for each row of y, or ~0: nothing to do
+//   behind COLS; OUT_TURNED: turned tiles (turned.h), zeros up to 128 columns
+//   source  GATHER: the row of x for each row of y, or ~0: nothing to do
 //
 // Prologue::None: y = x
 // Norm: y = x / sqrt(mean(x²) + eps) · weight (Zhang & Sennrich 2019, arXiv 1910.07467, equation 4)
