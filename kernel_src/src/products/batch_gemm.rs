@@ -92,8 +92,9 @@ const UNITS: u32 = 132;
 const TILE_COST: usize = 3;
 /// Tokens at most.
 pub const MOST: usize = 256;
-/// Bytes of shared memory that a barrier's struct takes beside the dynamic ones.
-const BARRIERS: usize = 256;
+/// Bytes of shared memory that a block takes beside the dynamic ones: its barriers, and what the
+/// driver keeps of each block.
+const BESIDE: usize = 1536;
 
 /// Whether a target has the kernel.
 #[must_use]
@@ -101,13 +102,24 @@ pub fn covers(target: &Target) -> bool {
     target.arch().matrix == MatrixUnit::Wgmma
 }
 
-/// Where the family starts, for up to so many tokens (H100, `docs/performance.md`).
-const STARTS: [(usize, BatchGemmTuning); 4] = [
-    (32, start([3, 1, 6, 4, 1, 1, 3])),
-    (64, start([3, 1, 5, 4, 1, 1, 3])),
-    (128, start([2, 1, 6, 3, 1, 1, 3])),
-    (MOST, start([2, 1, 2, 3, 1, 1, 3])),
+/// Where the family starts: what has the least time of those for the fewest tokens that are enough.
+/// Measured on an H100 (`docs/performance.md`).
+const STARTS: [Start; 6] = [
+    Start { up_to: 32, unit_ns: 880, tuning: start([3, 1, 6, 4, 1, 1, 3]) },
+    Start { up_to: 32, unit_ns: 630, tuning: start([2, 1, 8, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 1090, tuning: start([3, 1, 5, 4, 1, 1, 3]) },
+    Start { up_to: 64, unit_ns: 890, tuning: start([2, 1, 6, 5, 1, 1, 3]) },
+    Start { up_to: 128, unit_ns: 1230, tuning: start([2, 1, 6, 3, 1, 1, 3]) },
+    Start { up_to: MOST, unit_ns: 1960, tuning: start([2, 1, 6, 2, 1, 1, 3]) },
 ];
+
+/// A tuning for up to so many tokens.
+struct Start {
+    up_to: usize,
+    /// A unit of one of its blocks: a product of 28672 × 4096 of Q4_K, divided by its units.
+    unit_ns: usize,
+    tuning: BatchGemmTuning,
+}
 
 const fn start(
     [groups, tiles, ahead, stages, deep, blocks_per_unit, flight]: [u32; 7],
@@ -125,6 +137,11 @@ impl BatchGemmTuning {
     const fn threads(&self) -> u32 {
         128 * (self.groups + 1)
     }
+}
+
+/// Dynamic shared memory that a block has at most.
+fn room(target: &Target, t: &BatchGemmTuning) -> usize {
+    (target.arch().shared_per_block / t.blocks_per_unit.max(1)) as usize - BESIDE
 }
 
 /// Bytes in which `gpu/span_ring.h` has 32 weights: what is smaller than a word comes with its
@@ -181,20 +198,27 @@ impl BatchGemmSpec {
         self.weights().tiles(t.rows() as usize, if self.turned { 128 } else { 1 })
     }
 
-    /// Blocks of a launch. As many as are at work at once, or fewer that share tiles evenly: a tile
-    /// costs a block that ends in it [`TILE_COST`] units beside its own.
-    fn blocks_of(&self, t: &BatchGemmTuning) -> u32 {
-        let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128));
+    /// Blocks of a launch, and the units of its time. As many blocks as are at work at once, or fewer
+    /// that share tiles evenly: a tile costs a block that ends in it [`TILE_COST`] units beside its
+    /// own.
+    fn blocks_and_units(&self, t: &BatchGemmTuning) -> (usize, usize) {
+        let (tiles, steps) = (self.row_tiles(t).max(1), self.cols.div_ceil(128).max(1));
         let (all, most) = (tiles.saturating_mul(steps), (UNITS * t.blocks_per_unit) as usize);
         let cost = |blocks: usize| {
             let each = all.div_ceil(blocks);
-            let even = all % blocks == 0 && (steps % each == 0 || each % steps == 0);
+            let even = all.is_multiple_of(blocks)
+                && (steps.is_multiple_of(each) || each.is_multiple_of(steps));
             let ends = if even { (each / steps).max(1) } else { (each + steps - 2) / steps + 1 };
             each + TILE_COST * ends
         };
         let even = (1..=most / tiles).map(|n| n * tiles).filter(|blocks| *blocks <= all);
-        let best = even.chain([most.min(all)]).min_by_key(|&n| (cost(n), std::cmp::Reverse(n)));
-        best.unwrap_or(1) as u32
+        let costs = even.chain([most.min(all)]).map(|blocks| (blocks, cost(blocks)));
+        costs.min_by_key(|&(n, cost)| (cost, std::cmp::Reverse(n))).unwrap_or((1, all))
+    }
+
+    /// Blocks of a launch.
+    fn blocks_of(&self, t: &BatchGemmTuning) -> u32 {
+        self.blocks_and_units(t).0 as u32
     }
 
     /// Bytes of `parts`: of each block those of two tiles, one that it begins with and one that it
@@ -239,18 +263,25 @@ impl Family for BatchGemmSpec {
     }
 
     fn usual(&self, target: &Target) -> Result<BatchGemmTuning, SpecError> {
-        let [(_, first), ..] = STARTS;
-        let found = STARTS.iter().find(|(up_to, _)| self.tokens <= *up_to);
-        let mut t = found.map_or(first, |&(_, t)| t);
-        // Wider weights: not so far ahead.
-        let room = target.arch().shared_per_block as usize / t.blocks_per_unit as usize - BARRIERS;
-        while t.ahead > 2 && self.shared(&t)? > room {
-            t.ahead -= 1;
+        let tokens = self.tokens.min(MOST);
+        let up_to = STARTS.iter().map(|s| s.up_to).find(|n| tokens <= *n);
+        let mut best = None;
+        for s in STARTS.iter().filter(|s| Some(s.up_to) == up_to) {
+            let mut t = s.tuning;
+            let room = room(target, &t);
+            // Wider weights: not so far ahead.
+            while t.ahead > 2 && self.shared(&t)? > room {
+                t.ahead -= 1;
+            }
+            while t.stages > 2 && self.shared(&t)? > room {
+                t.stages -= 1;
+            }
+            let cost = (self.shared(&t)? > room, self.blocks_and_units(&t).1 * s.unit_ns);
+            if best.is_none_or(|(least, _)| cost < least) {
+                best = Some((cost, t));
+            }
         }
-        while t.stages > 2 && self.shared(&t)? > room {
-            t.stages -= 1;
-        }
-        Ok(t)
+        Ok(best.map_or(STARTS[0].tuning, |(_, t)| t))
     }
 
     fn check(&self, target: &Target, t: &BatchGemmTuning) -> Result<(), SpecError> {
@@ -303,9 +334,8 @@ impl Family for BatchGemmSpec {
     }
 
     fn block(&self, target: &Target, t: &BatchGemmTuning) -> Result<Block, SpecError> {
-        let room = target.arch().shared_per_block as usize / t.blocks_per_unit as usize - BARRIERS;
         let bytes = self.shared(t)?;
-        require(bytes <= room, NAME, || format!("{bytes} bytes of shared memory with {t:?}"))?;
+        require(bytes <= room(target, t), NAME, || format!("{bytes} bytes of shared memory with {t:?}"))?;
         let shared = shared_bytes(NAME, target, bytes, 128, "a tuning with fewer stages")?;
         Ok(Block { wave: 32, threads: t.threads(), shared })
     }

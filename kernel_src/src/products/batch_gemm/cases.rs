@@ -100,7 +100,7 @@ pub(super) fn cases(
     let segment = |name, rows, bias| Segment { format: format(name), rows, bias };
     let tunings: [(usize, Option<BatchGemmTuning>); 8] = [
         (8, None),
-        (16, Some(start([2, 1, 6, 4, 1, 2, 3]))),
+        (16, Some(start([2, 1, 4, 4, 1, 2, 3]))),
         (24, Some(start([4, 1, 4, 3, 2, 1, 1]))),
         (64, None),
         (64, Some(start([2, 2, 2, 3, 4, 1, 1]))),
