@@ -336,7 +336,11 @@ template <class S> struct BatchGemm {
                       BUFFERS = FLIGHT == 1 ? 2 : 4;
         static_assert(BATCHES % BUFFERS == 0 && BATCHES > BUFFERS && FLIGHT < BUFFERS,
                       "a buffer comes twice in a unit: else ptxas has all products wait for each other");
+        // A tile's first product overwrites them. But where a kernel has two formats, ptxas has all
+        // products wait for each other if they begin as nothing.
         float acc[TILES][N / 2];
+        UNROLL for (u32 t = 0; t < TILES; t++)
+            UNROLL for (u32 i = 0; i < N / 2; i++) acc[t][i] = 0.0f;
         u32 held[BUFFERS][DEEP][4];
         u32 slot = 0, step = from % STEPS;
         // A unit's weights are taken from the ring while the unit before is multiplied.
